@@ -1,0 +1,54 @@
+/**
+ * Where segments live. Keys are slash-separated, `[A-Za-z0-9._-]` between the slashes, at most 512 bytes.
+ * Objects are immutable: a key is written once and never changed, which is what lets a retry, a second
+ * writer or a crash in between do no harm.
+ */
+export interface ObjectStore {
+  /** For messages: `folder /var/lib/…` or `s3 bucket`. */
+  readonly description: string;
+  /**
+   * Writes a new object; it is durable when this resolves. Create-only.
+   * @throws ObjectExistsError when the key is taken.
+   */
+  put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void>;
+  /**
+   * Reads `range.length` bytes from `range.offset`, or all. A range reaching past the end is an error.
+   * @throws ObjectNotFoundError
+   */
+  get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer>;
+  /** Size in bytes. @throws ObjectNotFoundError */
+  size(key: string): Promise<number>;
+  /** All objects whose key starts with `prefix` (a whole path: it ends with a slash). */
+  list(prefix: string): AsyncIterable<ObjectEntry>;
+  /** Removes an object; one that is not there is no error. */
+  delete(key: string): Promise<void>;
+  /** Resolves when a write and a read succeed now. */
+  check(): Promise<void>;
+}
+
+export interface ByteRange {
+  readonly offset: number;
+  readonly length: number;
+}
+
+export interface ObjectEntry {
+  readonly key: string;
+  readonly size_bytes: number;
+}
+
+export class ObjectExistsError extends Error {
+  override name = 'ObjectExistsError';
+}
+export class ObjectNotFoundError extends Error {
+  override name = 'ObjectNotFoundError';
+}
+/** The store cannot be used now (full, unreachable, not permitted); trying again later may work. */
+export class ObjectStoreUnavailableError extends Error {
+  override name = 'ObjectStoreUnavailableError';
+}
+
+const KEY = /^[A-Za-z0-9_-][A-Za-z0-9._-]*(\/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$/;
+
+export function isObjectKey(key: string): boolean {
+  return key.length <= 512 && KEY.test(key);
+}
