@@ -12,8 +12,9 @@ export interface ObjectStore {
    */
   put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void>;
   /**
-   * Reads `range.length` bytes from `range.offset`, or all. A range reaching past the end is an error.
+   * Reads `range.length` bytes from `range.offset`, or all.
    * @throws ObjectNotFoundError
+   * @throws ObjectRangeError when the range reaches past the end.
    */
   get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer>;
   /** Size in bytes. @throws ObjectNotFoundError */
@@ -41,6 +42,10 @@ export class ObjectExistsError extends Error {
 }
 export class ObjectNotFoundError extends Error {
   override name = 'ObjectNotFoundError';
+}
+/** The object is there, but shorter than what was asked of it. */
+export class ObjectRangeError extends Error {
+  override name = 'ObjectRangeError';
 }
 /** The store cannot be used now (full, unreachable, not permitted); trying again later may work. */
 export class ObjectStoreUnavailableError extends Error {

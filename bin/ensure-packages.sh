@@ -1,0 +1,36 @@
+# Sourced by the scripts beside it, from the project's folder: the npm packages as package-lock.json has them, and
+# $NODE, the Node.js among them. The stamp is written last, so an interrupted installation is done again; it holds the
+# lock file's hash rather than its time, which a checkout changes.
+
+NODE=node_modules/.bin/node
+stamp=node_modules/.berth-installed
+
+berth_fail() {
+  echo "berth: $*" >&2
+  exit 1
+}
+
+wanted_stamp() { sha256sum package-lock.json | cut -d ' ' -f 1; }
+
+packages_are_there() { [ -x "$NODE" ] && [ "$(cat "$stamp" 2> /dev/null)" = "$(wanted_stamp)" ]; }
+
+install_packages() {
+  # Another one may have done it while we waited for the lock.
+  packages_are_there && return
+  command -v npm > /dev/null || berth_fail 'npm is missing: install Node.js 20 or newer (https://nodejs.org)'
+  echo 'berth: installing the packages of this project (npm ci)'
+  # The database's user must be able to run what is installed here.
+  (umask 022 && npm ci --include=dev --include=optional) || berth_fail 'npm ci failed, see above'
+  [ -x "$NODE" ] || berth_fail "npm ci has brought no Node.js for this machine ($(uname -sm)); Linux on x86_64 or aarch64 is needed"
+  wanted_stamp > "$stamp.new"
+  mv "$stamp.new" "$stamp"
+}
+
+if ! packages_are_there; then
+  mkdir -p .cache
+  (
+    # One at a time: npm ci begins by deleting node_modules.
+    if command -v flock > /dev/null; then flock 9; fi
+    install_packages
+  ) 9> .cache/npm-ci.lock || exit 1
+fi

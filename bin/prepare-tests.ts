@@ -1,0 +1,24 @@
+/** What tests and benchmarks need of the machine: Debian packages, and the guest image in `.cache/images/debian-12`. */
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { readEnv } from '../src/config/env.ts';
+import { ensureDebianPackages } from '../src/launch/debian-packages.ts';
+import { ensureGuestImage } from '../src/launch/guest-image.ts';
+import { refuse, StartError, sayOnStdout as say } from '../src/launch/start-error.ts';
+
+const project_dir = join(import.meta.dirname, '..');
+const list_paths = ['debian-packages.txt', 'debian-packages-test.txt']
+  .map((name) => join(project_dir, 'bin', name))
+  .filter((path) => existsSync(path));
+
+try {
+  await ensureDebianPackages({ list_paths, env: readEnv(), is_root: process.getuid?.() === 0, say });
+  await ensureGuestImage({
+    build_script: join(project_dir, 'guest', 'build.sh'),
+    images_dir: join(project_dir, '.cache', 'images', 'debian-12'),
+    say,
+  });
+} catch (error) {
+  if (!(error instanceof StartError)) throw error;
+  process.exitCode = refuse(error);
+}

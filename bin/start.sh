@@ -1,0 +1,6 @@
+#!/bin/sh
+# npm start: the packages, then the program. Everything else is the program's, after it has checked its settings.
+set -eu
+cd "$(dirname "$0")/.."
+. bin/ensure-packages.sh
+exec "$NODE" src/main.ts start "$@"

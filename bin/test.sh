@@ -1,0 +1,82 @@
+#!/bin/sh
+# npm test [-- PATTERN]: every check, in the order of what it costs, up to the first that fails. With PATTERN (a regular
+# expression, as of grep -E) only the test files whose paths match are run.
+set -eu
+cd "$(dirname "$0")/.."
+began=$(date +%s)
+pattern=${1-}
+stage='preparing'
+results=.cache/test-results
+
+finish() {
+  status=$?
+  trap - EXIT
+  seconds=$(($(date +%s) - began))
+  echo
+  cat "$results"/*.tap 2> /dev/null | grep -E '^# (tests|pass|fail|cancelled|skipped|todo) ' |
+    awk '!($2 in sum) { order[++n] = $2 } { sum[$2] += $3 } END { for (i = 1; i <= n; i++) print "# " order[i] " " sum[order[i]] }'
+  if [ "$status" = 0 ]; then
+    echo "== all passed in ${seconds} s"
+  else
+    # Innermost first: the test itself, then what it is part of.
+    cat "$results"/*.tap 2> /dev/null | grep -E '^ *not ok ' | sed -E 's/^ *not ok [0-9]+ - /failed: /' | head -n 40 || true
+    echo "== FAILED: $stage (after ${seconds} s)"
+  fi
+  exit "$status"
+}
+
+heading() {
+  stage=$1
+  echo
+  echo "== $stage"
+}
+
+# run_tests NAME CONCURRENCY FILE…
+run_tests() {
+  name=$1 concurrency=$2
+  shift 2
+  [ $# -gt 0 ] || return 0
+  heading "$name ($# files)"
+  "$NODE" --test --test-concurrency="$concurrency" --test-timeout=900000 \
+    --test-reporter=spec --test-reporter-destination=stdout \
+    --test-reporter=tap --test-reporter-destination="$results/$(echo "$name" | tr -c 'a-z\n' '-').tap" "$@"
+}
+
+# Test files below the given folders that match PATTERN.
+test_files() {
+  for folder; do
+    [ -d "$folder" ] && find "$folder" -name '*.test.ts' -type f
+  done | grep -E -e "$pattern" | sort || true
+}
+
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+. bin/ensure-packages.sh
+rm -rf "$results"
+mkdir -p "$results"
+
+# Not in parallel: what boots guests or measures time.
+serial_folders='test/guest test/fault test/e2e test/fleet'
+parallel_folders=$(find test -mindepth 1 -maxdepth 1 -type d | sort | grep -vxE "$(echo "$serial_folders" | tr ' ' '|')" || true)
+# File names have no spaces here: lists of them are split by words.
+unit=$(test_files src bin bench console)
+integration=$(test_files $parallel_folders)
+serial=$(test_files $serial_folders)
+[ -n "$unit$integration$serial" ] || { stage="no test file matches $pattern"; exit 1; }
+
+if [ -z "$pattern" ]; then
+  heading 'types (tsc)'
+  node_modules/.bin/tsc -p .
+  heading 'style (biome)'
+  node_modules/.bin/biome check .
+fi
+run_tests 'unit and property tests' 2 $unit
+if [ -n "$integration$serial" ]; then
+  heading 'Debian packages and guest image'
+  "$NODE" bin/prepare-tests.ts
+  BERTH_TEST_IMAGE_DIR=$(readlink -f .cache/images/debian-12/current)
+  export BERTH_TEST_IMAGE_DIR
+fi
+run_tests 'integration tests' 2 $integration
+run_tests 'guest tests' 1 $serial

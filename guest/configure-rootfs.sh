@@ -1,0 +1,56 @@
+# Sourced by build.sh. Turns the installed packages into the guest: our files, our init in place of a distribution's,
+# nothing in it that two instances must not share.
+
+# configure_rootfs WORK_DIR: WORK_DIR/root and the unpacked WORK_DIR/kernel → the finished tree in WORK_DIR/root.
+configure_rootfs() {
+  local work=$1 root=$1/root release file name
+  release=$(cat "$work/kernel_release")
+
+  # Our files, whatever the modes of the checkout are.
+  (cd "$recipe/rootfs" && find . -type f) | while read -r file; do
+    if [ -x "$recipe/rootfs/$file" ]; then
+      install -D -m 0755 "$recipe/rootfs/$file" "$root/$file"
+    else
+      install -D -m 0644 "$recipe/rootfs/$file" "$root/$file"
+    fi
+  done
+
+  # A copy of busybox of our own is init, and diversions keep its names: no package installed later replaces PID 1.
+  install -m 0755 "$(command -v busybox)" "$root/usr/lib/berth/busybox"
+  for name in init poweroff reboot halt shutdown; do
+    chroot "$root" dpkg-divert --quiet --local --rename --divert "/sbin/$name.distrib" --add "/sbin/$name"
+  done
+  ln -s /usr/lib/berth/busybox "$root/usr/sbin/init"
+  for name in poweroff reboot halt shutdown; do
+    ln -s /usr/lib/berth/power "$root/usr/sbin/$name"
+  done
+
+  # Of the packages' own start scripts none is wanted: init runs sshd and the guest agent, the rest has nothing to do.
+  for file in "$root"/etc/init.d/*; do
+    name=${file##*/}
+    chroot "$root" update-rc.d "$name" disable > /dev/null 2>&1 || true
+  done
+  rm -f "$root"/etc/rc[0-6S].d/S*
+
+  mkdir -p "$root/usr/lib/modules" "$root/boot"
+  cp -a "$work/kernel/lib/modules/$release" "$root/usr/lib/modules/"
+  cp "$work/kernel/boot/config-$release" "$root/boot/"
+  chroot "$root" depmod "$release"
+
+  # apt in the guest: the mirror as it was found, and its date checks as on this host; no proxy, no options of the build.
+  rm -f "$root"/etc/apt/apt.conf.d/99mmdebstrap "$root"/etc/dpkg/dpkg.cfg.d/99mmdebstrap
+  rm -f "$root"/etc/apt/sources.list.d/*
+  cp "$work/sources.list" "$root/etc/apt/sources.list"
+  apt_options 'Acquire::(Check-Valid-Until|Check-Date)' > "$work/apt_mirror"
+  [ ! -s "$work/apt_mirror" ] || install -m 0644 "$work/apt_mirror" "$root/etc/apt/apt.conf.d/90mirror"
+
+  # Identity is made at the first boot, on the instance's own disk.
+  rm -f "$root"/etc/ssh/ssh_host_*
+  : > "$root/etc/machine-id"
+  rm -f "$root/var/lib/dbus/machine-id" "$root/etc/resolv.conf"
+  echo 'nameserver 10.0.2.3' > "$root/etc/resolv.conf"
+  echo debian > "$root/etc/hostname"
+  printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' > "$root/etc/hosts"
+  chmod 0644 "$root"/etc/{machine-id,resolv.conf,hostname,hosts}
+  rm -rf "$root"/tmp/* "$root"/run/* "$root"/var/cache/apt/*.bin "$root"/var/log/*.log "$root"/var/log/apt/*
+}

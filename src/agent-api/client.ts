@@ -1,0 +1,104 @@
+/**
+ * The internal API's client: JSON over HTTP, by a unix socket or a URL, with the host's token. Calls are
+ * bounded in time; a failure to reach the control plane is {@link ControlPlaneUnavailable}, to be tried again.
+ */
+import { Agent, request } from 'undici';
+import type { InstanceId } from '../lib/ids.ts';
+import type {
+  CommitRequest,
+  CommitResponse,
+  DiskHead,
+  FlushReport,
+  Heartbeat,
+  HeartbeatResponse,
+  PollRequest,
+  PollResponse,
+  Report,
+  ReportResponse,
+  RoutesRequest,
+  RoutesResponse,
+} from './types.ts';
+
+export class ControlPlaneUnavailable extends Error {
+  override name = 'ControlPlaneUnavailable';
+}
+
+/** How long the server holds a poll open. */
+export const POLL_HOLD_MS = 20_000;
+
+export interface ControlPlaneAddress {
+  /** `unix:/path/control.sock` or `http(s)://host:port`. */
+  readonly address: string;
+  readonly token: string;
+}
+
+export class ControlPlaneClient {
+  readonly #origin: string;
+  readonly #token: string;
+  readonly #agent: Agent;
+
+  constructor({ address, token }: ControlPlaneAddress) {
+    const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
+    this.#origin = socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane';
+    this.#token = token;
+    this.#agent = new Agent({ connect: socket === undefined ? {} : { socketPath: socket }, connections: 32 });
+  }
+
+  heartbeat(body: Heartbeat): Promise<HeartbeatResponse> {
+    return this.#post('/internal/v1/heartbeat', body);
+  }
+
+  poll(body: PollRequest, signal: AbortSignal): Promise<PollResponse> {
+    return this.#post('/internal/v1/poll', body, POLL_HOLD_MS + 10_000, signal);
+  }
+
+  report(body: Report): Promise<ReportResponse> {
+    return this.#post('/internal/v1/report', body);
+  }
+
+  reportFlush(body: FlushReport): Promise<ReportResponse> {
+    return this.#post('/internal/v1/flush', body);
+  }
+
+  commit(body: CommitRequest): Promise<CommitResponse> {
+    return this.#post('/internal/v1/commit', body);
+  }
+
+  /** The head of an instance's disk; null when there is no such instance. */
+  head(instance_id: InstanceId): Promise<DiskHead | null> {
+    return this.#post('/internal/v1/head', { instance_id });
+  }
+
+  routes(body: RoutesRequest, signal: AbortSignal): Promise<RoutesResponse> {
+    return this.#post('/internal/v1/routes', body, POLL_HOLD_MS + 10_000, signal);
+  }
+
+  async close(): Promise<void> {
+    await this.#agent.destroy();
+  }
+
+  async #post<T>(path: string, body: unknown, timeout_ms = 15_000, signal?: AbortSignal): Promise<T> {
+    const bounded = AbortSignal.any([AbortSignal.timeout(timeout_ms), ...(signal ? [signal] : [])]);
+    let text: string;
+    let status: number;
+    try {
+      const response = await request(this.#origin + path, {
+        method: 'POST',
+        dispatcher: this.#agent,
+        headers: { authorization: `Bearer ${this.#token}`, 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+        signal: bounded,
+        headersTimeout: timeout_ms,
+        bodyTimeout: timeout_ms,
+      });
+      status = response.statusCode;
+      text = await response.body.text();
+    } catch (cause) {
+      throw new ControlPlaneUnavailable(`the control plane does not answer ${path}`, { cause });
+    }
+    if (status >= 500) throw new ControlPlaneUnavailable(`the control plane answers ${path} with ${status}`);
+    if (status !== 200)
+      throw new Error(`the control plane refuses ${path} with ${status}: ${text.slice(0, 300)}`);
+    return JSON.parse(text) as T;
+  }
+}

@@ -1,0 +1,66 @@
+/** What each role and each scope may do: the one table. */
+import type { Role } from '../db/tables.ts';
+import { AppError } from '../lib/errors.ts';
+
+export const RESOURCES = [
+  'instances',
+  'vm',
+  'ssh_keys',
+  'webhooks',
+  'notifications',
+  'api_keys',
+  'org',
+  'audit',
+] as const;
+export type Resource = (typeof RESOURCES)[number];
+export type Scope = `${Resource}:${'read' | 'write'}`;
+
+export const ALL_SCOPES: readonly Scope[] = RESOURCES.flatMap(
+  (resource) => [`${resource}:read`, `${resource}:write`] as const,
+);
+
+const READS: readonly Scope[] = ['instances:read', 'vm:read', 'ssh_keys:read', 'webhooks:read', 'org:read'];
+const OWN: readonly Scope[] = [
+  'ssh_keys:write',
+  'notifications:read',
+  'notifications:write',
+  'api_keys:read',
+  'api_keys:write',
+];
+
+export const ROLE_SCOPES: Record<Role, readonly Scope[]> = {
+  owner: ALL_SCOPES,
+  admin: ALL_SCOPES,
+  member: [...READS, ...OWN, 'instances:write', 'vm:write'],
+  billing: [...READS, ...OWN, 'org:write'],
+};
+
+/**
+ * Reads a scope string (OAuth syntax: `resource:action` separated by single spaces, or `*`). Returns it in
+ * one order without doubles. @throws AppError INVALID_REQUEST
+ */
+export function parseScope(text: string): readonly Scope[] {
+  if (text === '*') return ALL_SCOPES;
+  const known: ReadonlySet<string> = new Set(ALL_SCOPES);
+  const words = text.split(' ');
+  const bad = words.find((word) => !known.has(word));
+  if (bad !== undefined || words.length > ALL_SCOPES.length) {
+    const issue =
+      bad === undefined
+        ? 'too many scopes'
+        : `"${bad.slice(0, 60)}" is no scope; it is resource:read, resource:write or *`;
+    throw new AppError('INVALID_REQUEST', {
+      message: `scope: ${issue}`,
+      details: [{ field: 'scope', issue }],
+    });
+  }
+  return ALL_SCOPES.filter((scope) => words.includes(scope));
+}
+
+/** What a credential may do: its own scope and its holder's role, both. */
+export function effectiveScopes(role: Role, scope: string | null): ReadonlySet<Scope> {
+  const allowed = ROLE_SCOPES[role];
+  if (scope === null) return new Set(allowed);
+  const given = new Set(parseScope(scope));
+  return new Set(allowed.filter((each) => given.has(each)));
+}

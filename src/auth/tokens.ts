@@ -1,0 +1,47 @@
+/**
+ * Bearer tokens: `<prefix>` + 43 base62 characters (256 random bits) + 6 base62 characters of the CRC32 of
+ * those 43, zero-padded (`0-9A-Za-z`). The checksum lets a mistyped or made-up token be refused before any
+ * look-up. At rest only the SHA-256 of the whole token is kept.
+ */
+import { createHash, randomInt } from 'node:crypto';
+import { crc32 } from 'node:zlib';
+
+const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
+const RANDOM_LENGTH = 43;
+const CHECKSUM_LENGTH = 6;
+const SHAPE = new RegExp(`^[0-9A-Za-z]{${RANDOM_LENGTH + CHECKSUM_LENGTH}}$`);
+
+export const SESSION_PREFIX = 'berth_sess_';
+export const API_KEY_PREFIX = 'berth_live_';
+export type TokenPrefix = typeof SESSION_PREFIX | typeof API_KEY_PREFIX;
+
+function checksum(random: string): string {
+  let value = crc32(random) >>> 0;
+  let out = '';
+  for (let i = 0; i < CHECKSUM_LENGTH; i++) {
+    out = ALPHABET.charAt(value % 62) + out;
+    value = Math.floor(value / 62);
+  }
+  return out;
+}
+
+export function newToken(prefix: TokenPrefix): string {
+  let random = '';
+  for (let i = 0; i < RANDOM_LENGTH; i++) random += ALPHABET.charAt(randomInt(62));
+  return prefix + random + checksum(random);
+}
+
+/** The kind of a well-formed token; null when it cannot be one of ours. */
+export function tokenPrefix(token: string): TokenPrefix | null {
+  for (const prefix of [SESSION_PREFIX, API_KEY_PREFIX] as const) {
+    if (!token.startsWith(prefix)) continue;
+    const body = token.slice(prefix.length);
+    if (!SHAPE.test(body)) return null;
+    return checksum(body.slice(0, RANDOM_LENGTH)) === body.slice(RANDOM_LENGTH) ? prefix : null;
+  }
+  return null;
+}
+
+export function hashToken(token: string): Buffer {
+  return createHash('sha256').update(token).digest();
+}

@@ -1,0 +1,181 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { type Config, localOrigin, parseConfig } from './config.ts';
+import { SETTINGS } from './settings.ts';
+
+function accepted(env: Record<string, string>): Config {
+  const result = parseConfig(env, '/srv/berth');
+  assert(result.ok, result.ok ? '' : result.problems.join('\n'));
+  return result.config;
+}
+
+function problems(env: Record<string, string>): readonly string[] {
+  const result = parseConfig(env, '/srv/berth');
+  return result.ok ? [] : result.problems;
+}
+
+test('an empty environment gives the defaults of the contract', () => {
+  assert.deepEqual(accepted({}), {
+    data_dir: '/srv/berth/data',
+    listen: { host: '127.0.0.1', port: 7400 },
+    public_url: 'http://127.0.0.1:7400',
+    tls: null,
+    trusted_proxies: [],
+    ssh: { host: '127.0.0.1', ports: { first: 22_000, last: 22_999 } },
+    admin: { email: 'admin@localhost', password: null },
+    database_url: null,
+    s3: null,
+    accel: 'auto',
+    secret_key: null,
+    signups: 'closed',
+    rate_limits: true,
+    smtp_url: null,
+    webhook_allow_cidrs: [],
+    log_level: 'info',
+  });
+});
+
+test('an empty variable counts as unset, whichever it is', () => {
+  const env = Object.fromEntries(SETTINGS.map((name) => [name, '']));
+  assert.deepEqual(accepted({ ...env, BERTH_NO_SUCH: '' }), accepted({}));
+});
+
+test('every setting is read', () => {
+  const config = accepted({
+    BERTH_DATA_DIR: '../state',
+    BERTH_LISTEN: '[::]:8443',
+    BERTH_PUBLIC_URL: 'https://berth.example.org/',
+    BERTH_TLS_CERT: 'tls/cert.pem',
+    BERTH_TLS_KEY: '/etc/berth/key.pem',
+    BERTH_TRUSTED_PROXIES: '10.0.0.0/8, fd00::/8,192.0.2.7',
+    BERTH_SSH_HOST: 'ssh.example.org',
+    BERTH_SSH_PORTS: '30000-30000',
+    BERTH_ADMIN_EMAIL: 'Root@Example.org',
+    BERTH_ADMIN_PASSWORD: 'twelve chars',
+    DATABASE_URL: 'postgresql://u:p@db.example.org/berth?host=%2Frun%2Fpg',
+    BERTH_ACCEL: 'tcg',
+    BERTH_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
+    BERTH_SIGNUPS: 'open',
+    BERTH_RATE_LIMITS: 'off',
+    BERTH_SMTP_URL: 'smtps://u:p@mail.example.org:465',
+    BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.1/32',
+    BERTH_LOG_LEVEL: 'debug',
+  });
+  assert.equal(config.data_dir, '/srv/state');
+  assert.deepEqual(config.listen, { host: '::', port: 8443 });
+  assert.equal(config.public_url, 'https://berth.example.org');
+  assert.deepEqual(config.tls, { cert_path: '/srv/berth/tls/cert.pem', key_path: '/etc/berth/key.pem' });
+  assert.deepEqual(config.trusted_proxies, [
+    { address: '10.0.0.0', prefix: 8, family: 'ipv4' },
+    { address: 'fd00::', prefix: 8, family: 'ipv6' },
+    { address: '192.0.2.7', prefix: 32, family: 'ipv4' },
+  ]);
+  assert.deepEqual(config.ssh, { host: 'ssh.example.org', ports: { first: 30_000, last: 30_000 } });
+  assert.deepEqual(config.admin, { email: 'root@example.org', password: 'twelve chars' });
+  assert.equal(config.accel, 'tcg');
+  assert.deepEqual(config.secret_key, Buffer.alloc(32, 7));
+  assert.equal(config.signups, 'open');
+  assert.equal(config.rate_limits, false);
+  assert.equal(config.log_level, 'debug');
+  assert.equal(localOrigin(config), 'https://[::1]:8443');
+});
+
+const WRONG: readonly (readonly [string, string, RegExp])[] = [
+  ['BERTH_LISTEN', 'localhost', /^BERTH_LISTEN: "localhost" is not valid; expected HOST:PORT/],
+  ['BERTH_LISTEN', '127.0.0.1:70000', /^BERTH_LISTEN: .*port from 1 to 65535/],
+  ['BERTH_LISTEN', '::1:7400', /^BERTH_LISTEN: /],
+  ['BERTH_LISTEN', '127.0.0.256:80', /^BERTH_LISTEN: /],
+  ['BERTH_PUBLIC_URL', 'https://berth.example.org/app', /^BERTH_PUBLIC_URL: .*without path/],
+  ['BERTH_PUBLIC_URL', 'ftp://berth.example.org', /^BERTH_PUBLIC_URL: /],
+  ['BERTH_TLS_CERT', 'cert.pem', /^BERTH_TLS_KEY is missing/],
+  ['BERTH_TLS_KEY', 'key.pem', /^BERTH_TLS_CERT is missing/],
+  ['BERTH_TRUSTED_PROXIES', '10.0.0.0/33', /^BERTH_TRUSTED_PROXIES: .*CIDR/],
+  ['BERTH_WEBHOOK_ALLOW_CIDRS', 'example.org', /^BERTH_WEBHOOK_ALLOW_CIDRS: .*CIDR/],
+  ['BERTH_SSH_HOST', 'a b', /^BERTH_SSH_HOST: "a b"/],
+  ['BERTH_SSH_PORTS', '22', /^BERTH_SSH_PORTS: .*FIRST-LAST/],
+  ['BERTH_SSH_PORTS', '300-200', /^BERTH_SSH_PORTS: /],
+  ['BERTH_SSH_PORTS', '7000-8000', /^BERTH_SSH_PORTS: .*contains the port of BERTH_LISTEN/],
+  ['BERTH_ADMIN_EMAIL', 'admin', /^BERTH_ADMIN_EMAIL: .*e-mail/],
+  ['BERTH_ADMIN_PASSWORD', 'short', /^BERTH_ADMIN_PASSWORD: .*12 to 256 characters/],
+  ['DATABASE_URL', 'mysql://localhost/berth', /^DATABASE_URL: .*postgres:\/\//],
+  ['BERTH_ACCEL', 'hvf', /^BERTH_ACCEL: "hvf" is not valid; expected one of auto, kvm, tcg$/],
+  ['BERTH_SECRET_KEY', 'abc', /^BERTH_SECRET_KEY: .*32 bytes/],
+  ['BERTH_SIGNUPS', 'yes', /^BERTH_SIGNUPS: .*open, closed/],
+  ['BERTH_RATE_LIMITS', 'false', /^BERTH_RATE_LIMITS: .*on, off/],
+  ['BERTH_SMTP_URL', 'mail.example.org', /^BERTH_SMTP_URL: .*smtp:/],
+  ['BERTH_LOG_LEVEL', 'loud', /^BERTH_LOG_LEVEL: /],
+  ['BERTH_S3_BUCKET', 'berth', /^BERTH_S3_BUCKET: .*not supported yet/],
+  ['BERTH_S3_ENDPOINT', 'https://s3.example.org', /^BERTH_S3_BUCKET is missing/],
+  ['BERTH_DATA_DIR', '/', /^BERTH_DATA_DIR: /],
+  ['BERTH_DATA_DIR', '/srv/a,b', /^BERTH_DATA_DIR: .*commas/],
+  ['BERTH_DATA_DIR', `/${'d'.repeat(60)}`, /^BERTH_DATA_DIR: .* 61 bytes; expected at most 54/],
+];
+for (const [name, value, line] of WRONG) {
+  test(`${name}=${value.slice(0, 30)} is refused with one line that names it`, () => {
+    const lines = problems({ [name]: value });
+    assert.equal(lines.length, 1, lines.join('\n'));
+    assert.match(lines[0] ?? '', line);
+  });
+}
+
+test('everything wrong is told at once', () => {
+  assert.equal(problems({ BERTH_ACCEL: 'x', BERTH_SIGNUPS: 'x', BERTH_LISTN: 'x' }).length, 3);
+});
+
+test('a misspelt setting is refused with the nearest name', () => {
+  assert.deepEqual(problems({ BERTH_LISTN: '127.0.0.1:1' }), [
+    'BERTH_LISTN is unknown; did you mean BERTH_LISTEN?',
+  ]);
+  assert.match(
+    problems({ BERTH_COMPLETELY_DIFFERENT_THING: '1' })[0] ?? '',
+    /^BERTH_COMPLETELY.* is unknown;/,
+  );
+});
+
+test("the tests' own variables are not settings", () => {
+  accepted({ BERTH_TEST_IMAGE_DIR: '/srv/image' });
+});
+
+test('an address other machines can reach needs TLS or an https public URL', () => {
+  const open = { BERTH_LISTEN: '0.0.0.0:7400' };
+  assert.match(problems(open)[0] ?? '', /^BERTH_LISTEN: .*BERTH_TLS_CERT and BERTH_TLS_KEY/);
+  assert.equal(problems({ ...open, BERTH_PUBLIC_URL: 'http://berth.example.org' }).length, 1);
+  accepted({ ...open, BERTH_PUBLIC_URL: 'https://berth.example.org' });
+  accepted({ ...open, BERTH_TLS_CERT: 'c', BERTH_TLS_KEY: 'k' });
+  for (const loopback of ['127.8.8.8:1', '[::1]:1', 'localhost:1']) accepted({ BERTH_LISTEN: loopback });
+});
+
+test('both spellings of a secret key give the same bytes', () => {
+  fc.assert(
+    fc.property(fc.uint8Array({ minLength: 32, maxLength: 32 }), (bytes) => {
+      const key = Buffer.from(bytes);
+      for (const text of [key.toString('hex'), key.toString('base64'), key.toString('base64url')]) {
+        assert.deepEqual(accepted({ BERTH_SECRET_KEY: text }).secret_key, key);
+      }
+    }),
+  );
+});
+
+test('any environment gives a configuration or lines, and no line repeats a secret', () => {
+  const value = fc.oneof(
+    fc.string({ maxLength: 80 }),
+    fc.constantFrom('on', '::1', '127.0.0.1:80', 'https://x'),
+  );
+  const secret = fc.stringMatching(/^[a-zA-Z0-9]{1,11}$/).map((text) => `zq9${text}`);
+  const environment = fc.tuple(fc.dictionary(fc.constantFrom(...SETTINGS), value), secret);
+  fc.assert(
+    fc.property(environment, ([env, hidden]) => {
+      const secrets = { BERTH_SECRET_KEY: hidden, DATABASE_URL: hidden, BERTH_SMTP_URL: hidden };
+      const result = parseConfig(
+        { ...env, ...secrets, BERTH_ADMIN_PASSWORD: `s${hidden.slice(0, 9)}` },
+        '/srv/berth',
+      );
+      assert(!result.ok);
+      for (const line of result.problems) {
+        assert(!line.includes('\n') && !line.includes(hidden), line);
+        assert.match(line, /^(BERTH_|DATABASE_URL)/);
+      }
+    }),
+  );
+});

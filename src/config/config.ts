@@ -1,0 +1,223 @@
+/**
+ * The configuration: an environment in, a {@link Config} or the list of everything wrong with it out. Pure: no file
+ * is opened and nothing is resolved; what needs the machine is checked by `launch/`. An empty variable counts as unset.
+ */
+import { resolve } from 'node:path';
+import type { Env } from './env.ts';
+import { dataDirProblem } from './paths.ts';
+import {
+  type Address,
+  type Cidr,
+  Expected,
+  isLoopback,
+  type PortRange,
+  parseAddress,
+  parseChoice,
+  parseCidrs,
+  parseDatabaseUrl,
+  parseEmail,
+  parseHost,
+  parseOrigin,
+  parsePassword,
+  parsePorts,
+  parseSecretKey,
+  parseSmtpUrl,
+  problemLine,
+  type Setting,
+  unknownSettings,
+} from './settings.ts';
+
+export type { Address, Cidr, PortRange };
+
+export const ACCELERATORS = ['auto', 'kvm', 'tcg'] as const;
+export type Accelerator = (typeof ACCELERATORS)[number];
+export const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const;
+export type LogLevel = (typeof LOG_LEVELS)[number];
+
+export interface S3Config {
+  readonly bucket: string;
+  readonly endpoint: string | null;
+  readonly region: string;
+  readonly access_key_id: string | null;
+  readonly secret_access_key: string | null;
+  readonly session_token: string | null;
+}
+
+export interface Config {
+  /** Absolute. */
+  readonly data_dir: string;
+  readonly listen: Address;
+  /** The origin people use: BERTH_PUBLIC_URL, else the one of `listen`. No slash at its end. */
+  readonly public_url: string;
+  /** Absolute paths of PEM files. */
+  readonly tls: { readonly cert_path: string; readonly key_path: string } | null;
+  readonly trusted_proxies: readonly Cidr[];
+  readonly ssh: { readonly host: string; readonly ports: PortRange };
+  /** password null: one is generated and printed at the first start. */
+  readonly admin: { readonly email: string; readonly password: string | null };
+  /** Null: the embedded PostgreSQL. */
+  readonly database_url: string | null;
+  /** Null: a folder under the data folder. */
+  readonly s3: S3Config | null;
+  readonly accel: Accelerator;
+  /** 32 bytes; null: the one in the data folder. */
+  readonly secret_key: Buffer | null;
+  readonly signups: 'open' | 'closed';
+  readonly rate_limits: boolean;
+  readonly smtp_url: string | null;
+  readonly webhook_allow_cidrs: readonly Cidr[];
+  readonly log_level: LogLevel;
+}
+
+export type ConfigResult =
+  | { readonly ok: true; readonly config: Config }
+  | { readonly ok: false; readonly problems: readonly string[] };
+
+/** Reads single settings and gathers what is wrong with them. */
+class Reader {
+  readonly problems: string[] = [];
+  readonly #env: Env;
+
+  constructor(env: Env) {
+    this.#env = env;
+  }
+
+  text(name: string): string | null {
+    return this.#env[name] || null;
+  }
+
+  /** The setting's value, `fallback` when it is unset or wrong (the problem is noted). */
+  read<T, F>(name: Setting, parse: (text: string) => T, fallback: F): T | F {
+    const text = this.text(name);
+    if (text === null) return fallback;
+    try {
+      return parse(text);
+    } catch (error) {
+      if (!(error instanceof Expected)) throw error;
+      this.problems.push(problemLine(name, text, error.message));
+      return fallback;
+    }
+  }
+}
+
+/** `cwd` (absolute) is what relative paths are relative to. */
+export function parseConfig(env: Env, cwd: string): ConfigResult {
+  const reader = new Reader(env);
+  const path = (text: string) => resolve(cwd, text);
+  const listen = reader.read('BERTH_LISTEN', parseAddress, { host: '127.0.0.1', port: 7400 });
+  const tls = readTls(reader, path);
+  const config: Config = {
+    data_dir: reader.read('BERTH_DATA_DIR', path, path('data')),
+    listen,
+    public_url: reader.read('BERTH_PUBLIC_URL', parseOrigin, null) ?? originOf(listen, tls !== null),
+    tls,
+    trusted_proxies: reader.read('BERTH_TRUSTED_PROXIES', parseCidrs, []),
+    ssh: {
+      host: reader.read('BERTH_SSH_HOST', parseHost, '127.0.0.1'),
+      ports: reader.read('BERTH_SSH_PORTS', parsePorts, { first: 22_000, last: 22_999 }),
+    },
+    admin: {
+      email: reader.read('BERTH_ADMIN_EMAIL', parseEmail, 'admin@localhost'),
+      password: reader.read('BERTH_ADMIN_PASSWORD', parsePassword, null),
+    },
+    database_url: reader.read('DATABASE_URL', parseDatabaseUrl, null),
+    s3: readS3(reader),
+    accel: reader.read('BERTH_ACCEL', parseChoice(ACCELERATORS), 'auto'),
+    secret_key: reader.read('BERTH_SECRET_KEY', parseSecretKey, null),
+    signups: reader.read('BERTH_SIGNUPS', parseChoice(['open', 'closed']), 'closed'),
+    rate_limits: reader.read('BERTH_RATE_LIMITS', parseChoice(['on', 'off']), 'on') === 'on',
+    smtp_url: reader.read('BERTH_SMTP_URL', parseSmtpUrl, null),
+    webhook_allow_cidrs: reader.read('BERTH_WEBHOOK_ALLOW_CIDRS', parseCidrs, []),
+    log_level: reader.read('BERTH_LOG_LEVEL', parseChoice(LOG_LEVELS), 'info'),
+  };
+  const problems = [
+    ...reader.problems,
+    ...together(config, reader),
+    ...unsupportedS3(config.s3),
+    ...unknownSettings(Object.keys(env).filter((name) => reader.text(name) !== null)),
+  ];
+  return problems.length === 0 ? { ok: true, config } : { ok: false, problems };
+}
+
+function readTls(reader: Reader, path: (text: string) => string): Config['tls'] {
+  const cert_path = reader.read('BERTH_TLS_CERT', path, null);
+  const key_path = reader.read('BERTH_TLS_KEY', path, null);
+  if (cert_path !== null && key_path !== null) return { cert_path, key_path };
+  const [has, lacks] = cert_path !== null ? ['CERT', 'KEY'] : ['KEY', 'CERT'];
+  if (cert_path !== null || key_path !== null) {
+    reader.problems.push(`BERTH_TLS_${lacks} is missing; BERTH_TLS_${has} is set, and TLS takes both`);
+  }
+  return null;
+}
+
+function readS3(reader: Reader): S3Config | null {
+  const bucket = reader.text('BERTH_S3_BUCKET');
+  const endpoint = reader.read('BERTH_S3_ENDPOINT', parseOrigin, null);
+  if (bucket === null) {
+    if (reader.text('BERTH_S3_ENDPOINT') !== null) {
+      reader.problems.push('BERTH_S3_BUCKET is missing; BERTH_S3_ENDPOINT is set, and it is of no use alone');
+    }
+    return null;
+  }
+  if (!/^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$/.test(bucket)) {
+    reader.problems.push(
+      problemLine('BERTH_S3_BUCKET', bucket, 'a bucket name: 3 to 63 of a-z, 0-9, dot and hyphen'),
+    );
+  }
+  return {
+    bucket,
+    endpoint,
+    region: reader.text('AWS_REGION') ?? reader.text('AWS_DEFAULT_REGION') ?? 'us-east-1',
+    access_key_id: reader.text('AWS_ACCESS_KEY_ID'),
+    secret_access_key: reader.text('AWS_SECRET_ACCESS_KEY'),
+    session_token: reader.text('AWS_SESSION_TOKEN'),
+  };
+}
+
+/** The one place that refuses S3. It goes when the object store of S3 comes. */
+function unsupportedS3(s3: S3Config | null): string[] {
+  if (s3 === null) return [];
+  return [
+    'BERTH_S3_BUCKET: an object store in S3 is not supported yet; unset it, and objects stay in a folder under BERTH_DATA_DIR',
+  ];
+}
+
+/** What is wrong with settings that are right one by one. */
+function together(config: Config, reader: Reader): string[] {
+  const problems: string[] = [];
+  const { listen, tls, ssh } = config;
+  const data_dir = dataDirProblem(config.data_dir);
+  if (data_dir !== undefined) problems.push(data_dir);
+  // A public URL that could not be read has its own line.
+  const public_url = reader.text('BERTH_PUBLIC_URL');
+  if (!isLoopback(listen.host) && tls === null && !(public_url ?? '').startsWith('https:')) {
+    problems.push(
+      `BERTH_LISTEN: ${JSON.stringify(addressText(listen))} can be reached from other machines; expected BERTH_TLS_CERT and BERTH_TLS_KEY, ` +
+        'or an https BERTH_PUBLIC_URL when a proxy in front does TLS',
+    );
+  }
+  if (tls !== null && (public_url ?? '').startsWith('http:')) {
+    problems.push(problemLine('BERTH_PUBLIC_URL', public_url ?? '', 'an https origin, because TLS is on'));
+  }
+  if (listen.port >= ssh.ports.first && listen.port <= ssh.ports.last) {
+    problems.push(
+      `BERTH_SSH_PORTS: ${JSON.stringify(`${ssh.ports.first}-${ssh.ports.last}`)} contains the port of BERTH_LISTEN; expected ranges apart`,
+    );
+  }
+  return problems;
+}
+
+function addressText({ host, port }: Address): string {
+  return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
+function originOf(address: Address, tls: boolean): string {
+  return new URL(`${tls ? 'https' : 'http'}://${addressText(address)}`).origin;
+}
+
+/** How a client on this machine reaches `listen`: a wildcard is reached over the loopback. */
+export function localOrigin(config: Config): string {
+  const { host, port } = config.listen;
+  const reachable = host === '0.0.0.0' ? '127.0.0.1' : host === '::' ? '::1' : host;
+  return originOf({ host: reachable, port }, config.tls !== null);
+}

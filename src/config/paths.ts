@@ -1,0 +1,78 @@
+/**
+ * The layout below the data folder, as one pure function, and the one limit it has: the kernel takes unix socket
+ * paths of at most 107 bytes (`sun_path` is 108 with the closing zero, see unix(7)).
+ */
+import { join } from 'node:path';
+
+export interface Paths {
+  readonly data: string;
+  /** The embedded PostgreSQL's own: `cluster/` and `socket/`, owned by its user. */
+  readonly postgres: string;
+  /** The object store of one machine. */
+  readonly objects: string;
+  readonly images: string;
+  /** `images/debian-12/<first 12 digits of the version>/`, and `current`, a link to the newest. */
+  readonly debian_12: string;
+  /** `<instance id>*`: a cache. */
+  readonly overlays: string;
+  /** `<instance id>/`: what a running VM has: sockets, pid. */
+  readonly vms: string;
+  /** Unix sockets and the lock of the processes of this program. */
+  readonly run: string;
+  readonly launcher_lock: string;
+  /** Where the control plane serves the host's agent. */
+  readonly agent_api_socket: string;
+  readonly mail: string;
+  readonly secrets: string;
+  readonly secret_key: string;
+  readonly host_token: string;
+  readonly logs: string;
+  readonly postgres_log: string;
+}
+
+export const SOCKET_PATH_MAX_BYTES = 107;
+/** Longest file name of a socket in `vms/<instance id>/` or of `run/`. */
+export const SOCKET_NAME_MAX_BYTES = 16;
+const INSTANCE_ID_BYTES = 'inst_'.length + 26;
+
+export function pathsIn(data: string): Paths {
+  return {
+    data,
+    postgres: join(data, 'postgres'),
+    objects: join(data, 'objects'),
+    images: join(data, 'images'),
+    debian_12: join(data, 'images', 'debian-12'),
+    overlays: join(data, 'overlays'),
+    vms: join(data, 'vms'),
+    run: join(data, 'run'),
+    launcher_lock: join(data, 'run', 'launcher.lock'),
+    agent_api_socket: join(data, 'run', 'agent-api.sock'),
+    mail: join(data, 'mail'),
+    secrets: join(data, 'secrets'),
+    secret_key: join(data, 'secrets', 'secret-key'),
+    host_token: join(data, 'secrets', 'host-token'),
+    logs: join(data, 'logs'),
+    postgres_log: join(data, 'logs', 'postgres.log'),
+  };
+}
+
+/** Bytes that a data folder's path may have so that every socket below it can be bound: 54. */
+export const DATA_DIR_MAX_BYTES =
+  SOCKET_PATH_MAX_BYTES - '/vms/'.length - INSTANCE_ID_BYTES - '/'.length - SOCKET_NAME_MAX_BYTES;
+
+/** What is wrong with `data` (an absolute path) as a data folder, if anything. */
+export function dataDirProblem(data: string): string | undefined {
+  const bytes = Buffer.byteLength(data);
+  if (bytes > DATA_DIR_MAX_BYTES) {
+    return (
+      `BERTH_DATA_DIR: ${JSON.stringify(data)} has ${bytes} bytes; expected at most ${DATA_DIR_MAX_BYTES}, because the unix sockets ` +
+      `below it may have paths of ${SOCKET_PATH_MAX_BYTES} bytes. Set BERTH_DATA_DIR to a shorter path`
+    );
+  }
+  if (data === '/') return 'BERTH_DATA_DIR: "/" is not valid; expected a folder of its own';
+  // Commas, colons and line breaks would need escaping in QEMU's options.
+  if (/[\p{Cc},:'"\\]/u.test(data)) {
+    return `BERTH_DATA_DIR: ${JSON.stringify(data)} is not valid; expected a path without commas, colons, quotes and backslashes`;
+  }
+  return undefined;
+}

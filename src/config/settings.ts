@@ -1,0 +1,230 @@
+/**
+ * The names of all settings and the reading of one value each. Every parser takes the text as it was given and
+ * returns the value, or throws {@link Expected} with what would have been right. Pure.
+ */
+import { BlockList, isIP } from 'node:net';
+
+export const SETTINGS = [
+  'BERTH_DATA_DIR',
+  'BERTH_LISTEN',
+  'BERTH_PUBLIC_URL',
+  'BERTH_TLS_CERT',
+  'BERTH_TLS_KEY',
+  'BERTH_TRUSTED_PROXIES',
+  'BERTH_SSH_HOST',
+  'BERTH_SSH_PORTS',
+  'BERTH_ADMIN_EMAIL',
+  'BERTH_ADMIN_PASSWORD',
+  'DATABASE_URL',
+  'BERTH_S3_BUCKET',
+  'BERTH_S3_ENDPOINT',
+  'BERTH_ACCEL',
+  'BERTH_SECRET_KEY',
+  'BERTH_SIGNUPS',
+  'BERTH_RATE_LIMITS',
+  'BERTH_SMTP_URL',
+  'BERTH_WEBHOOK_ALLOW_CIDRS',
+  'BERTH_LOG_LEVEL',
+] as const;
+export type Setting = (typeof SETTINGS)[number];
+
+/** Values of these are never repeated in a message. */
+const HIDDEN: ReadonlySet<string> = new Set<Setting>([
+  'BERTH_ADMIN_PASSWORD',
+  'DATABASE_URL',
+  'BERTH_SECRET_KEY',
+  'BERTH_SMTP_URL',
+]);
+
+/** Variables starting so are the tests' own and not settings. */
+const TEST_PREFIX = 'BERTH_TEST_';
+
+/** A value that is not what its setting takes; the message says what it takes. */
+export class Expected extends Error {
+  override name = 'Expected';
+}
+
+export interface Address {
+  readonly host: string;
+  readonly port: number;
+}
+
+export interface Cidr {
+  readonly address: string;
+  readonly prefix: number;
+  readonly family: 'ipv4' | 'ipv6';
+}
+
+export interface PortRange {
+  readonly first: number;
+  readonly last: number;
+}
+
+export function problemLine(name: string, value: string, expected: string): string {
+  const shown = HIDDEN.has(name) ? 'its value (not shown)' : JSON.stringify(value);
+  return `${name}: ${shown} is not valid; expected ${expected}`;
+}
+
+function parsePort(text: string): number | undefined {
+  const port = /^[0-9]{1,5}$/.test(text) ? Number(text) : 0;
+  return port >= 1 && port <= 65_535 ? port : undefined;
+}
+
+const HOST_NAME = /^(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$/i;
+
+function isHost(text: string): boolean {
+  // A name of digits and dots only is a mistyped address.
+  return isIP(text) !== 0 || (HOST_NAME.test(text) && !/^[0-9.]+$/.test(text));
+}
+
+export function parseAddress(text: string): Address {
+  const match = /^(?:\[([^\]]+)\]|([^:[\]]+)):([^:]+)$/.exec(text);
+  const host = match?.[1] ?? match?.[2] ?? '';
+  const port = parsePort(match?.[3] ?? '');
+  const bracketed = match?.[1] !== undefined;
+  if (port === undefined || !isHost(host) || bracketed !== (isIP(host) === 6)) {
+    throw new Expected('HOST:PORT such as 127.0.0.1:7400 or [::1]:7400, with a port from 1 to 65535');
+  }
+  return { host, port };
+}
+
+const LOOPBACK = new BlockList();
+LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4');
+LOOPBACK.addAddress('::1', 'ipv6');
+
+/** True when only this machine can reach that host. */
+export function isLoopback(host: string): boolean {
+  const family = isIP(host);
+  if (family === 0) return host.toLowerCase() === 'localhost';
+  return LOOPBACK.check(host, family === 6 ? 'ipv6' : 'ipv4');
+}
+
+export function parseHost(text: string): string {
+  if (!isHost(text)) throw new Expected('a host name or an IP address');
+  return text;
+}
+
+function parseCidr(text: string): Cidr {
+  const [address = '', prefix, ...rest] = text.split('/');
+  const version = isIP(address);
+  const most = version === 6 ? 128 : 32;
+  const bits = prefix === undefined ? most : /^[0-9]{1,3}$/.test(prefix) ? Number(prefix) : 999;
+  if (version === 0 || address.includes('%') || rest.length > 0 || bits > most) {
+    throw new Expected('addresses or CIDRs separated by commas, such as 10.0.0.0/8,fd00::/8');
+  }
+  return { address, prefix: bits, family: version === 6 ? 'ipv6' : 'ipv4' };
+}
+
+/** At most 256 of them. */
+export function parseCidrs(text: string): readonly Cidr[] {
+  const parts = text
+    .split(',')
+    .map((part) => part.trim())
+    .filter((part) => part !== '');
+  if (parts.length > 256) throw new Expected('at most 256 addresses or CIDRs');
+  return parts.map(parseCidr);
+}
+
+export function parsePorts(text: string): PortRange {
+  const match = /^([0-9]+)-([0-9]+)$/.exec(text);
+  const first = parsePort(match?.[1] ?? '');
+  const last = parsePort(match?.[2] ?? '');
+  if (first === undefined || last === undefined || first > last) {
+    throw new Expected('FIRST-LAST such as 22000-22999, ports from 1 to 65535, the first not above the last');
+  }
+  return { first, last };
+}
+
+function parseUrl(text: string, protocols: readonly string[], expected: string): URL {
+  const url = URL.parse(text);
+  if (url === null || !protocols.includes(url.protocol) || text.trim() !== text) throw new Expected(expected);
+  return url;
+}
+
+/** The origin, without a slash at its end. */
+export function parseOrigin(text: string): string {
+  const expected = 'an origin such as https://berth.example.org, without path, query or user';
+  const url = parseUrl(text, ['http:', 'https:'], expected);
+  if (url.hostname === '' || (url.href !== `${url.origin}/` && url.href !== url.origin)) {
+    throw new Expected(expected);
+  }
+  return url.origin;
+}
+
+export function parseDatabaseUrl(text: string): string {
+  const expected = 'postgres://USER:PASSWORD@HOST:PORT/DATABASE';
+  const url = parseUrl(text, ['postgres:', 'postgresql:'], expected);
+  if (url.pathname.length < 2) throw new Expected(expected);
+  return text;
+}
+
+export function parseSmtpUrl(text: string): string {
+  const expected = 'smtp://HOST:PORT or smtps://USER:PASSWORD@HOST:PORT';
+  if (parseUrl(text, ['smtp:', 'smtps:'], expected).hostname === '') throw new Expected(expected);
+  return text;
+}
+
+export function parseEmail(text: string): string {
+  if (text.length > 254 || !/^[^\s@<>",;:\\]+@[^\s@<>",;:\\]+$/.test(text)) {
+    throw new Expected('an e-mail address such as admin@example.org');
+  }
+  return text.toLowerCase();
+}
+
+/** Counted in characters as people see them in a form field: code points. */
+export function parsePassword(text: string): string {
+  const length = [...text].length;
+  if (length < 12 || length > 256) throw new Expected(`12 to 256 characters (it has ${length})`);
+  return text;
+}
+
+/** 32 bytes. */
+export function parseSecretKey(text: string): Buffer {
+  const bytes = /^[0-9a-f]{64}$/i.test(text)
+    ? Buffer.from(text, 'hex')
+    : /^[A-Za-z0-9+/_-]{43}=?$/.test(text)
+      ? Buffer.from(text, 'base64')
+      : Buffer.alloc(0);
+  if (bytes.length !== 32) {
+    throw new Expected('32 bytes as 64 hexadecimal digits or as base64 (openssl rand -hex 32 makes one)');
+  }
+  return bytes;
+}
+
+export function parseChoice<const T extends string>(choices: readonly T[]): (text: string) => T {
+  return (text) => {
+    const found = choices.find((choice) => choice === text);
+    if (found === undefined) throw new Expected(`one of ${choices.join(', ')}`);
+    return found;
+  };
+}
+
+/** Edits (insert, delete, replace) from one text to the other. */
+function distance(from: string, to: string): number {
+  let row = Array.from({ length: to.length + 1 }, (_, column) => column);
+  for (let i = 1; i <= from.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= to.length; j++) {
+      const replaced = (row[j - 1] ?? 0) + (from[i - 1] === to[j - 1] ? 0 : 1);
+      next.push(Math.min(replaced, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1));
+    }
+    row = next;
+  }
+  return row[to.length] ?? 0;
+}
+
+/** A line for each variable that looks like a setting and is none. */
+export function unknownSettings(names: Iterable<string>): string[] {
+  const known: readonly string[] = SETTINGS;
+  const unknown = [...names].filter(
+    (name) => name.startsWith('BERTH_') && !name.startsWith(TEST_PREFIX) && !known.includes(name),
+  );
+  return unknown.sort().map((name) => {
+    const nearest = known
+      .map((candidate) => ({ candidate, edits: distance(name.slice(0, 64), candidate) }))
+      .reduce((best, next) => (next.edits < best.edits ? next : best));
+    return nearest.edits <= Math.max(2, Math.floor(nearest.candidate.length / 3))
+      ? `${name} is unknown; did you mean ${nearest.candidate}?`
+      : `${name} is unknown; the settings are listed in the README`;
+  });
+}

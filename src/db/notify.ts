@@ -1,0 +1,122 @@
+/**
+ * LISTEN/NOTIFY on one channel, one connection a process. A notification is a hint that a row changed:
+ * whoever waits re-reads the world. Hints are lost while the connection is away, so after each
+ * (re)connection every waiter is woken once.
+ */
+import { EventEmitter, once } from 'node:events';
+import { sql } from 'kysely';
+import pg from 'pg';
+import { backoffMs, pause } from '../lib/backoff.ts';
+import type { Log } from '../lib/log.ts';
+import { connectionOptions, type Tx } from './pool.ts';
+
+const CHANNEL = 'berth';
+
+/** What a notification is about; its id follows. */
+export type Topic = 'host' | 'instance' | 'flush' | 'routes' | 'deleting';
+
+/** Wakes, when the transaction commits, everybody who waits for `topic` and `id`, in every process. */
+export async function notify(tx: Tx, topic: Topic, id = ''): Promise<void> {
+  await sql`select pg_notify(${CHANNEL}, ${`${topic}:${id}`})`.execute(tx);
+}
+
+export class NotifyHub {
+  readonly #emitter = new EventEmitter().setMaxListeners(0);
+  readonly #stopped = new AbortController();
+  readonly #url: string;
+  readonly #log: Log;
+  #client: pg.Client | undefined;
+  #loop: Promise<void> = Promise.resolve();
+
+  constructor(url: string, log: Log) {
+    this.#url = url;
+    this.#log = log;
+  }
+
+  start(): void {
+    this.#loop = this.#run();
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped.abort();
+    await this.#client?.end().catch(() => undefined);
+    await this.#loop;
+  }
+
+  /** Calls `wake` at each notification of `topic` and `id`, and after each reconnection. Returns the undoing. */
+  subscribe(topic: Topic, id: string, wake: () => void): () => void {
+    const name = `${topic}:${id}`;
+    this.#emitter.on(name, wake);
+    this.#emitter.on('reconnected', wake);
+    return () => {
+      this.#emitter.off(name, wake);
+      this.#emitter.off('reconnected', wake);
+    };
+  }
+
+  /**
+   * Polls `look` at the start, after each notification, and at the deadline. Answers its first result that
+   * is not undefined, or undefined when `timeout_ms` is over or `signal` aborts.
+   */
+  async waitFor<T>(
+    topic: Topic,
+    id: string,
+    timeout_ms: number,
+    look: () => Promise<T | undefined>,
+    signal?: AbortSignal,
+  ): Promise<T | undefined> {
+    const ended = AbortSignal.any([
+      AbortSignal.timeout(timeout_ms),
+      this.#stopped.signal,
+      ...(signal ? [signal] : []),
+    ]);
+    let woken = false;
+    let wake = () => {
+      woken = true;
+    };
+    const unsubscribe = this.subscribe(topic, id, () => wake());
+    try {
+      for (;;) {
+        woken = false;
+        const found = await look();
+        if (found !== undefined) return found;
+        if (ended.aborted) return undefined;
+        if (woken) continue;
+        await new Promise<void>((resolve) => {
+          const done = () => {
+            ended.removeEventListener('abort', done);
+            wake = () => {
+              woken = true;
+            };
+            resolve();
+          };
+          wake = done;
+          ended.addEventListener('abort', done, { once: true });
+        });
+      }
+    } finally {
+      unsubscribe();
+    }
+  }
+
+  async #run(): Promise<void> {
+    for (let attempt = 0; !this.#stopped.signal.aborted; attempt++) {
+      const client = new pg.Client({ ...connectionOptions(this.#url), statement_timeout: 0 });
+      client.on('error', () => undefined);
+      try {
+        await client.connect();
+        this.#client = client;
+        client.on('notification', (message) => this.#emitter.emit(message.payload ?? ''));
+        await client.query(`listen ${CHANNEL}`);
+        attempt = 0;
+        this.#emitter.emit('reconnected');
+        await once(client, 'end', { signal: this.#stopped.signal });
+      } catch (error) {
+        if (!this.#stopped.signal.aborted) this.#log.warn({ err: error }, 'notifications: connection lost');
+      }
+      this.#client = undefined;
+      await client.end().catch(() => undefined);
+      await pause(backoffMs(attempt, 100, 3_000), this.#stopped.signal);
+    }
+  }
+}

@@ -1,0 +1,81 @@
+import { Kysely, PostgresDialect, type Transaction } from 'kysely';
+import pg from 'pg';
+import { assert } from '../lib/assert.ts';
+import type { Database } from './tables.ts';
+
+export type Db = Kysely<Database>;
+/** What every store function takes: a transaction, or the pool for a single statement. */
+export type Tx = Kysely<Database> | Transaction<Database>;
+
+const INT8_OID = 20;
+const NUMERIC_OID = 1700;
+
+function parseInteger(text: string): number {
+  const value = Number(text);
+  assert(Number.isSafeInteger(value), `bigint out of range: ${text}`);
+  return value;
+}
+
+const types: pg.CustomTypesConfig = {
+  getTypeParser: (oid: number, format?: 'text' | 'binary') =>
+    oid === INT8_OID || oid === NUMERIC_OID ? parseInteger : pg.types.getTypeParser(oid, format ?? 'text'),
+} as pg.CustomTypesConfig;
+
+/** Options every connection of the program has. `statement_timeout_ms` bounds any one statement. */
+export function connectionOptions(url: string, statement_timeout_ms = 30_000): pg.ClientConfig {
+  return {
+    connectionString: url,
+    types,
+    statement_timeout: statement_timeout_ms,
+    idle_in_transaction_session_timeout: 60_000,
+    connectionTimeoutMillis: 5_000,
+    keepAlive: true,
+  };
+}
+
+/** A pool of up to `max` connections. `onError` hears of idle connections that broke (never throws). */
+export function openPool(url: string, onError: (error: Error) => void, max = 20): Db {
+  const pool = new pg.Pool({ ...connectionOptions(url), max });
+  pool.on('error', onError);
+  return new Kysely<Database>({ dialect: new PostgresDialect({ pool }) });
+}
+
+const RETRYABLE = new Set(['40001', '40P01']);
+
+/**
+ * Runs `work` in one transaction (read committed), again up to three times when PostgreSQL asks for it
+ * (serialization failure, deadlock). `work` must have no effect but on the database.
+ */
+export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await db.transaction().execute(work);
+    } catch (error) {
+      if (attempt >= 3 || !RETRYABLE.has(sqlStateOf(error) ?? '')) throw error;
+    }
+  }
+}
+
+/** The SQLSTATE of an error that PostgreSQL sent, if it is one. */
+export function sqlStateOf(error: unknown): string | undefined {
+  return error instanceof pg.DatabaseError ? error.code : undefined;
+}
+
+/** Whether `error` is the violation of the unique constraint or index `constraint`. */
+export function violates(error: unknown, constraint: string): boolean {
+  return error instanceof pg.DatabaseError && error.code === '23505' && error.constraint === constraint;
+}
+
+/** Whether `error` says that the database cannot be reached or is going away (SQLSTATE classes 08, 53, 57P). */
+export function isUnavailable(error: unknown): boolean {
+  const state = sqlStateOf(error);
+  if (state !== undefined) return /^(08|53|57P)/.test(state);
+  if (!(error instanceof Error)) return false;
+  const code = (error as NodeJS.ErrnoException).code ?? '';
+  return (
+    ['ECONNREFUSED', 'ECONNRESET', 'ENOENT', 'EPIPE', 'ETIMEDOUT', 'ENOTFOUND', 'EACCES'].includes(code) ||
+    /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error/.test(
+      error.message,
+    )
+  );
+}

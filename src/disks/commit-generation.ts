@@ -1,0 +1,62 @@
+import type { CommitRequest, CommitResponse } from '../agent-api/types.ts';
+import { notify } from '../db/notify.ts';
+import { type Db, transaction } from '../db/pool.ts';
+import { append } from '../events/append.ts';
+import { getInstance, lockInstance } from '../instances/store.ts';
+import { instanceView } from '../instances/view.ts';
+import { rfc3339 } from '../lib/clock.ts';
+import type { HostId } from '../lib/ids.ts';
+import { advanceHead, findGeneration, totalBytes } from './store.ts';
+
+/**
+ * Commits a generation whose segments are all in the object store, or says that the writer is fenced: another
+ * placement, another head. The same commit said twice (its answer was lost) is accepted once.
+ */
+export async function commitGeneration(
+  db: Db,
+  host_id: HostId,
+  commit: CommitRequest,
+): Promise<CommitResponse> {
+  return transaction(db, async (tx) => {
+    await lockInstance(tx, commit.instance_id);
+    const row = await getInstance(tx, commit.instance_id);
+    if (!row || row.deleting) return fenced('the instance is gone');
+    if (row.vm_id !== commit.vm_id || row.host_id !== host_id) return fenced('another VM has the disk');
+    const before = await findGeneration(tx, commit.instance_id, commit.generation);
+    if (before) {
+      const same =
+        before.epoch === commit.epoch &&
+        JSON.stringify(before.segments.map((s) => s.key)) ===
+          JSON.stringify(commit.segments.map((s) => s.key));
+      return same
+        ? { outcome: 'committed', durable_at: rfc3339(before.created_at) }
+        : fenced(`generation ${commit.generation} was committed by another flush`);
+    }
+    const durable_at = await advanceHead(tx, commit);
+    if (durable_at === null)
+      return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);
+    await append(tx, {
+      org_id: row.org_id,
+      instance_id: commit.instance_id,
+      type: 'disk.flushed',
+      data: {
+        instance: instanceView({ ...row, generation: commit.generation, durable_at }),
+        flush: {
+          generation: commit.generation,
+          durable_at: rfc3339(durable_at),
+          dirty_bytes: commit.dirty_bytes,
+          uploaded_bytes: totalBytes(commit.segments),
+          segments: commit.segments.length,
+          consistency: commit.consistency,
+        },
+      },
+      actor: host_id,
+    });
+    await notify(tx, 'instance', commit.instance_id);
+    return { outcome: 'committed', durable_at: rfc3339(durable_at) };
+  });
+}
+
+function fenced(why: string): CommitResponse {
+  return { outcome: 'fenced', why };
+}

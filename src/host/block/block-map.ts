@@ -1,0 +1,219 @@
+/**
+ * Which block of a disk lies where: block number → {segment, offset, length, kind, hash}. A block that is absent is
+ * as in the base image; a zero entry says that it is zero whatever the base image holds.
+ *
+ * Memory is O(blocks present), about 40 bytes a block: rows in parallel typed arrays, in order of first appearance,
+ * and an open-addressed index (linear probing, at most two thirds full) from block number to row.
+ */
+import { assert, present } from '../../lib/assert.ts';
+import {
+  BLOCK_NUMBER_LIMIT,
+  FRAME_KIND,
+  type FrameKind,
+  HASH_BYTES,
+  type SegmentDirectory,
+  type SegmentEntry,
+} from './segment-format.ts';
+
+export interface BlockLocation {
+  readonly block: number;
+  /** Key of the segment in the object store. */
+  readonly key: string;
+  readonly offset: number;
+  readonly stored_bytes: number;
+  readonly kind: FrameKind;
+  readonly hash: Uint8Array;
+}
+
+/** How much of a segment this map still refers to. */
+export interface SegmentLive {
+  readonly key: string;
+  readonly live_blocks: number;
+  readonly live_bytes: number;
+}
+
+interface SegmentCount {
+  readonly key: string;
+  live_blocks: number;
+  live_bytes: number;
+}
+
+const KIND_SHIFT = 24;
+const LENGTH_MASK = (1 << KIND_SHIFT) - 1;
+
+export class BlockMap {
+  #count = 0;
+  #index = new Uint32Array(64); // row + 1; 0 is free
+  #blocks = new Uint32Array(32);
+  #segments = new Uint32Array(32);
+  #offsets = new Uint32Array(32);
+  #lengths = new Uint32Array(32); // stored bytes, kind above KIND_SHIFT
+  #hashes = new Uint8Array(32 * HASH_BYTES);
+  readonly #segmentCounts: SegmentCount[] = [];
+  readonly #segmentIndex = new Map<string, number>();
+
+  /** How many blocks are present. */
+  get count(): number {
+    return this.#count;
+  }
+
+  /** Takes over the entries of a segment; they override what is there. */
+  applySegment(directory: SegmentDirectory): void {
+    const segment = this.#internSegment(directory.key);
+    for (const entry of directory.entries) this.#set(segment, entry);
+  }
+
+  has(block: number): boolean {
+    return this.#find(block) >= 0;
+  }
+
+  get(block: number): BlockLocation | undefined {
+    const row = this.#find(block);
+    return row < 0 ? undefined : this.#location(row);
+  }
+
+  /** The hash of a block as a view that the next `applySegment` may change; undefined when absent. */
+  hashOf(block: number): Uint8Array | undefined {
+    const row = this.#find(block);
+    return row < 0 ? undefined : this.#hashes.subarray(row * HASH_BYTES, (row + 1) * HASH_BYTES);
+  }
+
+  isZero(block: number): boolean {
+    const row = this.#find(block);
+    return row >= 0 && (this.#lengths[row] ?? 0) >>> KIND_SHIFT === FRAME_KIND.zero;
+  }
+
+  /** All blocks by rising number. The map must not change meanwhile. */
+  *inBlockOrder(): Generator<BlockLocation> {
+    const blocks = this.#blocks;
+    const rows = Uint32Array.from({ length: this.#count }, (_, row) => row);
+    rows.sort((a, b) => (blocks[a] ?? 0) - (blocks[b] ?? 0));
+    for (const row of rows) yield this.#location(row);
+  }
+
+  /**
+   * All blocks by segment (in the order they were applied) and offset in it: the order to read them in.
+   * The map must not change meanwhile.
+   */
+  *inSegmentOrder(): Generator<BlockLocation> {
+    const offsets = this.#offsets;
+    const { rows, starts } = this.#rowsBySegment();
+    for (let segment = 0; segment < this.#segmentCounts.length; segment++) {
+      const own = rows.subarray(starts[segment], starts[segment + 1]);
+      own.sort((a, b) => (offsets[a] ?? 0) - (offsets[b] ?? 0));
+      for (const row of own) yield this.#location(row);
+    }
+  }
+
+  /** The segments still referred to, in the order they were applied. */
+  *live(): Generator<SegmentLive> {
+    for (const segment of this.#segmentCounts) if (segment.live_blocks > 0) yield { ...segment };
+  }
+
+  #rowsBySegment(): { rows: Uint32Array; starts: Uint32Array } {
+    const starts = new Uint32Array(this.#segmentCounts.length + 1);
+    for (let row = 0; row < this.#count; row++) {
+      const after = (this.#segments[row] ?? 0) + 1;
+      starts[after] = (starts[after] ?? 0) + 1;
+    }
+    for (let i = 1; i < starts.length; i++) starts[i] = (starts[i] ?? 0) + (starts[i - 1] ?? 0);
+    const next = starts.slice();
+    const rows = new Uint32Array(this.#count);
+    for (let row = 0; row < this.#count; row++) {
+      const segment = this.#segments[row] ?? 0;
+      const at = next[segment] ?? 0;
+      rows[at] = row;
+      next[segment] = at + 1;
+    }
+    return { rows, starts };
+  }
+
+  #location(row: number): BlockLocation {
+    const packed = this.#lengths[row] ?? 0;
+    return {
+      block: this.#blocks[row] ?? 0,
+      key: this.#segmentOf(row).key,
+      offset: this.#offsets[row] ?? 0,
+      stored_bytes: packed & LENGTH_MASK,
+      kind: (packed >>> KIND_SHIFT) as FrameKind,
+      hash: this.#hashes.slice(row * HASH_BYTES, (row + 1) * HASH_BYTES),
+    };
+  }
+
+  #segmentOf(row: number): SegmentCount {
+    return present(this.#segmentCounts[this.#segments[row] ?? 0], 'the segment of a row');
+  }
+
+  #internSegment(key: string): number {
+    const known = this.#segmentIndex.get(key);
+    if (known !== undefined) return known;
+    this.#segmentCounts.push({ key, live_blocks: 0, live_bytes: 0 });
+    this.#segmentIndex.set(key, this.#segmentCounts.length - 1);
+    return this.#segmentCounts.length - 1;
+  }
+
+  #set(segment: number, entry: SegmentEntry): void {
+    let row = this.#find(entry.block);
+    if (row >= 0) {
+      const before = this.#segmentOf(row);
+      before.live_blocks -= 1;
+      before.live_bytes -= (this.#lengths[row] ?? 0) & LENGTH_MASK;
+    } else {
+      row = this.#addRow(entry.block);
+    }
+    this.#segments[row] = segment;
+    this.#offsets[row] = entry.offset;
+    this.#lengths[row] = entry.stored_bytes | (entry.kind << KIND_SHIFT);
+    this.#hashes.set(entry.hash, row * HASH_BYTES);
+    const counts = this.#segmentOf(row);
+    counts.live_blocks += 1;
+    counts.live_bytes += entry.stored_bytes;
+  }
+
+  #addRow(block: number): number {
+    assert(block >= 0 && block < BLOCK_NUMBER_LIMIT, 'a block number is a u32');
+    if (this.#count === this.#blocks.length) this.#growRows();
+    if ((this.#count + 1) * 3 > this.#index.length * 2) this.#growIndex();
+    const row = this.#count++;
+    this.#blocks[row] = block;
+    this.#index[this.#slot(block)] = row + 1;
+    return row;
+  }
+
+  #find(block: number): number {
+    return (this.#index[this.#slot(block)] ?? 0) - 1;
+  }
+
+  /** The slot that holds `block`, or the free one where it would go. */
+  #slot(block: number): number {
+    const mask = this.#index.length - 1;
+    // Fibonacci hashing: the high bits, so that evenly spaced blocks spread as well as adjacent ones.
+    let slot = Math.imul(block, 0x9e3779b1) >>> (Math.clz32(mask + 1) + 1);
+    for (;;) {
+      const row = this.#index[slot] ?? 0;
+      if (row === 0 || this.#blocks[row - 1] === block) return slot;
+      slot = (slot + 1) & mask;
+    }
+  }
+
+  #growRows(): void {
+    const length = Math.ceil(this.#blocks.length * 1.5);
+    const grown = (old: Uint32Array): Uint32Array<ArrayBuffer> => {
+      const bigger = new Uint32Array(length);
+      bigger.set(old);
+      return bigger;
+    };
+    this.#blocks = grown(this.#blocks);
+    this.#segments = grown(this.#segments);
+    this.#offsets = grown(this.#offsets);
+    this.#lengths = grown(this.#lengths);
+    const hashes = new Uint8Array(length * HASH_BYTES);
+    hashes.set(this.#hashes);
+    this.#hashes = hashes;
+  }
+
+  #growIndex(): void {
+    this.#index = new Uint32Array(this.#index.length * 2);
+    for (let row = 0; row < this.#count; row++) this.#index[this.#slot(this.#blocks[row] ?? 0)] = row + 1;
+  }
+}

@@ -1,0 +1,65 @@
+/**
+ * A bound on bytes held at once, granted in the order of asking. What alone exceeds the bound is admitted when
+ * nothing else is held, so nobody waits for ever.
+ */
+import { assert } from '../../lib/assert.ts';
+
+interface Waiter {
+  readonly bytes: number;
+  readonly resolve: () => void;
+  readonly reject: (error: unknown) => void;
+}
+
+export class ByteBudget {
+  readonly limit_bytes: number;
+  #used = 0;
+  #failure: { readonly cause: unknown } | undefined;
+  readonly #waiters: Waiter[] = [];
+
+  constructor(limit_bytes: number) {
+    assert(limit_bytes > 0, 'a budget has room');
+    this.limit_bytes = limit_bytes;
+  }
+
+  get used_bytes(): number {
+    return this.#used;
+  }
+
+  get waiting(): boolean {
+    return this.#waiters.length > 0;
+  }
+
+  /** Takes `bytes` if there is room and nobody waits; else answers false. */
+  tryTake(bytes: number): boolean {
+    if (this.#failure || this.#waiters.length > 0 || !this.#fits(bytes)) return false;
+    this.#used += bytes;
+    return true;
+  }
+
+  /** Waits for room for `bytes`. Rejects with what {@link fail} was given. */
+  take(bytes: number): Promise<void> {
+    if (this.#failure) return Promise.reject(this.#failure.cause);
+    if (this.tryTake(bytes)) return Promise.resolve();
+    return new Promise((resolve, reject) => this.#waiters.push({ bytes, resolve, reject }));
+  }
+
+  give(bytes: number): void {
+    this.#used -= bytes;
+    assert(this.#used >= 0, 'a budget gets back what it gave');
+    for (let first = this.#waiters[0]; first && this.#fits(first.bytes); first = this.#waiters[0]) {
+      this.#waiters.shift();
+      this.#used += first.bytes;
+      first.resolve();
+    }
+  }
+
+  /** Ends all waiting, now and later. */
+  fail(cause: unknown): void {
+    this.#failure ??= { cause };
+    for (const waiter of this.#waiters.splice(0)) waiter.reject(cause);
+  }
+
+  #fits(bytes: number): boolean {
+    return this.#used === 0 || this.#used + bytes <= this.limit_bytes;
+  }
+}

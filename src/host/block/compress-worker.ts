@@ -1,0 +1,25 @@
+/** The program of a compression worker thread: one request, one reply, buffers moved both ways. */
+import { parentPort } from 'node:worker_threads';
+import { present } from '../../lib/assert.ts';
+import { packBatch, unpackBatch } from './compress-batch.ts';
+import type { WorkerReply, WorkerRequest } from './compress-pool.ts';
+
+const port = present(parentPort, 'the port of a worker thread');
+
+port.on('message', (request: WorkerRequest) => {
+  const { id } = request;
+  const reply = (message: WorkerReply, transfer: ArrayBuffer[] = []): void =>
+    port.postMessage(message, transfer);
+  try {
+    if (request.op === 'pack') {
+      const result = packBatch(request.task);
+      const { kinds, stored_bytes, crcs, hashes, frames } = result;
+      reply({ id, result }, [kinds.buffer, stored_bytes.buffer, crcs.buffer, hashes.buffer, frames.buffer]);
+    } else {
+      const result = unpackBatch(request.task);
+      reply({ id, result }, result.ok ? [result.blocks.buffer] : []);
+    }
+  } catch (error) {
+    reply({ id, error: error instanceof Error ? error.message : String(error) });
+  }
+});

@@ -1,0 +1,98 @@
+/**
+ * Verified reads of blocks from segments: adjacent frames are fetched by one ranged GET, unpacked and checked
+ * against their hashes. Nothing corrupt is handed out. Shared by restore and by lazy reading.
+ */
+import { assert, present } from '../../lib/assert.ts';
+import type { ObjectStore } from '../../object-store/object-store.ts';
+import type { BlockLocation } from './block-map.ts';
+import { unpackBatch } from './compress-batch.ts';
+import type { CompressPool, Unpacked } from './compress-pool.ts';
+import { asCorrupt } from './load-map.ts';
+import { FRAME_KIND, HASH_BYTES, SegmentCorruptError } from './segment-format.ts';
+
+/** Frames of one segment that lie one after another; zero blocks are never part of one. */
+export interface FrameRun {
+  readonly key: string;
+  readonly offset: number;
+  readonly length: number;
+  readonly frames: readonly BlockLocation[];
+}
+
+/** The most stored bytes in one GET. */
+export const RUN_MAX_BYTES = 1024 * 1024;
+/** The most blocks in one run: bounds what it unpacks to (4 MiB). */
+export const RUN_MAX_BLOCKS = 64;
+
+/**
+ * Groups locations, given in segment order, into runs. Gaps end a run: nothing is fetched that is not wanted.
+ * Zero blocks are left out.
+ */
+export function* coalesce(locations: Iterable<BlockLocation>): Generator<FrameRun> {
+  let frames: BlockLocation[] = [];
+  let length = 0;
+  for (const location of locations) {
+    if (location.kind === FRAME_KIND.zero) continue;
+    const first = frames[0];
+    const joins =
+      first &&
+      first.key === location.key &&
+      first.offset + length === location.offset &&
+      length + location.stored_bytes <= RUN_MAX_BYTES &&
+      frames.length < RUN_MAX_BLOCKS;
+    if (first && !joins) {
+      yield { key: first.key, offset: first.offset, length, frames };
+      frames = [];
+      length = 0;
+    }
+    frames.push(location);
+    length += location.stored_bytes;
+  }
+  const first = frames[0];
+  if (first) yield { key: first.key, offset: first.offset, length, frames };
+}
+
+export interface ReadRunOptions {
+  readonly store: ObjectStore;
+  /** Unpacks in worker threads; on the calling thread when absent. */
+  readonly pool?: CompressPool | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/**
+ * Reads one run: its blocks, 64 KiB each, in the order of `run.frames`.
+ * @throws SegmentCorruptError naming segment and block when the object is missing, cut or rotten.
+ */
+export async function readRun(run: FrameRun, { store, pool, signal }: ReadRunOptions): Promise<Buffer> {
+  const first = present(run.frames[0], 'the first frame of a run');
+  let stored: Buffer;
+  try {
+    stored = await store.get(run.key, { offset: run.offset, length: run.length }, signal);
+  } catch (error) {
+    throw asCorrupt(run.key, error, first.block);
+  }
+  assert(stored.length === run.length, 'a store answers a range in full');
+  const unpacked = await unpack(run, stored, pool);
+  if (unpacked.ok)
+    return Buffer.from(unpacked.blocks.buffer, unpacked.blocks.byteOffset, unpacked.blocks.length);
+  const { block } = present(run.frames[unpacked.index], 'the corrupt frame');
+  throw new SegmentCorruptError(run.key, unpacked.problem, { block });
+}
+
+async function unpack(run: FrameRun, stored: Buffer, pool: CompressPool | undefined): Promise<Unpacked> {
+  const hashes = new Uint8Array(run.frames.length * HASH_BYTES);
+  for (const [i, frame] of run.frames.entries()) hashes.set(frame.hash, i * HASH_BYTES);
+  const task = {
+    frames: owned(stored),
+    kinds: run.frames.map(({ kind }) => kind),
+    stored_bytes: run.frames.map(({ stored_bytes }) => stored_bytes),
+    hashes,
+  };
+  return pool ? pool.unpack(task) : unpackBatch(task);
+}
+
+/** The bytes in a buffer of their own, which a worker can take over. */
+function owned(bytes: Buffer): Uint8Array<ArrayBuffer> {
+  const { buffer } = bytes;
+  if (buffer instanceof ArrayBuffer && buffer.byteLength === bytes.length) return new Uint8Array(buffer);
+  return new Uint8Array(bytes);
+}

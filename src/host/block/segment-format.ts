@@ -1,0 +1,286 @@
+/**
+ * The on-store format of a segment, version 1: an immutable object holding some blocks of one disk.
+ * Pure functions on buffers; the frames themselves are packed and unpacked in `frame-codec.ts`.
+ *
+ * Object = frames, directory, trailer; all integers little-endian.
+ *
+ * Frames: one after another without gaps, in the directory's order, at most {@link SEGMENT_MAX_BYTES} together.
+ *   raw   the 65,536 bytes of the block    zstd   one zstd frame, shorter than the block    zero   no bytes
+ *   A disk whose size is no multiple of 64 KiB has its last block padded with zeroes.
+ *
+ * Directory: one entry of 40 bytes for each block, at most {@link SEGMENT_MAX_ENTRIES}, no block twice.
+ *    0  u64  block number (byte offset on the disk / 65,536), below 2^32
+ *    8  u32  offset of the frame in the object (for zero blocks: where it would be)
+ *   12  u32  stored length of the frame in bytes
+ *   16  u16  kind: 0 raw, 1 zstd, 2 zero
+ *   18  u16  zero (kept for flags)
+ *   20  u32  CRC-32 (zlib's) of the stored bytes: lets a scrub find rot without unpacking
+ *   24  16   first 128 bits of the SHA-256 of the 65,536 uncompressed bytes: what a reader verifies
+ *
+ * Trailer: 160 bytes.
+ *    0  8    magic "BERTHSEG"
+ *    8  u16  format version, 1
+ *   10  u16  flags: bit 0 last segment of its generation; the rest zero (bit 1 is kept for encryption)
+ *   12  u32  part: 0, 1, 2… within the generation
+ *   16  u32  parts: how many there are, in the last one; else 0
+ *   20  u32  attempt: random, of the flush that wrote it (a part of the key)
+ *   24  u64  epoch
+ *   32  u64  generation
+ *   40  u64  size of the disk in bytes
+ *   48  u32  number of entries
+ *   52  u32  offset of the directory = length of the frames
+ *   56  u32  length of the directory
+ *   60  u32  zero (kept)
+ *   64  64   disk id, ASCII, padded with zero bytes
+ *  128  32   SHA-256 of the directory followed by the trailer's first 128 bytes
+ *
+ * So a swapped, cut, foreign or rotten object is found when its directory is read, rot in a frame when that is read.
+ */
+import { createHash } from 'node:crypto';
+import { assert } from '../../lib/assert.ts';
+
+export const BLOCK_BYTES = 65_536;
+/** The most that the frames of one segment take together. */
+export const SEGMENT_MAX_BYTES = 16 * 1024 * 1024;
+/** The most entries in one segment: bounds what a reader must hold for its directory (640 KiB). */
+export const SEGMENT_MAX_ENTRIES = 16_384;
+/** Block numbers are below this: disks of up to 256 TiB. */
+export const BLOCK_NUMBER_LIMIT = 2 ** 32;
+export const ENTRY_BYTES = 40;
+export const TRAILER_BYTES = 160;
+export const HASH_BYTES = 16;
+
+const MAGIC = Buffer.from('BERTHSEG', 'latin1');
+const VERSION = 1;
+const FLAG_LAST = 1;
+const DISK_ID_AT = 64;
+const DISK_ID_BYTES = 64;
+const DIGEST_AT = 128;
+const DISK_ID = /^[\x21-\x7e]{1,64}$/;
+
+/** How a block is stored; the numbers are those of the format. */
+export const FRAME_KIND = { raw: 0, zstd: 1, zero: 2 } as const;
+export type FrameKind = (typeof FRAME_KIND)[keyof typeof FRAME_KIND];
+
+/** An object is not the segment it should be. Names the key and what is wrong; never retried. */
+export class SegmentCorruptError extends Error {
+  override name = 'SegmentCorruptError';
+  readonly key: string;
+  readonly problem: string;
+  readonly block: number | undefined;
+
+  constructor(key: string, problem: string, options: { block?: number; cause?: unknown } = {}) {
+    const where = options.block === undefined ? '' : ` block ${options.block}:`;
+    super(`segment ${key}:${where} ${problem}`, { cause: options.cause });
+    this.key = key;
+    this.problem = problem;
+    this.block = options.block;
+  }
+}
+
+/** What a segment is a part of. */
+export interface SegmentIdentity {
+  readonly disk_id: string;
+  readonly disk_bytes: number;
+  readonly epoch: number;
+  readonly generation: number;
+  /** u32 */
+  readonly attempt: number;
+  readonly part: number;
+  readonly last: boolean;
+}
+
+/** One block to be written; its frame's offset follows from the order. */
+export interface NewEntry {
+  readonly block: number;
+  readonly kind: FrameKind;
+  readonly stored_bytes: number;
+  readonly crc32: number;
+  readonly hash: Uint8Array;
+}
+
+export interface SegmentEntry extends NewEntry {
+  readonly offset: number;
+}
+
+/** The validated directory of a segment. */
+export interface SegmentDirectory {
+  readonly key: string;
+  readonly identity: SegmentIdentity;
+  readonly entries: readonly SegmentEntry[];
+}
+
+export interface SegmentTrailer {
+  readonly identity: SegmentIdentity;
+  readonly entry_count: number;
+  readonly directory_offset: number;
+}
+
+/** How many bytes from an object's end hold the directory and the trailer of `entry_count` entries. */
+export function tailBytes(entry_count: number): number {
+  return entry_count * ENTRY_BYTES + TRAILER_BYTES;
+}
+
+/** Encodes directory and trailer: what follows the frames of `entries`, put one after another. */
+export function encodeTail(identity: SegmentIdentity, entries: readonly NewEntry[]): Buffer {
+  assert(entries.length <= SEGMENT_MAX_ENTRIES, 'a segment has a bounded number of entries');
+  assert(DISK_ID.test(identity.disk_id), 'a disk id is 1 to 64 printable ASCII characters');
+  const out = Buffer.alloc(tailBytes(entries.length));
+  let offset = 0;
+  for (const [i, entry] of entries.entries()) {
+    encodeEntry(out, i * ENTRY_BYTES, entry, offset);
+    offset += entry.stored_bytes;
+  }
+  assert(offset <= SEGMENT_MAX_BYTES, 'the frames of a segment fit its bound');
+  const trailer = out.subarray(entries.length * ENTRY_BYTES);
+  MAGIC.copy(trailer, 0);
+  trailer.writeUInt16LE(VERSION, 8);
+  trailer.writeUInt16LE(identity.last ? FLAG_LAST : 0, 10);
+  trailer.writeUInt32LE(identity.part, 12);
+  trailer.writeUInt32LE(identity.last ? identity.part + 1 : 0, 16);
+  trailer.writeUInt32LE(identity.attempt, 20);
+  trailer.writeBigUInt64LE(BigInt(identity.epoch), 24);
+  trailer.writeBigUInt64LE(BigInt(identity.generation), 32);
+  trailer.writeBigUInt64LE(BigInt(identity.disk_bytes), 40);
+  trailer.writeUInt32LE(entries.length, 48);
+  trailer.writeUInt32LE(offset, 52);
+  trailer.writeUInt32LE(entries.length * ENTRY_BYTES, 56);
+  trailer.write(identity.disk_id, DISK_ID_AT, 'latin1');
+  digestOf(out, entries.length).copy(trailer, DIGEST_AT);
+  return out;
+}
+
+/**
+ * Decodes the trailer at the end of `tail`, the last bytes of an object of `size_bytes`. Its digest is not verified
+ * yet: use it only to learn how long a tail {@link decodeDirectory} needs.
+ * @throws SegmentCorruptError
+ */
+export function decodeTrailer(key: string, size_bytes: number, tail: Buffer): SegmentTrailer {
+  const fail = (problem: string): never => {
+    throw new SegmentCorruptError(key, problem);
+  };
+  if (size_bytes < TRAILER_BYTES || tail.length < TRAILER_BYTES) fail('too short for a trailer');
+  const at = tail.subarray(tail.length - TRAILER_BYTES);
+  if (!at.subarray(0, 8).equals(MAGIC)) fail('no segment, or cut short: its last bytes are not a trailer');
+  const version = at.readUInt16LE(8);
+  if (version !== VERSION) fail(`format version ${version} is not known here`);
+  const flags = at.readUInt16LE(10);
+  if ((flags & ~FLAG_LAST) !== 0 || at.readUInt32LE(60) !== 0) fail('unknown flags are set');
+  const entry_count = at.readUInt32LE(48);
+  const directory_offset = at.readUInt32LE(52);
+  if (entry_count > SEGMENT_MAX_ENTRIES) fail('too many entries');
+  if (directory_offset > SEGMENT_MAX_BYTES) fail('too many bytes of frames');
+  if (at.readUInt32LE(56) !== entry_count * ENTRY_BYTES) fail('the directory has a wrong length');
+  if (directory_offset + tailBytes(entry_count) !== size_bytes) {
+    fail(
+      `it has ${size_bytes} bytes where its trailer says ${directory_offset + tailBytes(entry_count)}: cut or swapped`,
+    );
+  }
+  const last = (flags & FLAG_LAST) !== 0;
+  const part = at.readUInt32LE(12);
+  if (at.readUInt32LE(16) !== (last ? part + 1 : 0)) fail('the count of parts contradicts the part number');
+  const identity: SegmentIdentity = {
+    disk_id: decodeDiskId(key, at),
+    disk_bytes: safe(key, at.readBigUInt64LE(40)),
+    epoch: safe(key, at.readBigUInt64LE(24)),
+    generation: safe(key, at.readBigUInt64LE(32)),
+    attempt: at.readUInt32LE(20),
+    part,
+    last,
+  };
+  return { identity, entry_count, directory_offset };
+}
+
+/**
+ * Decodes and verifies directory and trailer. `tail` holds at least the last {@link tailBytes} of the object, whose
+ * whole size is `size_bytes`.
+ * @throws SegmentCorruptError
+ */
+export function decodeDirectory(key: string, size_bytes: number, tail: Buffer): SegmentDirectory {
+  const { identity, entry_count, directory_offset } = decodeTrailer(key, size_bytes, tail);
+  if (tail.length < tailBytes(entry_count)) {
+    throw new SegmentCorruptError(key, 'the bytes read do not reach back to its directory');
+  }
+  const bytes = tail.subarray(tail.length - tailBytes(entry_count));
+  const digest = bytes.subarray(entry_count * ENTRY_BYTES + DIGEST_AT);
+  if (!digest.equals(digestOf(bytes, entry_count))) {
+    throw new SegmentCorruptError(key, 'the checksum of its directory does not match');
+  }
+  const entries = decodeEntries(key, bytes, entry_count, identity.disk_bytes);
+  const last = entries.at(-1);
+  if ((last ? last.offset + last.stored_bytes : 0) !== directory_offset) {
+    throw new SegmentCorruptError(key, 'the entries do not cover its frames');
+  }
+  return { key, identity, entries };
+}
+
+function encodeEntry(out: Buffer, at: number, entry: NewEntry, offset: number): void {
+  assert(
+    Number.isInteger(entry.block) && entry.block >= 0 && entry.block < BLOCK_NUMBER_LIMIT,
+    'block number',
+  );
+  assert(hasLegalLength(entry.kind, entry.stored_bytes), 'the stored length fits the kind');
+  assert(entry.hash.length === HASH_BYTES, 'a hash has 128 bits');
+  out.writeBigUInt64LE(BigInt(entry.block), at);
+  out.writeUInt32LE(offset, at + 8);
+  out.writeUInt32LE(entry.stored_bytes, at + 12);
+  out.writeUInt16LE(entry.kind, at + 16);
+  out.writeUInt32LE(entry.crc32, at + 20);
+  out.set(entry.hash, at + 24);
+}
+
+function decodeEntries(key: string, bytes: Buffer, count: number, disk_bytes: number): SegmentEntry[] {
+  const blocks_end = Math.min(BLOCK_NUMBER_LIMIT, Math.ceil(disk_bytes / BLOCK_BYTES));
+  const seen = new Set<number>();
+  const entries: SegmentEntry[] = [];
+  let expected_offset = 0;
+  for (let i = 0; i < count; i++) {
+    const at = i * ENTRY_BYTES;
+    const block = Number(bytes.readBigUInt64LE(at));
+    const offset = bytes.readUInt32LE(at + 8);
+    const stored_bytes = bytes.readUInt32LE(at + 12);
+    const kind = bytes.readUInt16LE(at + 16);
+    const fail = (problem: string): never => {
+      throw new SegmentCorruptError(key, problem, { block });
+    };
+    if (block >= blocks_end) fail('is past the end of the disk');
+    if (seen.has(block)) fail('is there twice');
+    if (bytes.readUInt16LE(at + 18) !== 0) fail('unknown flags are set');
+    if (!isFrameKind(kind)) throw new SegmentCorruptError(key, `kind ${kind} is not known here`, { block });
+    if (!hasLegalLength(kind, stored_bytes)) fail(`${stored_bytes} stored bytes are impossible for its kind`);
+    if (offset !== expected_offset) fail('its frame is not where the one before it ends');
+    seen.add(block);
+    expected_offset += stored_bytes;
+    const hash = Uint8Array.prototype.slice.call(bytes, at + 24, at + 24 + HASH_BYTES);
+    entries.push({ block, offset, stored_bytes, kind, crc32: bytes.readUInt32LE(at + 20), hash });
+  }
+  return entries;
+}
+
+function isFrameKind(kind: number): kind is FrameKind {
+  return kind === FRAME_KIND.raw || kind === FRAME_KIND.zstd || kind === FRAME_KIND.zero;
+}
+
+function hasLegalLength(kind: FrameKind, stored_bytes: number): boolean {
+  if (kind === FRAME_KIND.zero) return stored_bytes === 0;
+  if (kind === FRAME_KIND.raw) return stored_bytes === BLOCK_BYTES;
+  return stored_bytes > 0 && stored_bytes < BLOCK_BYTES;
+}
+
+function decodeDiskId(key: string, trailer: Buffer): string {
+  const field = trailer.subarray(DISK_ID_AT, DISK_ID_AT + DISK_ID_BYTES).toString('latin1');
+  const disk_id = field.replace(/\0+$/, '');
+  if (!DISK_ID.test(disk_id)) throw new SegmentCorruptError(key, 'the disk id is malformed');
+  return disk_id;
+}
+
+function safe(key: string, value: bigint): number {
+  if (value > BigInt(Number.MAX_SAFE_INTEGER)) throw new SegmentCorruptError(key, 'a number is out of range');
+  return Number(value);
+}
+
+function digestOf(bytes: Buffer, entry_count: number): Buffer {
+  return createHash('sha256')
+    .update(bytes.subarray(0, entry_count * ENTRY_BYTES + DIGEST_AT))
+    .digest();
+}

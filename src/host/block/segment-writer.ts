@@ -1,0 +1,172 @@
+/**
+ * Packs frames into segments and uploads them, for one flush.
+ *
+ * Invariants: frames go into segments in the order of `append`, so that a later entry for a block overrides an
+ * earlier one; no block is twice in one segment; a segment is cut only when the next frame does not fit (or on
+ * `cut`), so at `finish` the open one is the last and says so. At most `upload_concurrency` PUTs at once. The first
+ * failing PUT ends it all.
+ */
+import { assert } from '../../lib/assert.ts';
+import { ObjectExistsError, type ObjectStore } from '../../object-store/object-store.ts';
+import { encodeTail, type NewEntry, SEGMENT_MAX_ENTRIES, type SegmentIdentity } from './segment-format.ts';
+import { segmentKey } from './segment-key.ts';
+
+/** A segment that is durable in the store. */
+export interface WrittenSegment {
+  readonly key: string;
+  readonly size_bytes: number;
+  readonly entries: number;
+}
+
+export interface SegmentWriterOptions {
+  readonly store: ObjectStore;
+  readonly key_prefix: string;
+  readonly identity: Omit<SegmentIdentity, 'part' | 'last'>;
+  /** Most bytes of frames in one segment. */
+  readonly segment_bytes: number;
+  readonly upload_concurrency: number;
+  readonly signal: AbortSignal;
+  /** Called when memory held by a segment is free again, with the number of bytes charged by `append`. */
+  readonly onFreed: (charged_bytes: number) => void;
+  readonly onFailure: (cause: unknown) => void;
+}
+
+interface OpenSegment {
+  readonly entries: NewEntry[];
+  readonly blocks: Set<number>;
+  readonly body: Uint8Array[];
+  frame_bytes: number;
+  charged_bytes: number;
+}
+
+interface Upload {
+  readonly key: string;
+  readonly body: readonly Uint8Array[];
+  readonly charged_bytes: number;
+  readonly written: WrittenSegment;
+}
+
+export class SegmentWriter {
+  readonly #options: SegmentWriterOptions;
+  readonly #queue: Upload[] = [];
+  readonly #segments: WrittenSegment[] = [];
+  readonly #attemptedKeys: string[] = [];
+  #open = emptySegment();
+  #uploads = 0;
+  #failed = false;
+  #idle: { readonly promise: Promise<void>; readonly resolve: () => void } | undefined;
+
+  constructor(options: SegmentWriterOptions) {
+    assert(options.upload_concurrency >= 1, 'at least one upload at a time');
+    this.#options = options;
+  }
+
+  get uploading(): boolean {
+    return this.#uploads > 0;
+  }
+
+  /** Appends one block. `stored` is kept, not copied, until its segment is uploaded. */
+  append(entry: NewEntry, stored: Uint8Array, charged_bytes: number): void {
+    const { segment_bytes } = this.#options;
+    const full =
+      this.#open.frame_bytes + entry.stored_bytes > segment_bytes ||
+      this.#open.entries.length >= SEGMENT_MAX_ENTRIES ||
+      this.#open.blocks.has(entry.block);
+    if (full && this.#open.entries.length > 0) this.cut();
+    this.#open.entries.push(entry);
+    this.#open.blocks.add(entry.block);
+    this.#open.frame_bytes += entry.stored_bytes;
+    this.#open.charged_bytes += charged_bytes;
+    if (stored.length > 0) appendBytes(this.#open.body, stored);
+  }
+
+  /** Sends what there is as a segment that is not the last. */
+  cut(): void {
+    if (this.#open.entries.length > 0) this.#close(false);
+  }
+
+  /** Uploads the rest; resolves when everything is durable. Nothing appended: no segment. */
+  async finish(): Promise<readonly WrittenSegment[]> {
+    if (this.#open.entries.length > 0 || this.#segments.length > 0) this.#close(true);
+    await this.settled();
+    return this.#segments;
+  }
+
+  /** Resolves when no upload is under way, whatever became of them. */
+  settled(): Promise<void> {
+    if (this.#uploads === 0) return Promise.resolve();
+    this.#idle ??= Promise.withResolvers<void>();
+    return this.#idle.promise;
+  }
+
+  /** Deletes every object that was or may have been written; best effort. Call when settled. */
+  async discard(): Promise<void> {
+    await Promise.allSettled(this.#attemptedKeys.map((key) => this.#options.store.delete(key)));
+  }
+
+  #close(last: boolean): void {
+    const { entries, body, frame_bytes, charged_bytes } = this.#open;
+    this.#open = emptySegment();
+    const identity = { ...this.#options.identity, part: this.#segments.length, last };
+    const key = segmentKey(this.#options.key_prefix, identity);
+    const tail = encodeTail(identity, entries);
+    const written = { key, size_bytes: frame_bytes + tail.length, entries: entries.length };
+    this.#segments.push(written);
+    this.#queue.push({ key, body: [...body, tail], charged_bytes, written });
+    this.#pump();
+  }
+
+  #pump(): void {
+    while (!this.#failed && this.#uploads < this.#options.upload_concurrency) {
+      const upload = this.#queue.shift();
+      if (!upload) return;
+      this.#uploads += 1;
+      void this.#put(upload).then(
+        () => this.#ended(upload),
+        (error: unknown) => this.#ended(upload, { cause: error }),
+      );
+    }
+  }
+
+  #ended(upload: Upload, failure?: { readonly cause: unknown }): void {
+    this.#uploads -= 1;
+    if (failure && !this.#failed) {
+      this.#failed = true;
+      this.#queue.length = 0;
+      this.#options.onFailure(failure.cause);
+    }
+    this.#options.onFreed(upload.charged_bytes);
+    this.#pump();
+    if (this.#uploads > 0) return;
+    this.#idle?.resolve();
+    this.#idle = undefined;
+  }
+
+  async #put({ key, body }: Upload): Promise<void> {
+    const { store, signal } = this.#options;
+    signal.throwIfAborted();
+    this.#attemptedKeys.push(key);
+    try {
+      await store.put(key, body, signal);
+    } catch (error) {
+      // An earlier try inside the store may have been written though its answer was lost.
+      if (!(error instanceof ObjectExistsError)) throw error;
+      const there = await store.get(key, undefined, signal);
+      if (!there.equals(Buffer.concat(body))) throw error;
+    }
+  }
+}
+
+function emptySegment(): OpenSegment {
+  return { entries: [], blocks: new Set(), body: [], frame_bytes: 0, charged_bytes: 0 };
+}
+
+/** Frames of one batch lie one after another in memory: keeps them as one part. */
+function appendBytes(body: Uint8Array[], stored: Uint8Array): void {
+  const last = body.at(-1);
+  if (last && last.buffer === stored.buffer && last.byteOffset + last.length === stored.byteOffset) {
+    body[body.length - 1] = new Uint8Array(last.buffer, last.byteOffset, last.length + stored.length);
+  } else {
+    body.push(stored);
+  }
+}

@@ -1,0 +1,81 @@
+/**
+ * Exact reads from a socket, with a bound on what is buffered: the socket is paused while nobody reads, so the peer
+ * feels it. Large reads are filled directly, without joining chunks.
+ */
+import type { Socket } from 'node:net';
+import { assert } from '../../lib/assert.ts';
+
+const HIGH_WATER_BYTES = 256 * 1024;
+
+interface Wanted {
+  readonly into: Buffer;
+  filled: number;
+  readonly resolve: (bytes: Buffer | undefined) => void;
+}
+
+export class SocketReader {
+  readonly #socket: Socket;
+  readonly #chunks: Buffer[] = [];
+  #buffered = 0;
+  #wanted: Wanted | undefined;
+  #ended = false;
+
+  constructor(socket: Socket) {
+    this.#socket = socket;
+    socket.on('data', (chunk: Buffer) => this.#push(chunk));
+    for (const event of ['end', 'close', 'error'] as const) socket.on(event, () => this.stop());
+  }
+
+  /** Reads `length` bytes; undefined when the stream ended before. One read at a time. */
+  read(length: number): Promise<Buffer | undefined> {
+    assert(!this.#wanted, 'one read at a time');
+    const first = this.#chunks[0];
+    if (first && first.length > length) {
+      this.#chunks[0] = first.subarray(length);
+      this.#buffered -= length;
+      return Promise.resolve(first.subarray(0, length));
+    }
+    const into = Buffer.allocUnsafe(length);
+    let filled = 0;
+    while (filled < length) {
+      const chunk = this.#chunks.shift();
+      if (!chunk) break;
+      const used = chunk.copy(into, filled, 0, length - filled);
+      if (used < chunk.length) this.#chunks.unshift(chunk.subarray(used));
+      this.#buffered -= used;
+      filled += used;
+    }
+    if (filled === length) return Promise.resolve(into);
+    if (this.#ended) return Promise.resolve(undefined);
+    return new Promise((resolve) => {
+      this.#wanted = { into, filled, resolve };
+      this.#socket.resume();
+    });
+  }
+
+  /** Ends reading: a read under way, and every later one that the buffer cannot satisfy, answers undefined. */
+  stop(): void {
+    this.#ended = true;
+    const wanted = this.#wanted;
+    this.#wanted = undefined;
+    wanted?.resolve(undefined);
+  }
+
+  #push(chunk: Buffer): void {
+    let rest = chunk;
+    const wanted = this.#wanted;
+    if (wanted) {
+      const used = chunk.copy(wanted.into, wanted.filled);
+      wanted.filled += used;
+      rest = chunk.subarray(used);
+      if (wanted.filled === wanted.into.length) {
+        this.#wanted = undefined;
+        wanted.resolve(wanted.into);
+      }
+    }
+    if (rest.length === 0) return;
+    this.#chunks.push(rest);
+    this.#buffered += rest.length;
+    if (this.#buffered >= HIGH_WATER_BYTES) this.#socket.pause();
+  }
+}

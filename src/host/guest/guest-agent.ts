@@ -1,0 +1,249 @@
+/**
+ * The QEMU guest agent, spoken to over its chardev's unix socket (docs/interop/qemu-ga-ref in QEMU's tree).
+ *
+ * Invariants:
+ * - one command at a time, in the order of the calls; the socket takes one client at a time;
+ * - the channel is in step before a command is sent: after every connect, and after every command whose reply did
+ *   not come, `guest-sync-delimited` is exchanged first. A 0xFF byte before it ends whatever half command a
+ *   predecessor left in the agent's parser; everything before the 0xFF of its answer is dropped;
+ * - nothing the guest sends is trusted: lines are bounded, replies are checked for shape where they are used.
+ *
+ * A command that timed out may still be carried out later, in order. For a freeze that means: {@link GuestAgent.thaw}
+ * until it succeeds. {@link GuestAgent.maybe_frozen} remembers it.
+ */
+import { randomInt } from 'node:crypto';
+import { type AgentChannel, openAgentChannel } from './agent-channel.ts';
+import {
+  GuestAgentClosedError,
+  GuestAgentError,
+  GuestAgentProtocolError,
+  GuestAgentTimeoutError,
+} from './agent-errors.ts';
+
+const DEFAULT_TIMEOUT_MS = 5_000;
+/** How long guest-shutdown is listened to for a refusal; success never answers. */
+const SHUTDOWN_REFUSAL_MS = 500;
+
+export interface AgentCallOptions {
+  /** For the whole call, waiting behind earlier calls and getting back in step included. Default 5 s. */
+  readonly timeout_ms?: number;
+}
+
+export interface GuestNetworkInterface {
+  readonly name: string;
+  readonly 'hardware-address'?: string;
+  readonly 'ip-addresses'?: readonly {
+    readonly 'ip-address': string;
+    readonly 'ip-address-type': 'ipv4' | 'ipv6';
+    readonly prefix: number;
+  }[];
+}
+
+interface AgentReply {
+  readonly return?: unknown;
+  readonly error?: { readonly class?: string; readonly desc?: string };
+}
+
+export class GuestAgent {
+  readonly #socket_path: string;
+  #channel: AgentChannel | undefined;
+  #in_step = false;
+  #maybe_frozen = false;
+  #closed = false;
+  #tail: Promise<unknown> = Promise.resolve();
+
+  /** Connects at the first call, and again whenever the connection was lost. */
+  constructor(socket_path: string) {
+    this.#socket_path = socket_path;
+  }
+
+  /** True from the moment a freeze was sent until a thaw, or a status of `thawed`, was confirmed. */
+  get maybe_frozen(): boolean {
+    return this.#maybe_frozen;
+  }
+
+  /**
+   * Runs one command of the agent. `args` may be a JSON text, for numbers beyond 2^53. Rejects with
+   * {@link GuestAgentError} (the guest refused), {@link GuestAgentTimeoutError}, {@link GuestAgentClosedError}
+   * (QEMU is gone or closed the channel), {@link GuestAgentProtocolError} (not an answer of an agent).
+   */
+  execute(
+    command: string,
+    args?: Record<string, unknown> | string,
+    options: AgentCallOptions = {},
+  ): Promise<unknown> {
+    return this.#enqueue(command, options.timeout_ms ?? DEFAULT_TIMEOUT_MS, async (deadline) => {
+      const channel = await this.#getInStep(deadline);
+      return this.#exchange(channel, command, args, deadline);
+    });
+  }
+
+  async ping(options: AgentCallOptions = {}): Promise<void> {
+    await this.execute('guest-ping', undefined, options);
+  }
+
+  /**
+   * Returns once the agent answers, at the latest after `timeout_ms`. One sync is sent and waits in QEMU until the
+   * guest opens its end of the port, so this costs nothing while booting; it is repeated only against loss.
+   * Rejects with {@link GuestAgentTimeoutError}, {@link GuestAgentClosedError}, or the signal's reason.
+   */
+  async waitUntilUp(timeout_ms: number, signal?: AbortSignal): Promise<void> {
+    const deadline = performance.now() + timeout_ms;
+    for (;;) {
+      signal?.throwIfAborted();
+      const left_ms = deadline - performance.now();
+      if (left_ms <= 0)
+        throw new GuestAgentTimeoutError(`the guest agent did not come up in ${timeout_ms} ms`);
+      const attempt = this.ping({ timeout_ms: Math.min(left_ms, 2_000) }).then(
+        () => true,
+        (error: unknown) => {
+          if (error instanceof GuestAgentTimeoutError) return false;
+          throw error;
+        },
+      );
+      if (await (signal ? Promise.race([attempt, rejectOnAbort(signal)]) : attempt)) return;
+    }
+  }
+
+  /**
+   * Freezes the guest's file systems; answers how many. While frozen the guest refuses file and exec commands.
+   * After any rejection call {@link thaw}: the freeze may have happened, or may yet.
+   */
+  async fsfreeze(timeout_ms: number): Promise<number> {
+    this.#maybe_frozen = true;
+    return asNumber(await this.execute('guest-fsfreeze-freeze', undefined, { timeout_ms }), 'freeze');
+  }
+
+  /** Thaws; answers how many file systems were frozen. Harmless when none was. */
+  async thaw(options: AgentCallOptions = {}): Promise<number> {
+    const count = asNumber(await this.execute('guest-fsfreeze-thaw', undefined, options), 'thaw');
+    this.#maybe_frozen = false;
+    return count;
+  }
+
+  async fsfreezeStatus(options: AgentCallOptions = {}): Promise<'thawed' | 'frozen'> {
+    const status = await this.execute('guest-fsfreeze-status', undefined, options);
+    if (status !== 'thawed' && status !== 'frozen') {
+      throw new GuestAgentProtocolError('the guest agent answered an unknown freeze status');
+    }
+    this.#maybe_frozen = status === 'frozen';
+    return status;
+  }
+
+  /**
+   * Asks the guest to go down. Success is never answered: watch QMP for SHUTDOWN or RESET. Rejects with
+   * {@link GuestAgentError} when the guest refuses within half a second, or with what {@link execute} rejects.
+   */
+  async shutdown(mode: 'powerdown' | 'reboot' | 'halt', options: AgentCallOptions = {}): Promise<void> {
+    const timeout_ms = options.timeout_ms ?? DEFAULT_TIMEOUT_MS;
+    await this.#enqueue('guest-shutdown', timeout_ms, async (deadline) => {
+      const channel = await this.#getInStep(deadline);
+      const until = Math.min(deadline, performance.now() + SHUTDOWN_REFUSAL_MS);
+      try {
+        await this.#exchange(channel, 'guest-shutdown', { mode }, until);
+      } catch (error) {
+        const silent = error instanceof GuestAgentTimeoutError || error instanceof GuestAgentClosedError;
+        if (!silent) throw error;
+      }
+    });
+  }
+
+  /** Sets the guest's clock, in nanoseconds since the epoch. A guest without a hardware clock is fine. */
+  async setTime(time_ns: bigint, options: AgentCallOptions = {}): Promise<void> {
+    try {
+      await this.execute('guest-set-time', `{"time":${time_ns}}`, options);
+    } catch (error) {
+      // The system clock is set by then; only writing it on to the hardware clock failed.
+      if (!(error instanceof GuestAgentError && error.desc.includes('hwclock'))) throw error;
+    }
+  }
+
+  async networkInterfaces(options: AgentCallOptions = {}): Promise<readonly GuestNetworkInterface[]> {
+    const list = await this.execute('guest-network-get-interfaces', undefined, options);
+    if (!Array.isArray(list)) throw new GuestAgentProtocolError('the guest answered no list of interfaces');
+    return list as readonly GuestNetworkInterface[];
+  }
+
+  /** Hangs up and refuses further calls. The guest keeps running; a later client gets back in step by itself. */
+  close(): void {
+    this.#closed = true;
+    this.#channel?.destroy(new GuestAgentClosedError('this side closed the guest agent channel'));
+  }
+
+  #enqueue<T>(what: string, timeout_ms: number, run: (deadline: number) => Promise<T>): Promise<T> {
+    const deadline = performance.now() + timeout_ms;
+    const mine = this.#tail.then(() => {
+      if (this.#closed) throw new GuestAgentClosedError(`${what}: the guest agent client is closed`);
+      if (performance.now() >= deadline) {
+        throw new GuestAgentTimeoutError(
+          `${what}: not sent within ${timeout_ms} ms, an earlier call was slow`,
+        );
+      }
+      return run(deadline);
+    });
+    this.#tail = mine.catch(() => {});
+    return mine;
+  }
+
+  async #getInStep(deadline: number): Promise<AgentChannel> {
+    if (!this.#channel || this.#channel.closed) {
+      this.#in_step = false;
+      this.#channel = await openAgentChannel(this.#socket_path, deadline);
+      if (this.#closed) this.close();
+    }
+    const channel = this.#channel;
+    if (this.#in_step) return channel;
+    const id = randomInt(1, 2 ** 31);
+    channel.clear();
+    channel.send(Buffer.concat([Buffer.of(0xff), Buffer.from(commandLine('guest-sync-delimited', { id }))]));
+    for (;;) {
+      const line = await channel.nextLine(deadline, 'guest-sync-delimited');
+      const mark = line.lastIndexOf(0xff);
+      if (mark !== -1 && parseReply(line.subarray(mark + 1))?.return === id) break;
+    }
+    this.#in_step = true;
+    return channel;
+  }
+
+  async #exchange(
+    channel: AgentChannel,
+    command: string,
+    args: Record<string, unknown> | string | undefined,
+    deadline: number,
+  ): Promise<unknown> {
+    this.#in_step = false;
+    channel.send(Buffer.from(commandLine(command, args)));
+    const line = await channel.nextLine(deadline, command);
+    const reply = parseReply(line);
+    if (!reply) throw new GuestAgentProtocolError(`${command}: the guest's answer is not a reply`);
+    this.#in_step = true;
+    if (reply.error) throw new GuestAgentError(command, String(reply.error.desc ?? 'unknown error'));
+    return reply.return;
+  }
+}
+
+function commandLine(command: string, args?: Record<string, unknown> | string): string {
+  const text = typeof args === 'string' ? args : JSON.stringify(args ?? {});
+  return `{"execute":${JSON.stringify(command)},"arguments":${text}}\n`;
+}
+
+function parseReply(line: Buffer): AgentReply | undefined {
+  try {
+    const value: unknown = JSON.parse(line.toString('utf8'));
+    if (typeof value !== 'object' || value === null) return undefined;
+    return 'return' in value || 'error' in value ? (value as AgentReply) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function asNumber(value: unknown, what: string): number {
+  if (typeof value !== 'number') throw new GuestAgentProtocolError(`${what}: the guest answered no number`);
+  return value;
+}
+
+function rejectOnAbort(signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    signal.addEventListener('abort', () => reject(signal.reason), { once: true });
+  });
+}

@@ -1,0 +1,184 @@
+/**
+ * Commands and files in the guest, through its agent.
+ * Invariant: a reader in the guest sees the old file or the new one, never half of one, and the new one never has
+ * a wider mode than asked for. qemu-ga's own file commands cannot promise that (they make files of mode 0666), so
+ * files are written by a shell in the guest: a private temporary file beside the target, then a rename.
+ * Nothing is fsynced: what must survive a power loss is not written this way.
+ */
+import { randomBytes } from 'node:crypto';
+import { assert } from '../../lib/assert.ts';
+import { pause } from '../../lib/backoff.ts';
+import { GuestAgentError, GuestAgentProtocolError, GuestAgentTimeoutError } from './agent-errors.ts';
+import type { GuestAgent } from './guest-agent.ts';
+
+const SHELL = '/bin/sh';
+/** One line to the agent; base64 makes it a third longer. */
+const CHUNK_BYTES = 1024 * 1024;
+const MAX_FILE_BYTES = 16 * 1024 * 1024;
+const FIRST_POLL_MS = 5;
+const MAX_POLL_MS = 250;
+
+export interface GuestCommand {
+  /** A program's path, or its name in the agent's PATH. */
+  readonly path: string;
+  readonly args?: readonly string[];
+  /** Replaces the environment when given; else it is the agent's own. */
+  readonly env?: readonly string[];
+  readonly input?: Uint8Array | string;
+  /** For all of it. Default 30 s. */
+  readonly timeout_ms?: number;
+  /** Kept of stdout and of stderr each. Default 1 MiB; the agent itself keeps 16 MiB. */
+  readonly max_output_bytes?: number;
+  readonly signal?: AbortSignal;
+}
+
+export interface GuestCommandResult {
+  /** null when a signal ended it. */
+  readonly exit_code: number | null;
+  readonly signal: number | null;
+  readonly stdout: Buffer;
+  readonly stderr: Buffer;
+  readonly truncated: boolean;
+}
+
+interface ExecStatus {
+  readonly exited?: boolean;
+  readonly exitcode?: number;
+  readonly signal?: number;
+  readonly 'out-data'?: string;
+  readonly 'err-data'?: string;
+  readonly 'out-truncated'?: boolean;
+  readonly 'err-truncated'?: boolean;
+}
+
+/**
+ * Runs a command in the guest as root and waits for its end. Rejects with GuestAgentError (no such program, or the
+ * file systems are frozen), GuestAgentTimeoutError (the command is then killed, its children are not), the signal's
+ * reason, or what {@link GuestAgent.execute} rejects with.
+ */
+export async function guestExec(agent: GuestAgent, command: GuestCommand): Promise<GuestCommandResult> {
+  const timeout_ms = command.timeout_ms ?? 30_000;
+  const deadline = performance.now() + timeout_ms;
+  const pid = await startCommand(agent, command, timeout_ms);
+  for (let poll_ms = FIRST_POLL_MS; ; poll_ms = Math.min(MAX_POLL_MS, poll_ms * 1.5)) {
+    const left_ms = deadline - performance.now();
+    const waited = left_ms > 0 && (await pause(Math.min(poll_ms, left_ms), command.signal));
+    if (!waited) {
+      await killCommand(agent, pid);
+      command.signal?.throwIfAborted();
+      throw new GuestAgentTimeoutError(`${command.path} ran longer than ${timeout_ms} ms`);
+    }
+    const status = (await agent.execute(
+      'guest-exec-status',
+      { pid },
+      {
+        timeout_ms: Math.max(1_000, deadline - performance.now()),
+      },
+    )) as ExecStatus | null;
+    if (status?.exited) return resultOf(status, command.max_output_bytes ?? 1024 * 1024);
+  }
+}
+
+/**
+ * Replaces a file of the guest atomically. `mode` is octal permission bits; the owner is root. Rejects with
+ * GuestAgentError when the guest cannot write there, and with what {@link guestExec} rejects with.
+ */
+export async function writeGuestFile(
+  agent: GuestAgent,
+  path: string,
+  data: Uint8Array | string,
+  options: { readonly mode: number; readonly timeout_ms?: number },
+): Promise<void> {
+  const bytes = typeof data === 'string' ? Buffer.from(data) : Buffer.from(data);
+  assert(path.startsWith('/') && !path.includes('\0'), 'a path in the guest must be absolute');
+  assert(bytes.length <= MAX_FILE_BYTES, `a guest file is at most ${MAX_FILE_BYTES} bytes`);
+  const temporary = `${path}.${randomBytes(8).toString('hex')}.tmp`;
+  const mode = options.mode.toString(8);
+  const deadline = performance.now() + (options.timeout_ms ?? 10_000);
+  // set -C: the temporary file must not exist. One round trip for files of up to CHUNK_BYTES.
+  const first = 'set -eC; umask 077; trap \'[ $? -eq 0 ] || rm -f "$1"\' EXIT; cat > "$1"';
+  const next = 'set -e; trap \'[ $? -eq 0 ] || rm -f "$1"\' EXIT; cat >> "$1"';
+  const last = '; chmod "$3" "$1"; mv -f "$1" "$2"';
+  for (let offset = 0; offset === 0 || offset < bytes.length; offset += CHUNK_BYTES) {
+    const at_end = offset + CHUNK_BYTES >= bytes.length;
+    const script = (offset === 0 ? first : next) + (at_end ? last : '');
+    const result = await guestExec(agent, {
+      path: SHELL,
+      args: ['-c', script, 'berth-write', temporary, path, mode],
+      input: bytes.subarray(offset, offset + CHUNK_BYTES),
+      timeout_ms: Math.max(1, deadline - performance.now()),
+    });
+    if (result.exit_code !== 0) {
+      throw new GuestAgentError('write', `${path}: ${result.stderr.toString('utf8').trim() || 'failed'}`);
+    }
+  }
+}
+
+/**
+ * Up to `max_bytes` of a file of the guest. Rejects with GuestAgentError when there is no such file, when it is
+ * longer, and with what {@link GuestAgent.execute} rejects with.
+ */
+export async function readGuestFile(
+  agent: GuestAgent,
+  path: string,
+  max_bytes: number,
+  options: { readonly timeout_ms?: number } = {},
+): Promise<Buffer> {
+  const handle = await agent.execute('guest-file-open', { path, mode: 'r' }, options);
+  try {
+    const parts: Buffer[] = [];
+    let length = 0;
+    for (;;) {
+      const count = Math.min(CHUNK_BYTES, max_bytes + 1 - length);
+      const reply = (await agent.execute('guest-file-read', { handle, count }, options)) as {
+        'buf-b64'?: string;
+        eof?: boolean;
+      } | null;
+      const part = Buffer.from(reply?.['buf-b64'] ?? '', 'base64');
+      parts.push(part);
+      length += part.length;
+      if (length > max_bytes) throw new GuestAgentError('read', `${path} is longer than ${max_bytes} bytes`);
+      if (reply?.eof || part.length === 0) return Buffer.concat(parts);
+    }
+  } finally {
+    await agent.execute('guest-file-close', { handle }, options).catch(() => {});
+  }
+}
+
+async function startCommand(agent: GuestAgent, command: GuestCommand, timeout_ms: number): Promise<number> {
+  const started = (await agent.execute(
+    'guest-exec',
+    {
+      path: command.path,
+      arg: command.args ?? [],
+      ...(command.env ? { env: command.env } : {}),
+      ...(command.input === undefined ? {} : { 'input-data': Buffer.from(command.input).toString('base64') }),
+      'capture-output': true,
+    },
+    { timeout_ms },
+  )) as { pid?: unknown } | null;
+  if (typeof started?.pid !== 'number') throw new GuestAgentProtocolError('guest-exec answered no pid');
+  return started.pid;
+}
+
+/** Best effort: the agent has no command for it, and a guest that hangs cannot be helped. */
+async function killCommand(agent: GuestAgent, pid: number): Promise<void> {
+  const script = `kill -KILL ${pid}`;
+  await agent
+    .execute('guest-exec', { path: SHELL, arg: ['-c', script] }, { timeout_ms: 1_000 })
+    .then(() => agent.execute('guest-exec-status', { pid }, { timeout_ms: 1_000 }))
+    .catch(() => {});
+}
+
+function resultOf(status: ExecStatus, max_output_bytes: number): GuestCommandResult {
+  const stdout = Buffer.from(status['out-data'] ?? '', 'base64');
+  const stderr = Buffer.from(status['err-data'] ?? '', 'base64');
+  const cut = stdout.length > max_output_bytes || stderr.length > max_output_bytes;
+  return {
+    exit_code: typeof status.exitcode === 'number' ? status.exitcode : null,
+    signal: typeof status.signal === 'number' ? status.signal : null,
+    stdout: stdout.subarray(0, max_output_bytes),
+    stderr: stderr.subarray(0, max_output_bytes),
+    truncated: cut || status['out-truncated'] === true || status['err-truncated'] === true,
+  };
+}

@@ -1,0 +1,277 @@
+/**
+ * One QMP connection to one QEMU (docs/interop/qmp-spec in QEMU's tree): greeting, capabilities, commands with
+ * ids, events.
+ *
+ * Invariants:
+ * - every command settles: by its reply, its timeout, or the end of the connection;
+ * - events reach listeners in QEMU's order, synchronously, before any continuation of a reply that came later;
+ * - after the close nothing is delivered, and every later call rejects with {@link QmpClosedError}.
+ *
+ * QEMU serves one QMP client at a time; a second one waits in the listen queue until the first has gone.
+ */
+import { connect, type Socket } from 'node:net';
+import { messageOf } from '../../lib/errors.ts';
+import { LineSplitter } from './line-splitter.ts';
+import type { QmpArguments, QmpCommandName, QmpEvent, QmpReturn } from './types.ts';
+
+const DEFAULT_TIMEOUT_MS = 10_000;
+/** Far above what query-named-block-nodes answers for the few nodes that one VM has. */
+const MAX_LINE_BYTES = 16 * 1024 * 1024;
+const MAX_PENDING = 256;
+
+/** QEMU answered a command with an error. */
+export class QmpError extends Error {
+  override name = 'QmpError';
+  readonly command: string;
+  /** 'GenericError', 'CommandNotFound', 'DeviceNotFound', … */
+  readonly error_class: string;
+  readonly desc: string;
+
+  constructor(command: string, error_class: string, desc: string) {
+    super(`${command}: ${desc}`);
+    this.command = command;
+    this.error_class = error_class;
+    this.desc = desc;
+  }
+}
+
+/** The connection has ended: QEMU exited, or {@link QmpClient.close} was called. */
+export class QmpClosedError extends Error {
+  override name = 'QmpClosedError';
+  /** True when our own {@link QmpClient.close} ended it: then it says nothing of QEMU's health. */
+  readonly by_us: boolean;
+
+  constructor(message: string, by_us: boolean, cause?: unknown) {
+    super(message, { cause });
+    this.by_us = by_us;
+  }
+}
+
+/** No reply, or no event, in time. The command may still be carried out. */
+export class QmpTimeoutError extends Error {
+  override name = 'QmpTimeoutError';
+}
+
+export interface QmpConnectOptions {
+  /** Until the capabilities are negotiated. */
+  readonly timeout_ms?: number;
+  readonly max_line_bytes?: number;
+}
+
+export interface QmpWaitOptions {
+  readonly timeout_ms: number;
+  readonly signal?: AbortSignal;
+}
+
+type Arguments<C extends QmpCommandName> =
+  undefined extends QmpArguments<C>
+    ? [args?: undefined, options?: { timeout_ms?: number }]
+    : [args: QmpArguments<C>, options?: { timeout_ms?: number }];
+
+interface Pending {
+  readonly command: string;
+  readonly timer: NodeJS.Timeout;
+  resolve(value: unknown): void;
+  reject(error: Error): void;
+}
+
+interface Message {
+  readonly QMP?: unknown;
+  readonly event?: string;
+  readonly id?: unknown;
+  readonly return?: unknown;
+  readonly error?: { readonly class?: string; readonly desc?: string };
+}
+
+export class QmpClient {
+  readonly #socket: Socket;
+  readonly #splitter: LineSplitter;
+  readonly #pending = new Map<number, Pending>();
+  readonly #event_listeners = new Set<(event: QmpEvent) => void>();
+  readonly #close_listeners = new Set<(reason: QmpClosedError) => void>();
+  readonly #greeted = Promise.withResolvers<void>();
+  #next_id = 1;
+  #closed: QmpClosedError | undefined;
+
+  /** Use {@link QmpClient.connect}. */
+  private constructor(socket: Socket, max_line_bytes: number) {
+    this.#socket = socket;
+    this.#splitter = new LineSplitter(max_line_bytes);
+    this.#greeted.promise.catch(() => {});
+    socket.on('data', (chunk: Buffer) => this.#receive(chunk));
+    socket.on('error', (error) => this.#end(`QMP connection failed: ${error.message}`, false, error));
+    socket.on('close', () => this.#end('QEMU closed the QMP connection', false));
+  }
+
+  /**
+   * Connects and negotiates. Rejects with the system error (ENOENT, ECONNREFUSED: not there yet, or gone),
+   * {@link QmpClosedError}, or {@link QmpTimeoutError} (also when another client holds the monitor).
+   */
+  static async connect(socket_path: string, options: QmpConnectOptions = {}): Promise<QmpClient> {
+    const timeout_ms = options.timeout_ms ?? DEFAULT_TIMEOUT_MS;
+    const socket = connect({ path: socket_path });
+    const opened = Promise.withResolvers<void>();
+    socket.once('connect', opened.resolve);
+    socket.once('error', opened.reject);
+    const timer = setTimeout(
+      () => socket.destroy(new QmpTimeoutError('no QMP greeting in time')),
+      timeout_ms,
+    );
+    try {
+      await opened.promise;
+      const client = new QmpClient(socket, options.max_line_bytes ?? MAX_LINE_BYTES);
+      await client.#greeted.promise;
+      await client.execute('qmp_capabilities', {}, { timeout_ms });
+      return client;
+    } catch (error) {
+      socket.destroy();
+      if (error instanceof QmpClosedError && error.cause instanceof QmpTimeoutError) throw error.cause;
+      throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  get closed(): boolean {
+    return this.#closed !== undefined;
+  }
+
+  /**
+   * Runs one command; several may be in flight. Rejects with {@link QmpError} (QEMU refused),
+   * {@link QmpTimeoutError} (default 10 s; a late reply is dropped) or {@link QmpClosedError}.
+   */
+  execute<C extends QmpCommandName>(command: C, ...rest: Arguments<C>): Promise<QmpReturn<C>> {
+    const [args, options] = rest;
+    if (this.#closed) return Promise.reject(this.#closed);
+    if (this.#pending.size >= MAX_PENDING) {
+      return Promise.reject(new Error(`${command}: ${MAX_PENDING} QMP commands are already waiting`));
+    }
+    const timeout_ms = options?.timeout_ms ?? DEFAULT_TIMEOUT_MS;
+    const id = this.#next_id++;
+    const { promise, resolve, reject } = Promise.withResolvers<unknown>();
+    const timer = setTimeout(() => {
+      this.#pending.delete(id);
+      reject(new QmpTimeoutError(`${command}: no reply within ${timeout_ms} ms`));
+    }, timeout_ms);
+    this.#pending.set(id, { command, timer, resolve, reject });
+    this.#socket.write(
+      `${JSON.stringify({ execute: command, ...(args === undefined ? {} : { arguments: args }), id })}\n`,
+    );
+    return promise as Promise<QmpReturn<C>>;
+  }
+
+  /** Hears every event until the returned function is called. The listener must not throw. */
+  onEvent(listener: (event: QmpEvent) => void): () => void {
+    this.#event_listeners.add(listener);
+    return () => this.#event_listeners.delete(listener);
+  }
+
+  /**
+   * The first event from now on for which `predicate` holds. It listens from the moment of the call, so call it
+   * before the command that causes the event, and await it after: nothing can slip between. Rejects with
+   * {@link QmpTimeoutError}, {@link QmpClosedError}, or the signal's reason; an abandoned wait is harmless.
+   */
+  waitForEvent<E extends QmpEvent>(
+    predicate: (event: QmpEvent) => event is E,
+    options: QmpWaitOptions,
+  ): Promise<E>;
+  waitForEvent(predicate: (event: QmpEvent) => boolean, options: QmpWaitOptions): Promise<QmpEvent>;
+  waitForEvent(predicate: (event: QmpEvent) => boolean, options: QmpWaitOptions): Promise<QmpEvent> {
+    const { promise, resolve, reject } = Promise.withResolvers<QmpEvent>();
+    promise.catch(() => {});
+    if (this.#closed) reject(this.#closed);
+    else if (options.signal?.aborted) reject(options.signal.reason);
+    else {
+      const onAbort = (): void => reject(options.signal?.reason);
+      const timer = setTimeout(
+        () => reject(new QmpTimeoutError(`no such event within ${options.timeout_ms} ms`)),
+        options.timeout_ms,
+      );
+      const stopEvents = this.onEvent((event) => predicate(event) && resolve(event));
+      const stopClose = this.onClose(reject);
+      options.signal?.addEventListener('abort', onAbort, { once: true });
+      const release = (): void => {
+        clearTimeout(timer);
+        stopEvents();
+        stopClose();
+        options.signal?.removeEventListener('abort', onAbort);
+      };
+      promise.then(release, release);
+    }
+    return promise;
+  }
+
+  /**
+   * Hears the end of the connection, once. This is the quickest notice of QEMU's death there is for a process
+   * that is not our child. A listener added after the end is called in the next microtask.
+   */
+  onClose(listener: (reason: QmpClosedError) => void): () => void {
+    const reason = this.#closed;
+    if (reason) queueMicrotask(() => listener(reason));
+    else this.#close_listeners.add(listener);
+    return () => this.#close_listeners.delete(listener);
+  }
+
+  /** Hangs up. QEMU goes on, and accepts the next client. */
+  close(): void {
+    this.#end('this side closed the QMP connection', true);
+  }
+
+  #receive(chunk: Buffer): void {
+    try {
+      for (const line of this.#splitter.push(chunk)) {
+        if (this.#closed) return;
+        const text = line.toString('utf8').trim();
+        if (text !== '') this.#dispatch(JSON.parse(text) as Message);
+      }
+    } catch (error) {
+      this.#end(`QMP stream is broken: ${messageOf(error)}`, false, error);
+    }
+  }
+
+  #dispatch(message: Message): void {
+    if (typeof message.event === 'string') {
+      for (const listener of [...this.#event_listeners]) deliver(listener, message as unknown as QmpEvent);
+      return;
+    }
+    if (message.QMP !== undefined) {
+      this.#greeted.resolve();
+      return;
+    }
+    const pending = typeof message.id === 'number' ? this.#pending.get(message.id) : undefined;
+    if (!pending) return;
+    this.#pending.delete(message.id as number);
+    clearTimeout(pending.timer);
+    if (message.error) {
+      const { class: error_class = 'GenericError', desc = 'unknown error' } = message.error;
+      pending.reject(new QmpError(pending.command, error_class, desc));
+    } else pending.resolve(message.return);
+  }
+
+  #end(message: string, by_us: boolean, cause?: unknown): void {
+    if (this.#closed) return;
+    const reason = new QmpClosedError(message, by_us, cause);
+    this.#closed = reason;
+    this.#socket.destroy();
+    this.#greeted.reject(reason);
+    for (const pending of this.#pending.values()) {
+      clearTimeout(pending.timer);
+      pending.reject(new QmpClosedError(`${pending.command}: ${message}`, by_us, cause));
+    }
+    this.#pending.clear();
+    for (const listener of [...this.#close_listeners]) deliver(listener, reason);
+    this.#close_listeners.clear();
+    this.#event_listeners.clear();
+  }
+}
+
+/** A listener's bug must not pass for a broken connection: it surfaces as an uncaught exception instead. */
+function deliver<T>(listener: (value: T) => void, value: T): void {
+  try {
+    listener(value);
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
+  }
+}

@@ -1,0 +1,163 @@
+/**
+ * Which accelerator this host's VMs run with. KVM is believed only after a test guest has booted on it: a /dev/kvm
+ * that opens, and even makes VMs, may still run no guest (nested virtualisation with parts missing).
+ * Invariant: no process of a probe outlives the call.
+ */
+import { execFile, spawn } from 'node:child_process';
+import { accessSync, constants, readFileSync, statSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { promisify } from 'node:util';
+import { messageOf } from '../../lib/errors.ts';
+import { writeFileDurably } from './overlay.ts';
+import { ACCELERATORS, type Accelerator, probeArguments } from './qemu-command.ts';
+import type { VmUser } from './uid.ts';
+
+const run = promisify(execFile);
+const PROBE_WORD = 'berth-probe-ok';
+const MAX_OUTPUT_CHARS = 64 * 1024;
+const KVM_DEVICE = '/dev/kvm';
+
+export const ACCELERATOR_SETTINGS = ['auto', 'kvm', 'tcg'] as const;
+export type AcceleratorSetting = (typeof ACCELERATOR_SETTINGS)[number];
+
+export interface AcceleratorChoice {
+  readonly accel: Accelerator;
+  /** For a person: why this one. */
+  readonly reason: string;
+}
+
+export interface ProbeOptions {
+  readonly qemu_binary: string;
+  readonly kernel_path: string;
+  readonly initrd_path: string;
+  /** For one test guest. Default 10 s. */
+  readonly timeout_ms?: number;
+  /** The kind of user that VMs run as; it needs a group that may open /dev/kvm. Absent: ourselves. */
+  readonly run_as?: VmUser;
+}
+
+export interface ChooseOptions extends ProbeOptions {
+  readonly setting: AcceleratorSetting;
+  /** Keeps the outcome of `auto` for the same kernel, initramfs, QEMU and boot of the host. */
+  readonly cache_path?: string;
+}
+
+/** KVM was asked for by name and does not work here. */
+export class AcceleratorError extends Error {
+  override name = 'AcceleratorError';
+}
+
+/** Rejects with {@link AcceleratorError} when the setting is `kvm` and no guest boots on it. */
+export async function chooseAccelerator(options: ChooseOptions): Promise<AcceleratorChoice> {
+  if (options.setting === 'tcg') return { accel: 'tcg', reason: 'software emulation, by setting' };
+  const key = await cacheKey(options);
+  if (options.setting === 'auto' && options.cache_path) {
+    const cached = await readCache(options.cache_path, key);
+    if (cached) return cached;
+  }
+  const trouble = kvmTrouble() ?? (await probeGuest('kvm', options));
+  if (trouble !== null && options.setting === 'kvm') {
+    throw new AcceleratorError(`KVM was asked for and does not work on this host: ${trouble}`);
+  }
+  const choice: AcceleratorChoice =
+    trouble === null
+      ? { accel: 'kvm', reason: 'a test guest booted on KVM' }
+      : { accel: 'tcg', reason: `software emulation: ${trouble}` };
+  if (options.setting === 'auto' && options.cache_path) {
+    await writeFileDurably(options.cache_path, `${JSON.stringify({ key, ...choice })}\n`);
+  }
+  return choice;
+}
+
+/** Boots the test guest; null when it came up, else for a person what happened instead. */
+export async function probeGuest(accel: Accelerator, options: ProbeOptions): Promise<string | null> {
+  const timeout_ms = options.timeout_ms ?? 10_000;
+  const child = spawn(options.qemu_binary, probeArguments({ accel, ...options }), {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    cwd: '/',
+    env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+    ...(options.run_as ? { uid: options.run_as.uid, gid: options.run_as.gid } : {}),
+  });
+  let output = '';
+  let timed_out = false;
+  const ended = Promise.withResolvers<string>();
+  const hear = (chunk: Buffer): void => {
+    output = (output + chunk.toString('latin1')).slice(-MAX_OUTPUT_CHARS);
+    if (output.includes(PROBE_WORD)) child.kill('SIGKILL');
+  };
+  child.stdout.on('data', hear);
+  child.stderr.on('data', hear);
+  child.once('error', (error) => ended.resolve(`QEMU does not start (${error.message})`));
+  // `close` comes after the last output, unlike `exit`.
+  child.once('close', (status, signal) => {
+    ended.resolve(`QEMU ended with ${signal ?? `status ${status}`}`);
+  });
+  const timer = setTimeout(() => {
+    timed_out = true;
+    child.kill('SIGKILL');
+  }, timeout_ms);
+  const end = await ended.promise;
+  clearTimeout(timer);
+  if (output.includes(PROBE_WORD)) return null;
+  const what = timed_out
+    ? `a test guest did not boot within ${timeout_ms / 1000} s`
+    : `no test guest boots, ${end}`;
+  const last = lastWords(output);
+  return `${accel === 'kvm' ? `${KVM_DEVICE} opens, but ` : ''}${what}${last ? `: ${last}` : ''}`;
+}
+
+/** Why KVM need not be tried; null when it should be. */
+function kvmTrouble(): string | null {
+  try {
+    accessSync(KVM_DEVICE, constants.R_OK | constants.W_OK);
+    return null;
+  } catch (error) {
+    return `${KVM_DEVICE} cannot be opened (${messageOf(error)})`;
+  }
+}
+
+/** The last line that says something, without control characters; QEMU's own error before the guest's chatter. */
+function lastWords(output: string): string {
+  const lines = output
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: terminal escapes of the guest are what is removed
+    .replace(/\x1b\[[0-9;]*[A-Za-z]|[\x00-\x09\x0b-\x1f\x7f-\xff]/g, '')
+    .split('\n')
+    .map((line) => line.replace(/^\d{4}-\d\d-\d\dT[\d:.]+Z /, '').trim())
+    .filter((line) => line !== '');
+  const own = lines.find((line) => /qemu-system-\S+: (?!warning)/.test(line));
+  return (own ?? lines.at(-1) ?? '').slice(0, 300);
+}
+
+async function cacheKey(options: ChooseOptions): Promise<string> {
+  const { stdout } = await run(options.qemu_binary, ['--version'], { timeout: 10_000 }).catch((error) => {
+    throw new AcceleratorError(`${options.qemu_binary} does not run: ${messageOf(error)}`);
+  });
+  const fileKey = (path: string): string => {
+    const { size, mtimeMs, ino } = statSync(path);
+    return `${path}:${size}:${mtimeMs}:${ino}`;
+  };
+  const device = (): string => {
+    const stat = statSync(KVM_DEVICE, { throwIfNoEntry: false });
+    return stat ? `${stat.mode}:${stat.uid}:${stat.gid}` : 'absent';
+  };
+  return [
+    fileKey(options.kernel_path),
+    fileKey(options.initrd_path),
+    stdout.split('\n')[0] ?? '',
+    readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim(),
+    device(),
+    options.run_as ? `${options.run_as.uid}:${options.run_as.gid}` : 'self',
+  ].join('|');
+}
+
+async function readCache(path: string, key: string): Promise<AcceleratorChoice | null> {
+  try {
+    const value = JSON.parse(await readFile(path, 'utf8')) as Record<string, unknown>;
+    const accel = ACCELERATORS.find((name) => name === value['accel']);
+    const reason = value['reason'];
+    return value['key'] === key && accel && typeof reason === 'string' ? { accel, reason } : null;
+  } catch {
+    // Absent or torn: the probe says it again.
+    return null;
+  }
+}

@@ -1,0 +1,170 @@
+/**
+ * Limits of one VM's process: a control group `berth/<instance id>` under each controller (version 1) or in the one
+ * hierarchy (version 2), per the kernel's admin-guide/cgroup-v1 and cgroup-v2.
+ * It hangs at the top, not below our own group: a service manager that ends our group must not end the VMs.
+ * Invariant: either every controller of {@link CONTROLLERS} limits the process, or the reason why not is returned,
+ * to be shown.
+ */
+import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { assert } from '../../lib/assert.ts';
+import { errnoOf, messageOf } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+import { type Accelerator, TCG_CACHE_MIB } from './qemu-command.ts';
+
+export const CONTROLLERS = ['cpu', 'memory', 'pids'] as const;
+export type Controller = (typeof CONTROLLERS)[number];
+
+const PERIOD_US = 100_000;
+/** Disk and network emulation run beside the virtual cpus: half a cpu for them. */
+const OVERHEAD_CPU = 0.5;
+/** QEMU itself, its I/O buffers, and room for the page cache of its disk before it is reclaimed. */
+const OVERHEAD_MIB = 256;
+/** Virtual cpus, main loop, RCU, and QEMU's pool of up to 64 I/O threads. */
+const OVERHEAD_PIDS = 96;
+const PARENT = 'berth';
+
+export interface VmLimits {
+  readonly cpu_quota_us: number;
+  readonly cpu_period_us: number;
+  readonly memory_bytes: number;
+  readonly pids: number;
+}
+
+/** Where the controllers are mounted. Version 2 has one place for all. */
+export type CgroupMounts =
+  | { readonly version: 2; readonly root: string }
+  | { readonly version: 1; readonly roots: Readonly<Partial<Record<Controller, string>>> };
+
+export type LimitResult =
+  | { readonly limited: true; readonly version: 1 | 2 }
+  | { readonly limited: false; readonly reason: string };
+
+/** What a VM's process may use: what was asked for, and what QEMU needs beside it. */
+export function vmLimits(vm: {
+  readonly cpus: number;
+  readonly memory_mib: number;
+  readonly accel: Accelerator;
+}): VmLimits {
+  const cache_mib = vm.accel === 'tcg' ? TCG_CACHE_MIB : 0;
+  return {
+    cpu_quota_us: Math.round((vm.cpus + OVERHEAD_CPU) * PERIOD_US),
+    cpu_period_us: PERIOD_US,
+    memory_bytes: (vm.memory_mib + OVERHEAD_MIB + cache_mib) * 1024 * 1024,
+    pids: vm.cpus + OVERHEAD_PIDS,
+  };
+}
+
+/**
+ * Which controllers are where, from the text of /proc/self/mountinfo (proc(5)). Version 1 wins where both are
+ * mounted and it holds the controllers: a controller is in one of them only. Null when there is none.
+ */
+export function parseCgroupMounts(mountinfo: string): CgroupMounts | null {
+  const roots: Partial<Record<Controller, string>> = {};
+  let unified: string | undefined;
+  for (const line of mountinfo.split('\n')) {
+    const [left, right] = line.split(' - ');
+    const mount_point = left
+      ?.split(' ')[4]
+      ?.replace(/\\([0-7]{3})/g, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)));
+    const [type, , super_options] = right?.split(' ') ?? [];
+    if (mount_point === undefined) continue;
+    if (type === 'cgroup2') unified ??= mount_point;
+    if (type !== 'cgroup') continue;
+    for (const controller of CONTROLLERS) {
+      if (super_options?.split(',').includes(controller)) roots[controller] ??= mount_point;
+    }
+  }
+  if (Object.keys(roots).length > 0) return { version: 1, roots };
+  return unified === undefined ? null : { version: 2, root: unified };
+}
+
+/** The mounts of this host. */
+export function hostCgroups(): CgroupMounts | null {
+  return parseCgroupMounts(readFileSync('/proc/self/mountinfo', 'utf8'));
+}
+
+/**
+ * Puts the process, with all its threads, under the limits. Never throws: a host where it cannot be done runs its
+ * VMs without limits and says so.
+ */
+export function limitProcess(
+  mounts: CgroupMounts | null,
+  instance_id: string,
+  pid: number,
+  limits: VmLimits,
+): LimitResult {
+  assert(isId('inst', instance_id), 'instance_id is not an instance id');
+  if (!mounts) return { limited: false, reason: 'this host mounts no control groups' };
+  try {
+    if (mounts.version === 2) limitV2(mounts.root, instance_id, pid, limits);
+    else limitV1(mounts.roots, instance_id, pid, limits);
+    return { limited: true, version: mounts.version };
+  } catch (error) {
+    return { limited: false, reason: `control groups cannot be used: ${messageOf(error)}` };
+  }
+}
+
+/**
+ * Removes the groups of an instance whose process has ended. Returns a reason when one stays (EBUSY: a process is
+ * still in it); call again later.
+ */
+export function removeLimits(mounts: CgroupMounts | null, instance_id: string): string | null {
+  assert(isId('inst', instance_id), 'instance_id is not an instance id');
+  if (!mounts) return null;
+  let reason: string | null = null;
+  const roots = mounts.version === 2 ? [mounts.root] : Object.values(mounts.roots);
+  for (const root of new Set(roots)) {
+    try {
+      rmdirSync(join(root, PARENT, instance_id));
+    } catch (error) {
+      if (errnoOf(error) !== 'ENOENT') reason = messageOf(error);
+    }
+  }
+  return reason;
+}
+
+function limitV1(
+  roots: Readonly<Partial<Record<Controller, string>>>,
+  instance_id: string,
+  pid: number,
+  limits: VmLimits,
+): void {
+  const missing = CONTROLLERS.filter((controller) => roots[controller] === undefined);
+  const files: Record<Controller, Record<string, number>> = {
+    cpu: { 'cpu.cfs_period_us': limits.cpu_period_us, 'cpu.cfs_quota_us': limits.cpu_quota_us },
+    memory: { 'memory.limit_in_bytes': limits.memory_bytes },
+    pids: { 'pids.max': limits.pids },
+  };
+  for (const controller of CONTROLLERS) {
+    const root = roots[controller];
+    if (root === undefined) continue;
+    const group = join(root, PARENT, instance_id);
+    mkdirSync(group, { recursive: true });
+    for (const [file, value] of Object.entries(files[controller])) {
+      writeFileSync(join(group, file), String(value));
+    }
+    writeFileSync(join(group, 'cgroup.procs'), String(pid));
+  }
+  if (missing.length > 0) throw new Error(`the controllers ${missing.join(', ')} are not mounted`);
+}
+
+function limitV2(root: string, instance_id: string, pid: number, limits: VmLimits): void {
+  const parent = join(root, PARENT);
+  const group = join(parent, instance_id);
+  mkdirSync(parent, { recursive: true });
+  for (const folder of [root, parent]) {
+    const enabled = readFileSync(join(folder, 'cgroup.subtree_control'), 'utf8').trim().split(/\s+/);
+    const wanted = CONTROLLERS.filter((controller) => !enabled.includes(controller));
+    if (wanted.length > 0) {
+      writeFileSync(join(folder, 'cgroup.subtree_control'), wanted.map((name) => `+${name}`).join(' '));
+    }
+  }
+  mkdirSync(group, { recursive: true });
+  writeFileSync(join(group, 'cpu.max'), `${limits.cpu_quota_us} ${limits.cpu_period_us}`);
+  writeFileSync(join(group, 'memory.max'), String(limits.memory_bytes));
+  // Swapped guest memory would only hide that the limit is too small.
+  if (existsSync(join(group, 'memory.swap.max'))) writeFileSync(join(group, 'memory.swap.max'), '0');
+  writeFileSync(join(group, 'pids.max'), String(limits.pids));
+  writeFileSync(join(group, 'cgroup.procs'), String(pid));
+}

@@ -1,0 +1,118 @@
+/**
+ * What a guest may reach, as nftables rules (nft(8)): a pure function to the text that `nft -f -` reads.
+ *
+ * A guest's traffic leaves through QEMU's user-mode network, so on the host it is traffic of the VM's user. slirp
+ * maps 10.0.2.2 and 10.0.2.3 to the host's loopback and its resolver: what a guest sends there appears here as
+ * traffic to 127.0.0.1 and to the resolver's address.
+ *
+ * Invariants:
+ * - the order decides: replies of forwarded SSH connections, then DNS to the host's resolvers, then all that is
+ *   closed, then the rest, which is open;
+ * - anything that stays on this host (it leaves by `lo`) is closed, so the host's public addresses are too, and
+ *   with them the other guests' ports;
+ * - applying the text replaces the table in one transaction: no moment without rules.
+ */
+import { isIP } from 'node:net';
+import { assert } from '../../lib/assert.ts';
+import { VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
+
+/**
+ * IANA's special-purpose registry (RFC 6890 and later) for IPv4: this network, private, shared (CGNAT), loopback,
+ * link-local with cloud metadata, protocol assignments, documentation, 6to4 relays, benchmarking, multicast,
+ * reserved and broadcast; and one cloud's metadata service at a public address.
+ */
+export const CLOSED_IPV4 = [
+  '0.0.0.0/8',
+  '10.0.0.0/8',
+  '100.64.0.0/10',
+  '127.0.0.0/8',
+  '168.63.129.16/32',
+  '169.254.0.0/16',
+  '172.16.0.0/12',
+  '192.0.0.0/24',
+  '192.0.2.0/24',
+  '192.88.99.0/24',
+  '192.168.0.0/16',
+  '198.18.0.0/15',
+  '198.51.100.0/24',
+  '203.0.113.0/24',
+  '224.0.0.0/4',
+  '240.0.0.0/4',
+] as const;
+
+/**
+ * The same for IPv6. Outside of 2000::/3 nothing is global unicast, so all of that is closed at once: loopback,
+ * mapped (::ffff:0:0/96), translated (64:ff9b::/96), discard, unique local, link-local, site-local, multicast.
+ * Inside it: protocol assignments with Teredo, documentation, 6to4.
+ */
+export const CLOSED_IPV6 = [
+  '::/3',
+  '4000::/2',
+  '8000::/1',
+  '2001::/23',
+  '2001:db8::/32',
+  '2002::/16',
+  '3fff::/20',
+] as const;
+
+export interface EgressOptions {
+  /** Tells this installation's table from another's: letters, digits and `_`. */
+  readonly data_folder_id: string;
+  /** Addresses of the host's resolvers. */
+  readonly resolvers: readonly string[];
+  /** First and last user of the VMs. */
+  readonly first_uid?: number;
+  readonly last_uid?: number;
+}
+
+/** The table's name: `berth_<data folder id>`, in family inet. */
+export function egressTable(data_folder_id: string): string {
+  assert(/^[a-zA-Z0-9_]{1,64}$/.test(data_folder_id), 'data_folder_id must be letters, digits and _');
+  return `berth_${data_folder_id}`;
+}
+
+/** The text for `nft -f -`: makes the table, or replaces it, in one transaction. */
+export function egressRules(options: EgressOptions): string {
+  const table = egressTable(options.data_folder_id);
+  const first_uid = options.first_uid ?? VM_UID_BASE;
+  const last_uid = options.last_uid ?? VM_UID_BASE + VM_UID_COUNT - 1;
+  assert(Number.isInteger(first_uid) && first_uid > 0, 'first_uid must be a user other than root');
+  assert(Number.isInteger(last_uid) && last_uid >= first_uid, 'last_uid must not be below first_uid');
+  const resolvers_v4 = options.resolvers.filter((address) => isIP(address) === 4);
+  const resolvers_v6 = options.resolvers.filter((address) => isIP(address) === 6 && !address.includes('%'));
+  return [
+    // An empty table first, so that deleting it cannot fail.
+    `table inet ${table} {}`,
+    `delete table inet ${table}`,
+    `table inet ${table} {`,
+    '  chain output {',
+    '    type filter hook output priority filter; policy accept;',
+    `    meta skuid ${first_uid}-${last_uid} jump guest`,
+    '  }',
+    '  chain guest {',
+    '    ct state established,related accept',
+    ...resolverRules('ip', resolvers_v4),
+    ...resolverRules('ip6', resolvers_v6),
+    '    oifname "lo" counter reject with icmpx admin-prohibited',
+    `    ip daddr { ${CLOSED_IPV4.join(', ')} } counter reject with icmpx admin-prohibited`,
+    `    ip6 daddr { ${CLOSED_IPV6.join(', ')} } counter reject with icmpx admin-prohibited`,
+    '  }',
+    '}',
+    '',
+  ].join('\n');
+}
+
+/** The resolvers of a resolv.conf (resolv.conf(5)): at most three, as the C library takes. */
+export function parseResolvers(resolv_conf: string): string[] {
+  return resolv_conf
+    .split('\n')
+    .map((line) => /^nameserver\s+(\S+)/.exec(line)?.[1])
+    .filter((address) => address !== undefined && isIP(address) !== 0)
+    .slice(0, 3) as string[];
+}
+
+function resolverRules(family: 'ip' | 'ip6', resolvers: readonly string[]): string[] {
+  if (resolvers.length === 0) return [];
+  const to = `${family} daddr { ${[...new Set(resolvers)].join(', ')} }`;
+  return [`    ${to} udp dport 53 accept`, `    ${to} tcp dport 53 accept`];
+}

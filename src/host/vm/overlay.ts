@@ -1,0 +1,162 @@
+/**
+ * A VM's local disk: a qcow2 overlay named `<instance id>.qcow2`, and `<instance id>.json` beside it, which says
+ * what the overlay is worth.
+ *
+ * Invariants:
+ * - both files are a cache: what they hold beyond the last committed generation is all that can be lost with them;
+ * - the sidecar is replaced whole and is on the disk when a write returns; one that cannot be read is no sidecar;
+ * - a new overlay never takes the place of an old one while that one's sidecar still stands.
+ */
+import { execFile } from 'node:child_process';
+import { chmod, chown, open, readFile, rename, rm } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { promisify } from 'node:util';
+import { assert } from '../../lib/assert.ts';
+import { errnoOf, messageOf } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+
+const run = promisify(execFile);
+const CREATE_TIMEOUT_MS = 30_000;
+const SECTOR_BYTES = 512;
+
+/** The local disk is full. The guest's data is safe; room must be made. */
+export class NoSpaceError extends Error {
+  override name = 'NoSpaceError';
+}
+
+export interface OverlaySidecar {
+  /** The generation that the overlay's clean blocks are equal to. */
+  readonly generation: number;
+  /** The epoch that committed it. */
+  readonly epoch: number;
+  /** True when the overlay holds nothing beyond that generation, and no VM has it open. */
+  readonly clean: boolean;
+}
+
+export interface OverlayPaths {
+  readonly overlay: string;
+  readonly sidecar: string;
+}
+
+export function overlayPaths(folder: string, instance_id: string): OverlayPaths {
+  assert(isId('inst', instance_id), 'instance_id is not an instance id');
+  return { overlay: join(folder, `${instance_id}.qcow2`), sidecar: join(folder, `${instance_id}.json`) };
+}
+
+/**
+ * Makes an empty overlay of `size_bytes`, owned by the VM's user, mode 0600, in place of any older one. The backing
+ * is given at run time (`-blockdev`), so none is recorded in the file.
+ * Sub-clusters of 4 KiB (`extended_l2`) make first writes cheap: measured 0.31 s where plain clusters took 2.14 s.
+ * Rejects with {@link NoSpaceError}, or an Error with qemu-img's words.
+ */
+export async function createOverlay(options: {
+  readonly folder: string;
+  readonly instance_id: string;
+  readonly size_bytes: number;
+  readonly owner?: { readonly uid: number; readonly gid: number };
+  readonly qemu_img_binary: string;
+}): Promise<OverlayPaths> {
+  assert(
+    options.size_bytes > 0 && options.size_bytes % SECTOR_BYTES === 0,
+    'size_bytes must be whole sectors',
+  );
+  const paths = overlayPaths(options.folder, options.instance_id);
+  await removeOverlay(options.folder, options.instance_id);
+  const create_options = 'extended_l2=on,cluster_size=128k,lazy_refcounts=off,preallocation=off';
+  // `json:` keeps qemu-img from reading a protocol into a path with a colon.
+  const target = `json:${JSON.stringify({ driver: 'file', filename: paths.overlay })}`;
+  try {
+    const handle = await open(paths.overlay, 'wx', 0o600);
+    await handle.close();
+    await run(
+      options.qemu_img_binary,
+      ['create', '-q', '-f', 'qcow2', '-o', create_options, target, String(options.size_bytes)],
+      { timeout: CREATE_TIMEOUT_MS, env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' } },
+    );
+    await chmod(paths.overlay, 0o600);
+    if (options.owner) await chown(paths.overlay, options.owner.uid, options.owner.gid);
+  } catch (error) {
+    await rm(paths.overlay, { force: true }).catch(() => {});
+    throw spaceOr(error, `cannot make the overlay of ${options.instance_id}`);
+  }
+  return paths;
+}
+
+/** Replaces the sidecar; on return it is on the disk. Rejects with {@link NoSpaceError} or the system error. */
+export async function writeSidecar(
+  folder: string,
+  instance_id: string,
+  sidecar: OverlaySidecar,
+): Promise<void> {
+  assert(isSidecar(sidecar), 'a sidecar must hold generation, epoch and clean');
+  const { sidecar: path } = overlayPaths(folder, instance_id);
+  try {
+    await writeFileDurably(path, `${JSON.stringify(sidecar)}\n`);
+  } catch (error) {
+    throw spaceOr(error, `cannot write the sidecar of ${instance_id}`);
+  }
+}
+
+/** The sidecar; null when there is none, or it is not one: then the overlay is worth nothing by itself. */
+export async function readSidecar(folder: string, instance_id: string): Promise<OverlaySidecar | null> {
+  const { sidecar: path } = overlayPaths(folder, instance_id);
+  try {
+    const value: unknown = JSON.parse(await readFile(path, 'utf8'));
+    return isSidecar(value) ? { generation: value.generation, epoch: value.epoch, clean: value.clean } : null;
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT' || error instanceof SyntaxError) return null;
+    throw error;
+  }
+}
+
+/** Removes the sidecar first, durably, then the overlay: no crash leaves a sidecar that vouches for another file. */
+export async function removeOverlay(folder: string, instance_id: string): Promise<void> {
+  const paths = overlayPaths(folder, instance_id);
+  await rm(paths.sidecar, { force: true });
+  await rm(`${paths.sidecar}.tmp`, { force: true });
+  await syncFolder(folder);
+  await rm(paths.overlay, { force: true });
+}
+
+function isSidecar(value: unknown): value is OverlaySidecar {
+  if (typeof value !== 'object' || value === null) return false;
+  const { generation, epoch, clean } = value as Record<string, unknown>;
+  return isCount(generation) && isCount(epoch) && typeof clean === 'boolean';
+}
+
+function isCount(value: unknown): boolean {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
+}
+
+/** Temporary file, fsync, rename, fsync of the folder: the old content or the new, after any crash. */
+export async function writeFileDurably(path: string, text: string): Promise<void> {
+  const temporary = `${path}.tmp`;
+  const handle = await open(temporary, 'w', 0o600);
+  try {
+    await handle.writeFile(text);
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+  await rename(temporary, path);
+  await syncFolder(dirname(path));
+}
+
+async function syncFolder(folder: string): Promise<void> {
+  const handle = await open(folder, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+function spaceOr(error: unknown, what: string): Error {
+  const stderr = error instanceof Error && 'stderr' in error ? String(error.stderr).trim() : '';
+  const reason = stderr || messageOf(error);
+  const full =
+    ['ENOSPC', 'EDQUOT'].includes(errnoOf(error) ?? '') || /No space left|quota exceeded/i.test(reason);
+  return full
+    ? new NoSpaceError(`${what}: the disk is full`, { cause: error })
+    : new Error(`${what}: ${reason}`, { cause: error });
+}

@@ -1,0 +1,78 @@
+/**
+ * Which process is meant: pid and start time together, as a pid is reused and the pair is not (proc(5), field 22
+ * of /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
+ * Invariant: nothing here signals, or believes alive, a process other than the one identified.
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { pause } from '../../lib/backoff.ts';
+import { errnoOf } from '../../lib/errors.ts';
+
+export interface ProcessIdentity {
+  readonly pid: number;
+  /** Clock ticks since the host's boot. */
+  readonly start_time: number;
+}
+
+const STATE = 0;
+const START_TIME = 19;
+
+/** The identity of a living process; null when there is none of that pid, or only its zombie. */
+export function identityOf(pid: number): ProcessIdentity | null {
+  const fields = statFields(pid);
+  if (!fields || fields[STATE] === 'Z' || fields[STATE] === 'X') return null;
+  return { pid, start_time: Number(fields[START_TIME]) };
+}
+
+export function isAlive(identity: ProcessIdentity): boolean {
+  return identityOf(identity.pid)?.start_time === identity.start_time;
+}
+
+/** Signals the process; answers false when it is gone already. Throws EPERM when it is not ours to signal. */
+export function killProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
+  if (!isAlive(identity)) return false;
+  try {
+    return process.kill(identity.pid, signal);
+  } catch (error) {
+    if (errnoOf(error) === 'ESRCH') return false;
+    throw error;
+  }
+}
+
+/** True once the process has ended; false when it still lives after `timeout_ms`. */
+export async function waitForExit(identity: ProcessIdentity, timeout_ms: number): Promise<boolean> {
+  const deadline = performance.now() + timeout_ms;
+  for (let wait_ms = 1; isAlive(identity); wait_ms = Math.min(50, wait_ms * 2)) {
+    const left_ms = deadline - performance.now();
+    if (left_ms <= 0) return false;
+    await pause(Math.min(wait_ms, left_ms));
+  }
+  return true;
+}
+
+/** The arguments of a process, its name first; empty when it is gone, or a kernel thread. */
+export function commandLineOf(pid: number): string[] {
+  try {
+    const text = readFileSync(`/proc/${pid}/cmdline`, 'utf8');
+    return text === '' ? [] : text.replace(/\0$/, '').split('\0');
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ESRCH') return [];
+    throw error;
+  }
+}
+
+export function allPids(): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^[1-9][0-9]*$/.test(name))
+    .map(Number);
+}
+
+/** Fields of /proc/<pid>/stat from the state (field 3) on: the name before them may hold anything. */
+function statFields(pid: number): string[] | null {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'latin1');
+    return text.slice(text.lastIndexOf(')') + 2).split(' ');
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ESRCH') return null;
+    throw error;
+  }
+}

@@ -1,0 +1,365 @@
+/**
+ * What QEMU is started with: a pure function from a VM's description to an argument vector.
+ *
+ * Invariants:
+ * - no value of the description can add an option: blockdevs and devices are JSON, commas in the remaining
+ *   key=value lists are doubled (QEMU's own escape), and everything that lands on the guest kernel's command line
+ *   is one word without quotes;
+ * - `-name guest=<instance id>` comes first, so that the process is known by its arguments alone;
+ * - QEMU starts paused (`-S`): nothing runs before the dirty bitmap is there and `cont` is said.
+ *
+ * Node and device names are part of the interface to the disk engine: {@link NODES}, {@link DEVICES}.
+ */
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import { assert } from '../../lib/assert.ts';
+import { isId } from '../../lib/ids.ts';
+
+export const ACCELERATORS = ['kvm', 'tcg'] as const;
+export type Accelerator = (typeof ACCELERATORS)[number];
+
+/** microvm: virtio-mmio, no PCI, boots quicker. q35: the same devices on PCI, for guests that need it. */
+export const MACHINES = ['microvm', 'q35'] as const;
+export type Machine = (typeof MACHINES)[number];
+
+/** Block nodes from the guest down: overlay (qcow2) on overlay-file, over base (raw view) on base-file. */
+export const NODES = {
+  overlay: 'overlay',
+  overlay_file: 'overlay-file',
+  base: 'base',
+  base_file: 'base-file',
+} as const;
+export const DEVICES = { disk: 'disk0', net: 'net0', agent_port: 'qga0', panic: 'panic0' } as const;
+
+/** Under TCG the translation cache would grow to a gigabyte; this bounds it, and the VM's memory limit counts it. */
+export const TCG_CACHE_MIB = 256;
+
+/** What unwritten clusters of the overlay read from. */
+export type Backing =
+  | { readonly kind: 'raw'; readonly path: string }
+  | {
+      readonly kind: 'nbd';
+      readonly socket_path: string;
+      readonly export_name: string;
+      /** How long reads wait for a lost server before they fail. */
+      readonly reconnect_delay_seconds: number;
+    };
+
+export interface VmSpec {
+  readonly instance_id: string;
+  readonly vm_id: string;
+  readonly cpus: number;
+  readonly memory_mib: number;
+  readonly accel: Accelerator;
+  readonly machine?: Machine;
+  readonly kernel_path: string;
+  readonly initrd_path: string;
+  /** A DNS label, or several with dots; the guest takes it at boot. */
+  readonly hostname: string;
+  readonly overlay_path: string;
+  readonly backing: Backing;
+  /** Folder of the VM's sockets, the VM's own. */
+  readonly runtime_dir: string;
+  /** Port on the host's 127.0.0.1 that leads to the guest's port 22. */
+  readonly ssh_forward_port: number;
+  /** Further words for the kernel's command line. */
+  readonly kernel_parameters?: readonly string[];
+  /** Continue from an incoming migration stream (`unix:<path>`) rather than boot. */
+  readonly incoming_socket_path?: string;
+}
+
+export interface VmSockets {
+  readonly qmp: string;
+  readonly agent: string;
+  readonly console: string;
+}
+
+/** The sockets that QEMU listens on, in the VM's runtime folder. */
+export function vmSockets(runtime_dir: string): VmSockets {
+  return {
+    qmp: join(runtime_dir, 'qmp.sock'),
+    agent: join(runtime_dir, 'agent.sock'),
+    console: join(runtime_dir, 'console.sock'),
+  };
+}
+
+/** sockaddr_un holds 108 bytes, the last of them NUL (unix(7)). */
+const MAX_SOCKET_PATH_BYTES = 107;
+const HOSTNAME =
+  /^(?=.{1,253}$)[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$/;
+const KERNEL_WORD = /^[\x21\x23-\x7e]{1,256}$/;
+/** x86's limit of COMMAND_LINE_SIZE. */
+const MAX_KERNEL_COMMAND_LINE = 2047;
+
+/**
+ * The arguments for qemu-system-x86_64 7.2 or later, without the program's name. Throws InvariantError for a
+ * description that was not validated: a relative path, a hostile hostname, a socket path over 107 bytes.
+ */
+export function qemuArguments(spec: VmSpec): string[] {
+  checkSpec(spec);
+  const machine = spec.machine ?? 'microvm';
+  return [
+    '-name',
+    `guest=${spec.instance_id}`,
+    ...commonArguments(machine, spec.accel),
+    '-S',
+    '-sandbox',
+    'on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny',
+    // shutdown=pause: the dirty bitmap outlives the guest's power-off and the last flush runs on a quiet disk.
+    '-action',
+    'shutdown=pause,reboot=reset,panic=pause',
+    '-smp',
+    `cpus=${spec.cpus}`,
+    '-m',
+    `size=${spec.memory_mib}M`,
+    '-kernel',
+    spec.kernel_path,
+    '-initrd',
+    spec.initrd_path,
+    '-append',
+    kernelCommandLine(spec),
+    ...channelArguments(spec, machine),
+    ...diskArguments(spec, machine),
+    ...networkArguments(spec, machine),
+    ...(spec.incoming_socket_path ? ['-incoming', `unix:${spec.incoming_socket_path}`] : []),
+  ];
+}
+
+/**
+ * The arguments that boot the image's initramfs only, to see whether the accelerator works: it prints
+ * `berth-probe-ok` on the serial line, which is QEMU's standard output, and powers off.
+ */
+export function probeArguments(probe: {
+  readonly accel: Accelerator;
+  readonly kernel_path: string;
+  readonly initrd_path: string;
+}): string[] {
+  const words = ['console=ttyS0', 'panic=-1', ...clockWords(probe.accel), 'berth.probe=1'];
+  return [
+    '-name',
+    'guest=berth-probe',
+    ...commonArguments('microvm', probe.accel),
+    '-no-reboot',
+    '-m',
+    'size=256M',
+    '-kernel',
+    absolute(probe.kernel_path, 'kernel_path'),
+    '-initrd',
+    absolute(probe.initrd_path, 'initrd_path'),
+    '-append',
+    words.join(' '),
+    '-chardev',
+    'stdio,id=console,signal=off',
+    '-serial',
+    'chardev:console',
+  ];
+}
+
+function commonArguments(machine: Machine, accel: Accelerator): string[] {
+  return [
+    '-no-user-config',
+    '-nodefaults',
+    '-display',
+    'none',
+    '-msg',
+    'timestamp=on',
+    '-machine',
+    // The timer and interrupt controllers that KVM's kernel side and x86's own make unnecessary stay: the TSC
+    // calibration under TCG wants the PIT.
+    machine === 'microvm'
+      ? 'microvm,acpi=on,rtc=on,usb=off,graphics=off'
+      : 'q35,usb=off,graphics=off,vmport=off',
+    '-accel',
+    accel === 'kvm' ? 'kvm' : `tcg,thread=multi,tb-size=${TCG_CACHE_MIB}`,
+    '-cpu',
+    accel === 'kvm' ? 'host' : 'max',
+    '-global',
+    'virtio-mmio.force-legacy=false',
+  ];
+}
+
+function channelArguments(spec: VmSpec, machine: Machine): string[] {
+  const sockets = vmSockets(spec.runtime_dir);
+  const listen = (id: string, path: string): string[] => [
+    '-chardev',
+    `socket,id=${id},path=${escapeCommas(path)},server=on,wait=off`,
+  ];
+  return [
+    ...listen('qmp', sockets.qmp),
+    '-mon',
+    'chardev=qmp,mode=control',
+    ...listen('console', sockets.console),
+    '-serial',
+    'chardev:console',
+    ...listen('agent', sockets.agent),
+    ...device({ driver: onBus('virtio-serial', machine), id: 'serial0', max_ports: 2 }),
+    ...device({
+      driver: 'virtserialport',
+      id: DEVICES.agent_port,
+      bus: 'serial0.0',
+      chardev: 'agent',
+      name: 'org.qemu.guest_agent.0',
+    }),
+    '-object',
+    'rng-random,id=rng0,filename=/dev/urandom',
+    ...device({ driver: onBus('virtio-rng', machine), rng: 'rng0' }),
+    // Tells of a kernel panic at once, through the guest's pvpanic driver.
+    ...device({ driver: 'pvpanic', id: DEVICES.panic }),
+  ];
+}
+
+/**
+ * Decided for the overlay:
+ * - discard=unmap down to the file: blocks that the guest frees leave the local disk and are flushed as zeroes;
+ * - detect-zeroes=off: the packer finds zero blocks itself; looking for them here would cost every guest write;
+ * - cache.direct=off: O_DIRECT is refused by some file systems (tmpfs among them), and the shared base profits from
+ *   the page cache. Guest flushes still reach the disk: cache.no-flush stays off;
+ * - werror=stop, rerror=stop: a guest never sees an I/O error of ours; it waits for `cont`.
+ * File locks stay on `auto`: QEMU takes them, so no second QEMU opens the overlay for writing.
+ */
+function diskArguments(spec: VmSpec, machine: Machine): string[] {
+  return [
+    ...blockdev(baseFile(spec.backing)),
+    ...blockdev({ driver: 'raw', 'node-name': NODES.base, file: NODES.base_file, 'read-only': true }),
+    ...blockdev({
+      driver: 'file',
+      'node-name': NODES.overlay_file,
+      filename: spec.overlay_path,
+      discard: 'unmap',
+      cache: { direct: false, 'no-flush': false },
+    }),
+    ...blockdev({
+      driver: 'qcow2',
+      'node-name': NODES.overlay,
+      file: NODES.overlay_file,
+      backing: NODES.base,
+      discard: 'unmap',
+      'detect-zeroes': 'off',
+      cache: { direct: false, 'no-flush': false },
+    }),
+    ...device({
+      driver: onBus('virtio-blk', machine),
+      id: DEVICES.disk,
+      drive: NODES.overlay,
+      serial: 'berth-disk',
+      werror: 'stop',
+      rerror: 'stop',
+    }),
+  ];
+}
+
+function baseFile(backing: Backing): Record<string, unknown> {
+  if (backing.kind === 'raw') {
+    return {
+      driver: 'file',
+      'node-name': NODES.base_file,
+      filename: backing.path,
+      'read-only': true,
+      cache: { direct: false, 'no-flush': false },
+    };
+  }
+  return {
+    driver: 'nbd',
+    'node-name': NODES.base_file,
+    server: { type: 'unix', path: backing.socket_path },
+    export: backing.export_name,
+    'reconnect-delay': backing.reconnect_delay_seconds,
+    'read-only': true,
+  };
+}
+
+function networkArguments(spec: VmSpec, machine: Machine): string[] {
+  return [
+    '-netdev',
+    `user,id=${DEVICES.net},ipv6=off,hostfwd=tcp:127.0.0.1:${spec.ssh_forward_port}-:22`,
+    ...device({
+      driver: onBus('virtio-net', machine),
+      netdev: DEVICES.net,
+      mac: macAddress(spec.instance_id),
+      // The option ROM is for network boot, which does not happen here.
+      ...(machine === 'q35' ? { romfile: '' } : {}),
+    }),
+  ];
+}
+
+function kernelCommandLine(spec: VmSpec): string {
+  const words = [
+    'console=ttyS0',
+    'quiet',
+    // Reset by triple fault: by ACPI, microvm under TCG came back from a reboot in 5 of 8 tries only, so in 16 of 16.
+    'reboot=t',
+    // Panics are reported by pvpanic; where that driver is not loaded yet, the machine resets after a second.
+    'panic=1',
+    ...clockWords(spec.accel),
+    `berth.hostname=${spec.hostname}`,
+    `berth.vm=${spec.vm_id}`,
+    ...(spec.kernel_parameters ?? []),
+  ];
+  const line = words.join(' ');
+  assert(line.length <= MAX_KERNEL_COMMAND_LINE, 'the kernel command line is too long');
+  return line;
+}
+
+/** Under TCG the kernel's calibration of the TSC fails about once in six boots on microvm; this tells it. */
+function clockWords(accel: Accelerator): string[] {
+  return accel === 'tcg' ? ['tsc_early_khz=1000000'] : [];
+}
+
+/** Locally administered, the same for all boots of an instance. Each VM is alone on its network. */
+function macAddress(instance_id: string): string {
+  const digest = createHash('sha256').update(instance_id).digest();
+  return `52:54:00:${[...digest.subarray(0, 3)].map((byte) => byte.toString(16).padStart(2, '0')).join(':')}`;
+}
+
+function onBus(driver: string, machine: Machine): string {
+  return `${driver}-${machine === 'microvm' ? 'device' : 'pci'}`;
+}
+
+function device(options: Record<string, unknown>): string[] {
+  return ['-device', JSON.stringify(options)];
+}
+
+function blockdev(options: Record<string, unknown>): string[] {
+  return ['-blockdev', JSON.stringify(options)];
+}
+
+/** QemuOpts' escape: a doubled comma is a comma of the value. */
+function escapeCommas(value: string): string {
+  return value.replaceAll(',', ',,');
+}
+
+function absolute(path: string, what: string): string {
+  assert(path.startsWith('/') && !/[\0\n]/.test(path), `${what} must be an absolute path`);
+  return path;
+}
+
+function inRange(value: number, low: number, high: number, what: string): void {
+  assert(Number.isInteger(value) && value >= low && value <= high, `${what} must be ${low} to ${high}`);
+}
+
+function checkSpec(spec: VmSpec): void {
+  assert(isId('inst', spec.instance_id), 'instance_id is not an instance id');
+  assert(isId('vm', spec.vm_id), 'vm_id is not a VM id');
+  inRange(spec.cpus, 1, 64, 'cpus');
+  inRange(spec.memory_mib, 64, 1 << 20, 'memory_mib');
+  inRange(spec.ssh_forward_port, 1, 65_535, 'ssh_forward_port');
+  assert(HOSTNAME.test(spec.hostname), 'hostname is not a host name');
+  for (const word of spec.kernel_parameters ?? []) {
+    assert(KERNEL_WORD.test(word), 'a kernel parameter must be one printable word without quotes');
+  }
+  absolute(spec.kernel_path, 'kernel_path');
+  absolute(spec.initrd_path, 'initrd_path');
+  absolute(spec.overlay_path, 'overlay_path');
+  absolute(spec.runtime_dir, 'runtime_dir');
+  const socket_paths: string[] = Object.values(vmSockets(spec.runtime_dir));
+  if (spec.backing.kind === 'raw') absolute(spec.backing.path, 'backing.path');
+  else socket_paths.push(absolute(spec.backing.socket_path, 'backing.socket_path'));
+  if (spec.incoming_socket_path)
+    socket_paths.push(absolute(spec.incoming_socket_path, 'incoming_socket_path'));
+  for (const path of socket_paths) {
+    assert(
+      Buffer.byteLength(path) <= MAX_SOCKET_PATH_BYTES,
+      `socket path ${path} is longer than ${MAX_SOCKET_PATH_BYTES} bytes: choose a shorter data folder`,
+    );
+  }
+}

@@ -1,0 +1,231 @@
+/**
+ * QEMU as a process: started so that it outlives us, found again after our restart, seen to die.
+ *
+ * Invariants:
+ * - the process is a session of its own, its output goes to a file, its folder is `/`, its environment is fixed:
+ *   nothing ties it to the process that started it;
+ * - a launch either returns a QEMU that answers QMP, or leaves no process behind.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { closeSync, constants, fstatSync, ftruncateSync, openSync, readSync, writeSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { assert } from '../../lib/assert.ts';
+import { pause } from '../../lib/backoff.ts';
+import { errnoOf, messageOf } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+import { QmpClient } from '../qmp/qmp-client.ts';
+import {
+  allPids,
+  commandLineOf,
+  identityOf,
+  isAlive,
+  killProcess,
+  type ProcessIdentity,
+  waitForExit,
+} from './process-identity.ts';
+import { vmSockets } from './qemu-command.ts';
+
+const LOG_TAIL_BYTES = 4_096;
+const LOG_TAIL_LINES = 5;
+/** From the end of the QMP connection to the end of the process, which still closes its images. */
+const EXIT_GRACE_MS = 2_000;
+
+export interface LaunchOptions {
+  readonly qemu_binary: string;
+  /** From qemuArguments. */
+  readonly arguments: readonly string[];
+  /** Absent: as ourselves, where we are not root. */
+  readonly run_as?: { readonly uid: number; readonly gid: number };
+  readonly runtime_dir: string;
+  /** QEMU's own messages; emptied at the start. Keep it bounded with {@link boundLog}. */
+  readonly log_path: string;
+  /** Until QMP answers. Default 15 s. */
+  readonly timeout_ms?: number;
+}
+
+export interface LaunchedVm {
+  readonly identity: ProcessIdentity;
+  /** Negotiated; the VM is paused (`prelaunch`). */
+  readonly qmp: QmpClient;
+}
+
+/** QEMU did not come up. The message ends with its own last words. */
+export class QemuLaunchError extends Error {
+  override name = 'QemuLaunchError';
+  readonly log_tail: readonly string[];
+
+  constructor(message: string, log_tail: readonly string[], cause?: unknown) {
+    super(log_tail.length > 0 ? `${message}: ${log_tail.join(' | ')}` : message, { cause });
+    this.log_tail = log_tail;
+  }
+}
+
+/**
+ * Starts QEMU and connects to its monitor. Rejects with {@link QemuLaunchError}: a missing file, a port in use, a
+ * folder that the VM's user cannot reach, no monitor in time.
+ */
+export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
+  const log_fd = openSync(
+    options.log_path,
+    constants.O_CREAT | constants.O_TRUNC | constants.O_WRONLY | constants.O_APPEND | constants.O_NOFOLLOW,
+    0o600,
+  );
+  let child: ChildProcess;
+  const failed = Promise.withResolvers<string>();
+  let identity: ProcessIdentity | null;
+  try {
+    child = spawn(options.qemu_binary, options.arguments, {
+      detached: true,
+      stdio: ['ignore', log_fd, log_fd],
+      cwd: '/',
+      env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+      ...(options.run_as ?? {}),
+    });
+    child.once('error', (error) => failed.resolve(error.message));
+    child.once('exit', (code, signal) => failed.resolve(`QEMU ended with ${signal ?? `status ${code}`}`));
+    child.unref();
+    // Node has not reaped it yet, so the pid is still this child's, dead or alive.
+    identity = child.pid === undefined ? null : identityOf(child.pid);
+  } finally {
+    closeSync(log_fd);
+  }
+  let failure: string | undefined;
+  failed.promise.then((reason) => {
+    failure = reason;
+  });
+  const deadline = performance.now() + (options.timeout_ms ?? 15_000);
+  const qmp = await connectMonitor(vmSockets(options.runtime_dir).qmp, deadline, () => failure);
+  if (qmp instanceof QmpClient && identity && !failure) return { identity, qmp };
+
+  if (qmp instanceof QmpClient) qmp.close();
+  if (identity) {
+    killProcess(identity, 'SIGKILL');
+    await waitForExit(identity, EXIT_GRACE_MS);
+  }
+  const reason = failure ?? (qmp instanceof QmpClient ? 'QEMU ended at once' : qmp);
+  throw new QemuLaunchError(`QEMU did not start: ${reason}`, logTail(options.log_path));
+}
+
+/** The monitor, or the reason why not. QEMU listens before it has read all options, and may yet hang up. */
+async function connectMonitor(
+  socket_path: string,
+  deadline: number,
+  failure: () => string | undefined,
+): Promise<QmpClient | string> {
+  let reason = 'the monitor did not answer in time';
+  for (let wait_ms = 2; ; wait_ms = Math.min(50, wait_ms * 1.5)) {
+    const left_ms = deadline - performance.now();
+    if (failure() !== undefined || left_ms <= 0) return failure() ?? reason;
+    try {
+      return await QmpClient.connect(socket_path, { timeout_ms: left_ms });
+    } catch (error) {
+      if (!['ENOENT', 'ECONNREFUSED', 'EACCES'].includes(errnoOf(error) ?? '')) reason = messageOf(error);
+      await pause(wait_ms);
+    }
+  }
+}
+
+/** `exited`: the process is gone. `disconnected`: it lives, but its monitor no longer speaks with us. */
+export type VmEnd = 'exited' | 'disconnected';
+
+/**
+ * Tells once how it ended, promptly: the kernel closes a dead QEMU's monitor socket at once, whether or not QEMU
+ * is our child. Returns the function that stops listening. Closing `qmp` ourselves is told as `disconnected`.
+ */
+export function onVmExit(
+  identity: ProcessIdentity,
+  qmp: QmpClient,
+  listener: (end: VmEnd) => void,
+): () => void {
+  let listening = true;
+  const stop = qmp.onClose(async (reason) => {
+    const gone = reason.by_us ? !isAlive(identity) : await waitForExit(identity, EXIT_GRACE_MS);
+    if (listening) listener(gone ? 'exited' : 'disconnected');
+  });
+  return () => {
+    listening = false;
+    stop();
+  };
+}
+
+export interface FoundVm {
+  readonly identity: ProcessIdentity;
+  readonly instance_id: string;
+  /** From the kernel's command line; null when it is not there. */
+  readonly vm_id: string | null;
+  readonly runtime_dir: string;
+}
+
+/** Every living QEMU of ours (by its arguments alone) whose runtime folder lies below `runtime_root`. */
+export function findOrphans(runtime_root: string): FoundVm[] {
+  assert(runtime_root.startsWith('/'), 'runtime_root must be absolute');
+  const root = runtime_root.endsWith('/') ? runtime_root : `${runtime_root}/`;
+  const found: FoundVm[] = [];
+  for (const pid of allPids()) {
+    const identity = identityOf(pid);
+    const vm = identity && describeCommandLine(commandLineOf(pid));
+    if (identity && vm?.runtime_dir.startsWith(root) && isAlive(identity)) found.push({ identity, ...vm });
+  }
+  return found;
+}
+
+/** What {@link qemuArguments} put into an argument vector; null when it is not one of ours. */
+export function describeCommandLine(argv: readonly string[]): Omit<FoundVm, 'identity'> | null {
+  const instance_id = valueAfter(argv, '-name', 'guest=');
+  const chardev = valueAfter(argv, '-chardev', 'socket,id=qmp,path=');
+  if (instance_id === null || !isId('inst', instance_id) || chardev === null) return null;
+  const path = chardev.replace(/,server=on,wait=off$/, '').replaceAll(',,', ',');
+  const vm_id = /(?:^| )berth\.vm=(\S+)/.exec(valueAfter(argv, '-append', '') ?? '')?.[1];
+  return { instance_id, vm_id: vm_id && isId('vm', vm_id) ? vm_id : null, runtime_dir: dirname(path) };
+}
+
+/** The value of the first `option` that starts with `prefix`, without the prefix. */
+function valueAfter(argv: readonly string[], option: string, prefix: string): string | null {
+  for (const [index, value] of argv.entries()) {
+    if (argv[index - 1] === option && value.startsWith(prefix)) return value.slice(prefix.length);
+  }
+  return null;
+}
+
+/**
+ * Keeps the last half of `max_bytes` once the log is longer than `max_bytes`. Safe beneath a running QEMU, which
+ * appends. Call it now and then: a guest can make QEMU complain.
+ */
+export function boundLog(log_path: string, max_bytes: number): void {
+  const fd = openSync(log_path, constants.O_RDWR | constants.O_APPEND | constants.O_NOFOLLOW);
+  try {
+    if (fstatSync(fd).size <= max_bytes) return;
+    const tail = readTail(fd, Math.floor(max_bytes / 2));
+    ftruncateSync(fd, 0);
+    writeSync(fd, tail);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+/** QEMU's last messages, without its time stamps; empty when there is no log. */
+export function logTail(log_path: string): string[] {
+  let fd: number;
+  try {
+    fd = openSync(log_path, constants.O_RDONLY | constants.O_NOFOLLOW);
+  } catch {
+    return [];
+  }
+  try {
+    const lines = readTail(fd, LOG_TAIL_BYTES).toString('utf8').split('\n');
+    const stamp = /^\d{4}-\d\d-\d\dT[\d:.]+Z /;
+    return lines
+      .map((line) => line.replace(stamp, '').trim())
+      .filter((line) => line !== '')
+      .slice(-LOG_TAIL_LINES);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function readTail(fd: number, bytes: number): Buffer {
+  const size = fstatSync(fd).size;
+  const length = Math.min(size, bytes);
+  const buffer = Buffer.alloc(length);
+  return buffer.subarray(0, readSync(fd, buffer, 0, length, size - length));
+}

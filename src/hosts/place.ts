@@ -1,0 +1,29 @@
+import type { Tx } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
+import { type LiveHost, listLiveHosts } from './store.ts';
+
+/**
+ * The host for a new boot: heard of lately, has the image and the memory; the one that ran the instance last
+ * goes first, because its overlay may still be warm. @throws AppError UNAVAILABLE saying what is missing
+ */
+export async function placeVm(
+  tx: Tx,
+  need: { image: string; memory_mib: number },
+  last_host: string | null,
+): Promise<LiveHost> {
+  const hosts = await listLiveHosts(tx);
+  if (hosts.length === 0) throw unavailable('No host is connected.');
+  const withImage = hosts.filter((host) => host.facts.images.some((image) => image.id === need.image));
+  if (withImage.length === 0) throw unavailable(`No connected host has the image "${need.image}".`);
+  const fitting = withImage.filter((host) => host.facts.memory_mib - host.used_memory_mib >= need.memory_mib);
+  const chosen = fitting.find((host) => host.id === last_host) ?? fitting[0];
+  if (!chosen)
+    throw unavailable(
+      `No connected host has ${need.memory_mib} MiB of memory left. Stop another VM, or make this one smaller.`,
+    );
+  return chosen;
+}
+
+function unavailable(message: string): AppError {
+  return new AppError('UNAVAILABLE', { message, retry_after_seconds: 5 });
+}

@@ -1,0 +1,69 @@
+import { sql } from 'kysely';
+import type { HostFacts } from '../agent-api/types.ts';
+import type { Tx } from '../db/pool.ts';
+import { type HostId, newId } from '../lib/ids.ts';
+
+/** A host that said nothing for this long gets no new VM. */
+export const HOST_FRESH_SECONDS = 20;
+
+export async function findHostByToken(tx: Tx, token_hash: Buffer) {
+  return tx
+    .selectFrom('hosts')
+    .select(['id', 'name'])
+    .where('token_hash', '=', token_hash)
+    .executeTakeFirst();
+}
+
+/** Makes or renews the host of this name: its token is the one given. */
+export async function upsertHost(tx: Tx, name: string, token_hash: Buffer): Promise<HostId> {
+  const row = await tx
+    .insertInto('hosts')
+    .values({ id: newId('host'), name, token_hash, last_seen_at: null, facts: null })
+    .onConflict((conflict) => conflict.column('name').doUpdateSet({ token_hash }))
+    .returning('id')
+    .executeTakeFirstOrThrow();
+  return row.id;
+}
+
+export async function recordHeartbeat(tx: Tx, id: HostId, facts: HostFacts): Promise<void> {
+  await tx
+    .updateTable('hosts')
+    .set({ last_seen_at: sql`now()`, facts: JSON.stringify(facts) })
+    .where('id', '=', id)
+    .execute();
+}
+
+export interface LiveHost {
+  readonly id: HostId;
+  readonly facts: HostFacts;
+  /** Memory of the VMs placed there that are not stopped, MiB. */
+  readonly used_memory_mib: number;
+}
+
+/** Hosts heard of lately, the one with most memory left first. */
+export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
+  const rows = await tx
+    .selectFrom('hosts as h')
+    .select([
+      'h.id',
+      'h.facts',
+      (eb) =>
+        eb
+          .selectFrom('vms as v')
+          .innerJoin('instances as i', 'i.id', 'v.instance_id')
+          .select((inner) =>
+            inner.fn.coalesce(inner.fn.sum<number>('i.memory_mib'), sql<number>`0`).as('sum'),
+          )
+          .whereRef('v.host_id', '=', 'h.id')
+          .where('v.state', 'in', ['starting', 'running', 'restarting', 'suspending', 'stopping'])
+          .as('used_memory_mib'),
+    ])
+    .where('h.last_seen_at', '>', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`)
+    .where('h.facts', 'is not', null)
+    .execute();
+  return rows
+    .flatMap((row) =>
+      row.facts === null ? [] : [{ id: row.id, facts: row.facts, used_memory_mib: row.used_memory_mib ?? 0 }],
+    )
+    .sort((a, b) => b.facts.memory_mib - b.used_memory_mib - (a.facts.memory_mib - a.used_memory_mib));
+}

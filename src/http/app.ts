@@ -1,0 +1,114 @@
+import { randomBytes } from 'node:crypto';
+import swagger from '@fastify/swagger';
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
+import Fastify, { type FastifyInstance } from 'fastify';
+import { AppError } from '../lib/errors.ts';
+import { registerAccess } from './access.ts';
+import type { AppContext } from './context.ts';
+import { sendError } from './errors.ts';
+import { registerHealth } from './health.ts';
+import { OPENAPI } from './openapi.ts';
+import { CursorSealer } from './pagination.ts';
+import { registerApiKeys } from './v1/api-keys.ts';
+import { registerAuth } from './v1/auth.ts';
+import { registerImages } from './v1/images.ts';
+import { registerInstanceSsh } from './v1/instance-ssh.ts';
+import { registerInstances } from './v1/instances.ts';
+import { registerMe } from './v1/me.ts';
+import { registerVm } from './v1/vm.ts';
+
+const BODY_LIMIT_BYTES = 1024 * 1024;
+
+export function typed(app: FastifyInstance) {
+  return app.withTypeProvider<TypeBoxTypeProvider>();
+}
+export type App = ReturnType<typeof typed>;
+
+/** A new request's id: `req_` and 96 random bits. */
+function newRequestId(): string {
+  return `req_${randomBytes(12).toString('hex')}`;
+}
+
+/** The public API. Nothing listens yet. */
+export async function createApp(context: AppContext): Promise<FastifyInstance> {
+  const fastify = Fastify({
+    // The type of a logger differs between Fastify's own and ours only by name.
+    loggerInstance: context.log as never,
+    disableRequestLogging: true,
+    genReqId: newRequestId,
+    bodyLimit: BODY_LIMIT_BYTES,
+    trustProxy: context.trusted_proxies.length === 0 ? false : [...context.trusted_proxies],
+    ajv: {
+      customOptions: { removeAdditional: false, coerceTypes: false, useDefaults: true, allErrors: false },
+    },
+    requestTimeout: 60_000,
+    keepAliveTimeout: 65_000,
+    routerOptions: { maxParamLength: 256 },
+    exposeHeadRoutes: false,
+    ...(context.tls === null ? {} : { https: { cert: context.tls.cert, key: context.tls.key } as never }),
+  }) as unknown as FastifyInstance;
+  const app = typed(fastify);
+
+  registerConventions(fastify);
+  registerAccess(fastify, context.db);
+  await fastify.register(swagger, { openapi: OPENAPI });
+  const cursors = new CursorSealer(context.secret_key);
+
+  await fastify.register(async () => {
+    registerHealth(app, context);
+    registerAuth(app, context);
+    registerMe(app, context, cursors);
+    registerApiKeys(app, context, cursors);
+    registerImages(app, context);
+    registerInstances(app, context, cursors);
+    registerVm(app, context);
+    registerInstanceSsh(app, context);
+  });
+  return fastify;
+}
+
+function registerConventions(fastify: FastifyInstance): void {
+  fastify.addHook('onRequest', async (request, reply) => {
+    reply.header('x-request-id', request.id);
+  });
+  fastify.addHook('onSend', async (_request, reply, payload) => {
+    reply.header('x-content-type-options', 'nosniff');
+    return payload;
+  });
+  fastify.addHook('onResponse', async (request, reply) => {
+    request.log.info(
+      {
+        request_id: request.id,
+        method: request.method,
+        route: request.routeOptions.url ?? null,
+        status: reply.statusCode,
+        duration_ms: Math.round(reply.elapsedTime),
+        principal: request.principal?.credential.id ?? null,
+      },
+      'request',
+    );
+  });
+  fastify.setErrorHandler((error, request, reply) => sendError(error, request, reply));
+  fastify.setNotFoundHandler({}, (request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
+  // An empty body is no body, with or without Content-Type.
+  fastify.removeContentTypeParser(['application/json', 'text/plain']);
+  fastify.addContentTypeParser('application/json', { parseAs: 'string' }, (_request, text, done) => {
+    if (text.length === 0) return done(null, undefined);
+    try {
+      done(null, parseJson(text as string));
+    } catch {
+      done(new AppError('INVALID_REQUEST', { message: 'The body is not valid JSON.' }), undefined);
+    }
+  });
+  fastify.addHook('preValidation', async (request) => {
+    if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
+  });
+}
+
+/** JSON.parse, refusing keys that would reach an object's prototype. */
+function parseJson(text: string): unknown {
+  return JSON.parse(text, (key, value: unknown) => {
+    if (key === '__proto__') throw new SyntaxError('forbidden key');
+    return value;
+  });
+}

@@ -1,0 +1,86 @@
+/** The one place where errors become responses: `{"error":{"code","message","request_id","details"}}`. */
+import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
+import { isUnavailable } from '../db/pool.ts';
+import { AppError, ERROR_CODES, type ErrorCode, type ErrorDetail } from '../lib/errors.ts';
+
+export interface ErrorBody {
+  readonly error: {
+    readonly code: ErrorCode;
+    readonly message: string;
+    readonly request_id: string;
+    readonly details?: readonly ErrorDetail[];
+  };
+}
+
+const FROM_FASTIFY: Record<string, AppError> = {
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: new AppError('UNSUPPORTED_MEDIA_TYPE'),
+  FST_ERR_CTP_BODY_TOO_LARGE: new AppError('PAYLOAD_TOO_LARGE'),
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: new AppError('INVALID_REQUEST', {
+    message: 'Content-Length does not match the body.',
+  }),
+  FST_ERR_CTP_INVALID_JSON_BODY: new AppError('INVALID_REQUEST', { message: 'The body is not valid JSON.' }),
+};
+
+/** What the caller is told of anything thrown. Only an AppError's public message ever gets out. */
+export function toAppError(error: unknown): AppError {
+  if (error instanceof AppError) return error;
+  if (isUnavailable(error)) {
+    return new AppError('UNAVAILABLE', {
+      message: 'The database is unavailable. Try again shortly.',
+      retry_after_seconds: 2,
+      cause: error,
+    });
+  }
+  const fastify = error as Partial<FastifyError>;
+  const known = fastify.code === undefined ? undefined : FROM_FASTIFY[fastify.code];
+  if (known) return known;
+  if (fastify.validation) return fromValidation(fastify);
+  if (fastify.statusCode === 400) return new AppError('INVALID_REQUEST', { cause: error });
+  return new AppError('INTERNAL', { cause: error });
+}
+
+function fromValidation(error: Partial<FastifyError>): AppError {
+  const where = error.validationContext === 'querystring' ? 'query' : (error.validationContext ?? 'request');
+  const details = (error.validation ?? []).slice(0, 10).map((each): ErrorDetail => {
+    const path = each.instancePath
+      .split('/')
+      .slice(1)
+      .map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'));
+    const params = each.params as Record<string, unknown>;
+    const extra = params['additionalProperty'] ?? params['missingProperty'];
+    const field = [...path, ...(typeof extra === 'string' ? [extra] : [])].join('.').slice(0, 200) || where;
+    if (each.keyword === 'additionalProperties') return { field, issue: 'is not a known field' };
+    if (each.keyword === 'required') return { field, issue: 'is required' };
+    return { field, issue: each.message ?? 'is invalid' };
+  });
+  const first = details[0];
+  return new AppError('INVALID_REQUEST', {
+    message: first ? `${where}: ${first.field} ${first.issue}` : `The ${where} is malformed.`,
+    details,
+  });
+}
+
+/** Sends an error and logs it: the caller's message goes out, the inner one stays here. */
+export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  const error = toAppError(thrown);
+  const { status } = ERROR_CODES[error.code];
+  if (status >= 500) {
+    const level = error.code === 'INTERNAL' ? 'error' : 'warn';
+    request.log[level](
+      { err: thrown, internal: error.internal },
+      `${request.method} ${request.routeOptions.url ?? '?'}: ${error.code}`,
+    );
+  }
+  if (status === 401) reply.header('www-authenticate', 'Bearer');
+  if (error.retry_after_seconds !== undefined) reply.header('retry-after', String(error.retry_after_seconds));
+  const body: ErrorBody = {
+    error: {
+      code: error.code,
+      message: error.message,
+      request_id: request.id,
+      ...(error.details ? { details: error.details } : {}),
+    },
+  };
+  // Not by the route's serialiser: an error's shape is the same on every route.
+  reply.status(status).type('application/json; charset=utf-8').serializer(JSON.stringify).send(body);
+}

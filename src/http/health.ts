@@ -1,0 +1,66 @@
+import { sql } from 'kysely';
+import { Type } from 'typebox';
+import { listLiveHosts } from '../hosts/store.ts';
+import type { App } from './app.ts';
+import type { AppContext } from './context.ts';
+import { closed } from './schemas.ts';
+
+const Part = closed({ ok: Type.Boolean(), problem: Type.Optional(Type.String()) });
+const Readiness = closed({ ready: Type.Boolean(), database: Part, object_store: Part, host: Part });
+
+interface PartState {
+  readonly ok: boolean;
+  readonly problem?: string;
+}
+
+/** Whether database, a host, and that host's object store are usable now. */
+async function readiness(
+  context: AppContext,
+): Promise<Record<'database' | 'object_store' | 'host', PartState>> {
+  const unknown = { ok: false, problem: 'not known while the database is away' };
+  try {
+    await sql`select 1`.execute(context.db);
+  } catch {
+    return { database: { ok: false, problem: 'not reachable' }, object_store: unknown, host: unknown };
+  }
+  const hosts = await listLiveHosts(context.db);
+  if (hosts.length === 0) {
+    const problem = 'no host agent has reported in the last seconds';
+    return { database: { ok: true }, object_store: { ok: false, problem }, host: { ok: false, problem } };
+  }
+  const working = hosts.some((host) => host.facts.object_store_problem === null);
+  return {
+    database: { ok: true },
+    host: { ok: true },
+    object_store: working ? { ok: true } : { ok: false, problem: 'no host can use it' },
+  };
+}
+
+export function registerHealth(app: App, context: AppContext): void {
+  app.route({
+    method: 'GET',
+    url: '/healthz',
+    config: { access: 'public' },
+    schema: { hide: true, response: { 200: closed({ alive: Type.Boolean() }) } },
+    handler: async () => ({ alive: true }),
+  });
+  app.route({
+    method: 'GET',
+    url: '/readyz',
+    config: { access: 'public' },
+    schema: { hide: true, response: { 200: Readiness, 503: Readiness } },
+    handler: async (_request, reply) => {
+      const parts = await readiness(context);
+      const ready = parts.database.ok && parts.object_store.ok && parts.host.ok;
+      return reply.status(ready ? 200 : 503).send({ ready, ...parts });
+    },
+  });
+  app.route({
+    method: 'GET',
+    url: '/v1/openapi.json',
+    config: { access: 'public' },
+    schema: { hide: true },
+    handler: async (_request, reply) =>
+      reply.type('application/json; charset=utf-8').serializer(JSON.stringify).send(app.swagger()),
+  });
+}

@@ -1,0 +1,133 @@
+/**
+ * The internal API: what agents and the ingress call (agent-api/types.ts). It is served on a unix socket (or
+ * an address of its own in a fleet), never on the public listener, and every call carries a host's token.
+ */
+import Fastify, { type FastifyInstance, type FastifyRequest } from 'fastify';
+import { POLL_HOLD_MS } from '../agent-api/client.ts';
+import type {
+  CommitRequest,
+  FlushReport,
+  Heartbeat,
+  HeartbeatResponse,
+  PollRequest,
+  PollResponse,
+  Report,
+  ReportResponse,
+  RoutesRequest,
+  RoutesResponse,
+} from '../agent-api/types.ts';
+import { hashToken } from '../auth/tokens.ts';
+import { commitGeneration } from '../disks/commit-generation.ts';
+import { readHead, recordDirtyBytes } from '../disks/store.ts';
+import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
+import { present } from '../lib/assert.ts';
+import { AppError } from '../lib/errors.ts';
+import type { HostId, InstanceId } from '../lib/ids.ts';
+import { applyReport } from '../vms/apply-report.ts';
+import { etagOf, listAssignments, listRoutes } from '../vms/assignments.ts';
+import { recordFlush } from '../vms/flushes.ts';
+import type { AppContext } from './context.ts';
+import { sendError } from './errors.ts';
+
+const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
+
+export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log'>;
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    host_id: HostId | null;
+  }
+}
+
+export function createInternalApp(context: InternalContext): FastifyInstance {
+  const { db, log } = context;
+  const app = Fastify({
+    loggerInstance: log as never,
+    disableRequestLogging: true,
+    bodyLimit: BODY_LIMIT_BYTES,
+    keepAliveTimeout: 65_000,
+  }) as unknown as FastifyInstance;
+  app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
+  app.decorateRequest('host_id', null);
+  app.addHook('onRequest', async (request) => {
+    const token = /^Bearer (\S{1,200})$/.exec(request.headers.authorization ?? '')?.[1];
+    const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
+    if (!host) throw new AppError('UNAUTHENTICATED');
+    request.host_id = host.id;
+  });
+  registerReports(app, context);
+  registerPolls(app, context);
+  return app;
+}
+
+function hostOf(request: FastifyRequest): HostId {
+  return present(request.host_id, 'host');
+}
+
+function registerReports(app: FastifyInstance, { db }: InternalContext): void {
+  app.post<{ Body: Heartbeat }>('/internal/v1/heartbeat', async (request): Promise<HeartbeatResponse> => {
+    const host_id = hostOf(request);
+    await recordHeartbeat(db, host_id, request.body.facts);
+    for (const { instance_id, dirty_bytes } of request.body.disks) {
+      await recordDirtyBytes(db, host_id, instance_id, dirty_bytes);
+    }
+    return { host_id };
+  });
+  app.post<{ Body: Report }>(
+    '/internal/v1/report',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await applyReport(db, hostOf(request), request.body),
+    }),
+  );
+  app.post<{ Body: FlushReport }>(
+    '/internal/v1/flush',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await recordFlush(db, hostOf(request), request.body),
+    }),
+  );
+  app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>
+    commitGeneration(db, hostOf(request), request.body),
+  );
+  app.post<{ Body: { instance_id: InstanceId } }>('/internal/v1/head', async (request, reply) =>
+    reply
+      .type('application/json')
+      .serializer(JSON.stringify)
+      .send(await readHead(db, request.body.instance_id)),
+  );
+}
+
+function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void {
+  app.post<{ Body: PollRequest }>('/internal/v1/poll', async (request): Promise<PollResponse> => {
+    const host_id = hostOf(request);
+    const read = async () => {
+      const assignments = await listAssignments(db, host_id);
+      return { etag: etagOf(assignments), assignments };
+    };
+    return held(read, request, (look, signal) => hub.waitFor('host', host_id, POLL_HOLD_MS, look, signal));
+  });
+  app.post<{ Body: RoutesRequest }>('/internal/v1/routes', async (request): Promise<RoutesResponse> => {
+    for (const { port, problem } of request.body.blocked) {
+      request.log.warn({ port, problem }, 'an SSH port cannot be opened');
+    }
+    const read = async () => {
+      const routes = await listRoutes(db);
+      return { etag: etagOf(routes), routes };
+    };
+    return held(read, request, (look, signal) => hub.waitFor('routes', '', POLL_HOLD_MS, look, signal));
+  });
+}
+
+/** Holds a poll open until its answer differs from the one that the caller has seen, or the time is over. */
+async function held<T extends { etag: string }>(
+  read: () => Promise<T>,
+  request: FastifyRequest<{ Body: { seen: string | null } }>,
+  wait: (look: () => Promise<T | undefined>, signal: AbortSignal) => Promise<T | undefined>,
+): Promise<T> {
+  const gone = new AbortController();
+  request.raw.socket.once('close', () => gone.abort());
+  const look = async () => {
+    const answer = await read();
+    return answer.etag === request.body.seen ? undefined : answer;
+  };
+  return (await wait(look, gone.signal)) ?? (await read());
+}

@@ -1,0 +1,96 @@
+import { Type } from 'typebox';
+import { findInstance } from '../../instances/store.ts';
+import { AppError } from '../../lib/errors.ts';
+import { connectionDetails } from '../../ssh-keys/connection-details.ts';
+import { readKeySet, replaceKeys } from '../../ssh-keys/instance-keys.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { COMMON, closed, EmptyBody, errors, InstanceParams } from '../schemas.ts';
+import { instanceId } from './instances.ts';
+
+const HostKeySchema = closed({ type: Type.String(), fingerprint: Type.String(), public_key: Type.String() });
+const ConnectionDetails = closed({
+  host: Type.String(),
+  port: Type.Integer(),
+  user: Type.String(),
+  host_keys: Type.Array(HostKeySchema),
+  known_hosts: Type.Array(Type.String()),
+  command: Type.String(),
+  allowed_keys: Type.Integer({ description: 'How many keys the instance lets in' }),
+});
+const KeySetMode = Type.Unsafe<'account' | 'explicit'>({ type: 'string', enum: ['account', 'explicit'] });
+const KeySetSchema = closed({
+  mode: KeySetMode,
+  data: Type.Array(
+    closed({
+      id: Type.String(),
+      name: Type.String(),
+      type: Type.String(),
+      fingerprint: Type.String(),
+      owner_id: Type.String(),
+    }),
+  ),
+});
+const ReplaceKeys = Type.Union([
+  closed({ ssh_key_ids: Type.Array(Type.String({ maxLength: 64 }), { maxItems: 200 }) }),
+  closed({ mode: Type.Literal('account') }),
+]);
+
+export function registerInstanceSsh(app: App, { db, ssh }: AppContext): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/instances/:id/ssh',
+    config: { access: 'vm:read' },
+    schema: {
+      operationId: 'getSsh',
+      summary: 'How to connect to the running VM',
+      tags: ['SSH'],
+      params: InstanceParams,
+      querystring: EmptyBody,
+      response: { 200: ConnectionDetails, ...errors(...COMMON, 'NOT_FOUND', 'VM_NOT_RUNNING') },
+    },
+    handler: async (request) => {
+      const principal = principalOf(request);
+      const row = await findInstance(db, principal.org_id, instanceId(request.params));
+      if (!row) throw new AppError('NOT_FOUND');
+      const keys = await readKeySet(db, principal, row.id);
+      return connectionDetails(row, ssh.host, keys.data.length);
+    },
+  });
+  app.route({
+    method: 'GET',
+    url: '/v1/instances/:id/ssh-keys',
+    config: { access: 'ssh_keys:read' },
+    schema: {
+      operationId: 'getKeySet',
+      summary: 'The keys that the instance lets in',
+      tags: ['SSH'],
+      params: InstanceParams,
+      querystring: EmptyBody,
+      response: { 200: KeySetSchema, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => {
+      const { mode, data } = await readKeySet(db, principalOf(request), instanceId(request.params));
+      return { mode, data: [...data] };
+    },
+  });
+  app.route({
+    method: 'PUT',
+    url: '/v1/instances/:id/ssh-keys',
+    config: { access: 'ssh_keys:write' },
+    schema: {
+      operationId: 'replaceKeySet',
+      summary: 'Replace the keys that the instance lets in',
+      tags: ['SSH'],
+      params: InstanceParams,
+      body: ReplaceKeys,
+      response: { 200: KeySetSchema, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request) => {
+      const ids = 'ssh_key_ids' in request.body ? request.body.ssh_key_ids : null;
+      const { mode, data } = await replaceKeys(db, principalOf(request), instanceId(request.params), ids);
+      return { mode, data: [...data] };
+    },
+  });
+}

@@ -1,0 +1,171 @@
+import { Type } from 'typebox';
+import { changeInstance, deleteInstance } from '../../instances/change-instance.ts';
+import { createInstance } from '../../instances/create-instance.ts';
+import { findInstance, type InstanceChange, listInstances } from '../../instances/store.ts';
+import { instanceView } from '../../instances/view.ts';
+import { AppError } from '../../lib/errors.ts';
+import { type InstanceId, isId } from '../../lib/ids.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { readLimit } from '../query.ts';
+import {
+  COMMON,
+  closed,
+  EmptyBody,
+  errors,
+  Instance,
+  InstanceParams,
+  Labels,
+  nullable,
+  pageOf,
+  pageQuery,
+  VmStateSchema,
+} from '../schemas.ts';
+
+const DnsLabel = Type.String({ pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$', description: 'A DNS label' });
+const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, description: 'null turns it off' }));
+const Cpus = Type.Integer({ minimum: 1, maximum: 16 });
+const Memory = Type.Integer({ minimum: 128, maximum: 65_536 });
+
+const CreateInstanceRequest = closed({
+  name: DnsLabel,
+  image: Type.Optional(Type.String({ pattern: '^[a-z0-9][a-z0-9.-]{0,62}$', default: 'debian-12' })),
+  cpus: Type.Optional(Cpus),
+  memory_mib: Type.Optional(Memory),
+  disk_gib: Type.Optional(Type.Integer({ minimum: 1, maximum: 1024 })),
+  labels: Type.Optional(Labels),
+  auto_flush_seconds: Type.Optional(AutoFlush),
+});
+const ChangeInstanceRequest = closed({
+  name: Type.Optional(DnsLabel),
+  labels: Type.Optional(Labels),
+  auto_flush_seconds: Type.Optional(AutoFlush),
+  cpus: Type.Optional(Cpus),
+  memory_mib: Type.Optional(Memory),
+});
+
+/** The id of a path; one that cannot be ours is as unknown as any other. @throws AppError NOT_FOUND */
+export function instanceId(params: { id: string }): InstanceId {
+  if (!isId('inst', params.id)) throw new AppError('NOT_FOUND');
+  return params.id;
+}
+
+export function registerInstances(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerCollection(app, context, cursors);
+  registerOne(app, context);
+}
+
+function registerCollection(app: App, { db, ssh }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/instances',
+    config: { access: 'instances:write' },
+    schema: {
+      operationId: 'createInstance',
+      summary: 'Make an instance',
+      tags: ['Instances'],
+      body: CreateInstanceRequest,
+      response: { 201: Instance, ...errors(...COMMON, 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      const { body } = request;
+      const row = await createInstance(db, principalOf(request), ssh, {
+        name: body.name,
+        image: body.image ?? 'debian-12',
+        cpus: body.cpus ?? 1,
+        memory_mib: body.memory_mib ?? 512,
+        disk_gib: body.disk_gib ?? 8,
+        labels: body.labels ?? {},
+        auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
+      });
+      return reply.status(201).send(instanceView(row));
+    },
+  });
+  app.route({
+    method: 'GET',
+    url: '/v1/instances',
+    config: { access: 'instances:read' },
+    schema: {
+      operationId: 'listInstances',
+      summary: "The organisation's instances",
+      tags: ['Instances'],
+      querystring: pageQuery(200, {
+        name: Type.Optional(Type.String({ maxLength: 63 })),
+        label: Type.Optional(Type.String({ maxLength: 320, description: '`key` or `key=value`' })),
+        state: Type.Optional(VmStateSchema),
+      }),
+      response: { 200: pageOf(Instance), ...errors(...COMMON) },
+    },
+    handler: async (request) => {
+      const principal = principalOf(request);
+      const { limit: limitText, cursor, ...filter } = request.query;
+      const limit = readLimit(limitText, 200);
+      const scope = { route: 'instances', principal, filter };
+      const before = cursor === undefined ? null : cursors.open(scope, cursor);
+      const rows = await listInstances(db, principal.org_id, filter, before, limit + 1);
+      return page(cursors, scope, rows, limit, instanceView);
+    },
+  });
+}
+
+function registerOne(app: App, { db }: AppContext): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/instances/:id',
+    config: { access: 'instances:read' },
+    schema: {
+      operationId: 'getInstance',
+      summary: 'One instance',
+      tags: ['Instances'],
+      params: InstanceParams,
+      querystring: EmptyBody,
+      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => {
+      const row = await findInstance(db, principalOf(request).org_id, instanceId(request.params));
+      if (!row) throw new AppError('NOT_FOUND');
+      return instanceView(row);
+    },
+  });
+  app.route({
+    method: 'PATCH',
+    url: '/v1/instances/:id',
+    config: { access: 'instances:write' },
+    schema: {
+      operationId: 'changeInstance',
+      summary: 'Change an instance',
+      tags: ['Instances'],
+      params: InstanceParams,
+      body: ChangeInstanceRequest,
+      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request) => {
+      const row = await changeInstance(
+        db,
+        principalOf(request),
+        instanceId(request.params),
+        request.body as InstanceChange,
+      );
+      return instanceView(row);
+    },
+  });
+  app.route({
+    method: 'DELETE',
+    url: '/v1/instances/:id',
+    config: { access: 'instances:write' },
+    schema: {
+      operationId: 'deleteInstance',
+      summary: 'Delete an instance with its disk',
+      tags: ['Instances'],
+      params: InstanceParams,
+      body: EmptyBody,
+      response: { 202: Instance, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request, reply) => {
+      const row = await deleteInstance(db, principalOf(request), instanceId(request.params));
+      return reply.status(202).send(instanceView(row));
+    },
+  });
+}

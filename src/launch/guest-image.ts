@@ -1,0 +1,132 @@
+/**
+ * The guest image debian-12, built by `guest/build.sh` from Debian packages. Each version of the recipe has a folder
+ * of its own, `<images>/<first 12 digits of the version>`, which appears whole and never changes after that, because
+ * overlays and running VMs go on using the files of an older version. `<images>/current` is a link to the newest.
+ */
+import {
+  copyFile,
+  link,
+  mkdir,
+  open,
+  readdir,
+  readFile,
+  readlink,
+  rename,
+  rm,
+  symlink,
+} from 'node:fs/promises';
+import { join } from 'node:path';
+import { errnoOf } from '../lib/errors.ts';
+import { lastLines, runCommand } from './run-command.ts';
+import { type Say, StartError } from './start-error.ts';
+
+export interface GuestImageOptions {
+  /** The recipe: `guest/build.sh`. */
+  readonly build_script: string;
+  /** `<data>/images/debian-12`; made when missing. */
+  readonly images_dir: string;
+  /** A folder like `images_dir` whose finished images may be taken over instead of building: the tests' cache. */
+  readonly seed_dir?: string;
+  readonly say: Say;
+}
+
+export interface GuestImage {
+  readonly dir: string;
+  readonly version: string;
+}
+
+const CURRENT = 'current';
+
+/** Whatever is there and of the recipe's version is used; else it is built, which takes a minute. */
+export async function ensureGuestImage(options: GuestImageOptions): Promise<GuestImage> {
+  const { build_script, images_dir, seed_dir, say } = options;
+  const version = await recipeVersion(build_script);
+  const name = version.slice(0, 12);
+  const dir = join(images_dir, name);
+  await mkdir(images_dir, { recursive: true, mode: 0o755 });
+  if ((await versionIn(dir)) !== version) {
+    const seed = seed_dir === undefined ? undefined : join(seed_dir, name);
+    if (seed !== undefined && (await versionIn(seed)) === version) {
+      say(`guest image debian-12 (${name}): taking over ${seed}`);
+      await takeOver(seed, dir);
+    } else {
+      say(`guest image debian-12 (${name}): building, this takes a minute or two`);
+      await build(build_script, dir);
+    }
+  }
+  if ((await versionIn(dir)) !== version) {
+    throw new StartError(`the guest image in ${dir} is not of the version it should be`, 1);
+  }
+  await pointCurrentAt(images_dir, name);
+  return { dir, version };
+}
+
+/** The folder of the newest image below `images_dir`, as the last {@link ensureGuestImage} left it. */
+export async function currentGuestImage(images_dir: string): Promise<string> {
+  return join(images_dir, await readlink(join(images_dir, CURRENT)));
+}
+
+async function recipeVersion(build_script: string): Promise<string> {
+  const result = await runCommand('bash', [build_script, '--version']);
+  const version = result.stdout.trim();
+  if (result.code !== 0 || !/^[0-9a-f]{12,}$/.test(version)) {
+    throw new StartError(`${build_script} --version gave no version: ${lastLines(result.stderr)}`, 1);
+  }
+  return version;
+}
+
+async function versionIn(dir: string): Promise<string | undefined> {
+  try {
+    const manifest: unknown = JSON.parse(await readFile(join(dir, 'manifest.json'), 'utf8'));
+    const version =
+      typeof manifest === 'object' && manifest !== null && 'version' in manifest
+        ? manifest.version
+        : undefined;
+    return typeof version === 'string' ? version : undefined;
+  } catch (error) {
+    if (error instanceof SyntaxError || ['ENOENT', 'ENOTDIR'].includes(errnoOf(error) ?? ''))
+      return undefined;
+    throw error;
+  }
+}
+
+async function build(build_script: string, dir: string): Promise<void> {
+  if (process.getuid?.() !== 0) {
+    throw new StartError(`the guest image must be built by root once. Run: sudo ${build_script} ${dir}`);
+  }
+  const result = await runCommand('bash', [build_script, dir], { output: 'passed on' });
+  if (result.code !== 0) {
+    throw new StartError(
+      `the guest image could not be built (${result.signal ?? `exit code ${result.code}`}), see above`,
+      1,
+    );
+  }
+}
+
+/** Whole or not at all. The files are read-only and never change, so links do; copies across file systems. */
+async function takeOver(seed: string, dir: string): Promise<void> {
+  const temporary = `${dir}.taking-over`;
+  await rm(temporary, { recursive: true, force: true });
+  await mkdir(temporary, { mode: 0o755 });
+  for (const file of await readdir(seed)) {
+    try {
+      await link(join(seed, file), join(temporary, file));
+    } catch (error) {
+      if (!['EXDEV', 'EPERM', 'EMLINK'].includes(errnoOf(error) ?? '')) throw error;
+      await copyFile(join(seed, file), join(temporary, file));
+      await using copy = await open(join(temporary, file), 'r');
+      await copy.sync();
+    }
+  }
+  await rm(dir, { recursive: true, force: true });
+  await rename(temporary, dir);
+}
+
+async function pointCurrentAt(images_dir: string, name: string): Promise<void> {
+  const current = join(images_dir, CURRENT);
+  if ((await readlink(current).catch(() => undefined)) === name) return;
+  const temporary = `${current}.new`;
+  await rm(temporary, { force: true });
+  await symlink(name, temporary);
+  await rename(temporary, current);
+}

@@ -1,0 +1,148 @@
+/**
+ * The server process of one cluster: finding the one that runs, starting one that outlives us, stopping it, and its log.
+ * The log is one file the server appends to, cut at {@link LOG_MAX_BYTES} with one older part kept.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { copyFile, open, readFile, readlink, realpath, stat, truncate } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { errnoOf } from '../lib/errors.ts';
+import type { PostgresBinaries } from './postgres-binaries.ts';
+import { type ClusterOwner, POSTGRES_ENV } from './postgres-cluster.ts';
+import { isAlive } from './process-life.ts';
+import { lastLines } from './run-command.ts';
+
+export interface RunningServer {
+  readonly pid: number;
+  readonly socket_dir: string;
+  readonly executable: string;
+}
+
+const LOG_MAX_BYTES = 8 * 1024 * 1024;
+const FAST_STOP_MS = 20_000;
+const IMMEDIATE_STOP_MS = 10_000;
+const POLL_MS = 20;
+
+/**
+ * For a small machine. What a client did wrong is reported to the client, not logged: statements may hold secrets.
+ */
+const SERVER_SETTINGS: Readonly<Record<string, string>> = {
+  listen_addresses: '',
+  unix_socket_permissions: '0700',
+  shared_buffers: '64MB',
+  max_connections: '100',
+  synchronous_commit: 'on',
+  wal_compression: 'on',
+  max_wal_size: '512MB',
+  log_destination: 'stderr',
+  logging_collector: 'off',
+  log_min_messages: 'log',
+  log_min_error_statement: 'panic',
+  log_checkpoints: 'off',
+  log_line_prefix: '%m [%p] ',
+};
+
+export interface SpawnServerOptions {
+  readonly binaries: PostgresBinaries;
+  readonly owner: ClusterOwner;
+  readonly cluster_dir: string;
+  readonly socket_dir: string;
+  readonly log_path: string;
+}
+
+export interface SpawnedServer {
+  readonly child: ChildProcess;
+  readonly pid: number;
+  /** What the log says about why it ended; empty when nothing. */
+  failure(): Promise<string>;
+}
+
+/** In a session of its own, with nothing of ours but the log: neither our death nor a Ctrl-C reaches it. */
+export async function spawnServer(options: SpawnServerOptions): Promise<SpawnedServer> {
+  const { binaries, owner, cluster_dir, socket_dir, log_path } = options;
+  await using log = await open(log_path, 'a', 0o600);
+  const log_start = (await log.stat()).size;
+  const settings = { ...SERVER_SETTINGS, unix_socket_directories: quoted(socket_dir) };
+  const args = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
+  const child = spawn(binaries.postgres, ['-D', cluster_dir, ...args], {
+    ...owner,
+    cwd: '/',
+    env: POSTGRES_ENV,
+    detached: true,
+    stdio: ['ignore', log.fd, log.fd],
+  });
+  await new Promise<void>((resolve, reject) => {
+    child.once('spawn', resolve);
+    child.once('error', reject);
+  });
+  child.unref();
+  const failure = async () => explain((await readFile(log_path)).subarray(log_start).toString('utf8'));
+  return { child, pid: child.pid ?? 0, failure };
+}
+
+/** A folder in a list setting: in double quotes, so that commas and spaces are its own. */
+function quoted(folder: string): string {
+  return `"${folder.replaceAll('"', '""')}"`;
+}
+
+/** The lines of a log that say why, in one line, with what to do where that is known. */
+function explain(log: string): string {
+  const telling = log.split('\n').filter((line) => /\b(FATAL|PANIC|HINT|DETAIL):/.test(line));
+  const said = lastLines(
+    (telling.length > 0 ? telling.join('\n') : log).replace(/^\S+ \S+ \S+ \[\d+\] /gm, ''),
+    4,
+  );
+  if (/No space left on device|Disk quota exceeded/i.test(said)) return `the disk is full: ${said}`;
+  if (/Permission denied|has wrong ownership|has invalid permissions/i.test(said)) {
+    return `its user may not use its files: ${said}`;
+  }
+  if (/not compatible with this version|incompatible with server/i.test(said)) {
+    return `the data folder is of another PostgreSQL version: ${said}`;
+  }
+  return said;
+}
+
+/**
+ * The live server of this cluster. The pid in `postmaster.pid` alone proves nothing, for it may be another process's by
+ * now; a server's working directory is its cluster.
+ */
+export async function runningServer(cluster_dir: string): Promise<RunningServer | undefined> {
+  try {
+    // Lines: pid, data folder, start time, port, socket folder, …
+    const lines = (await readFile(join(cluster_dir, 'postmaster.pid'), 'utf8')).split('\n');
+    const pid = Number(lines[0]);
+    if (!Number.isSafeInteger(pid) || pid <= 1) return undefined;
+    if ((await readlink(`/proc/${pid}/cwd`)) !== (await realpath(cluster_dir))) return undefined;
+    const executable = await readlink(`/proc/${pid}/exe`);
+    return { pid, socket_dir: lines[4] ?? '', executable };
+  } catch (error) {
+    if (['ENOENT', 'ESRCH', 'EACCES'].includes(errnoOf(error) ?? '')) return undefined;
+    throw error;
+  }
+}
+
+/** SIGINT is PostgreSQL's fast shutdown: open transactions are rolled back, everything is written. SIGQUIT is immediate. */
+export async function stopServer(pid: number, child?: ChildProcess): Promise<void> {
+  const gone = () => (child ? child.exitCode !== null || child.signalCode !== null : !isAlive(pid));
+  for (const [signal, wait_ms] of [
+    ['SIGINT', FAST_STOP_MS],
+    ['SIGQUIT', IMMEDIATE_STOP_MS],
+  ] as const) {
+    try {
+      if (!gone()) process.kill(pid, signal);
+    } catch (error) {
+      if (errnoOf(error) !== 'ESRCH') throw error;
+    }
+    const deadline_ms = Date.now() + wait_ms;
+    while (!gone() && Date.now() < deadline_ms) await sleep(POLL_MS);
+    if (gone()) return;
+  }
+  throw new Error(`PostgreSQL (pid ${pid}) does not stop`);
+}
+
+/** Cuts the log when it is too long; its end moves to `<log>.1`. The server appends, so it goes on at the new end. */
+export async function boundLog(log_path: string, max_bytes = LOG_MAX_BYTES): Promise<void> {
+  if ((await stat(log_path)).size <= max_bytes) return;
+  await copyFile(log_path, `${log_path}.1`);
+  await truncate(log_path, 0);
+}

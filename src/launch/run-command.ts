@@ -1,0 +1,58 @@
+/** Running a program to its end. Its errors say which program it was and how it ended. */
+import { type SpawnOptions, spawn } from 'node:child_process';
+
+export interface CommandOptions {
+  readonly cwd?: string;
+  readonly env?: NodeJS.ProcessEnv;
+  /** With `gid`: the process has no supplementary groups (libuv empties them). */
+  readonly uid?: number | undefined;
+  readonly gid?: number | undefined;
+  /** `passed on`: its output appears in ours as it comes. */
+  readonly output?: 'collected' | 'passed on';
+}
+
+export interface CommandResult {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+const OUTPUT_MAX_CHARACTERS = 1_000_000;
+
+/** Resolves however the program ends; rejects only when it can't be run at all. */
+export function runCommand(
+  command: string,
+  args: readonly string[],
+  options: CommandOptions = {},
+): Promise<CommandResult> {
+  const passed_on = options.output === 'passed on';
+  const spawn_options: SpawnOptions = {
+    stdio: passed_on ? ['ignore', 'inherit', 'inherit'] : ['ignore', 'pipe', 'pipe'],
+    ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
+    ...(options.env === undefined ? {} : { env: options.env }),
+    ...(options.uid === undefined ? {} : { uid: options.uid }),
+    ...(options.gid === undefined ? {} : { gid: options.gid }),
+  };
+  return new Promise((resolve, reject) => {
+    const child = spawn(command, args, spawn_options);
+    const collected = { stdout: '', stderr: '' };
+    for (const name of ['stdout', 'stderr'] as const) {
+      child[name]?.setEncoding('utf8').on('data', (text: string) => {
+        if (collected[name].length < OUTPUT_MAX_CHARACTERS) collected[name] += text;
+      });
+    }
+    child.once('error', reject);
+    child.once('close', (code, signal) => resolve({ code, signal, ...collected }));
+  });
+}
+
+/** The last non-empty lines of a text, joined into one. */
+export function lastLines(text: string, count = 3): string {
+  return text
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '')
+    .slice(-count)
+    .join(' | ');
+}

@@ -1,0 +1,145 @@
+/**
+ * `npm start` on one machine, from a validated configuration to the end: everything the roles need is made or found,
+ * in an order in which the cheap refusals come first; then the roles run until a signal.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { createSecureContext } from 'node:tls';
+import { type Config, parseConfig } from '../config/config.ts';
+import type { Env } from '../config/env.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
+import { messageOf } from '../lib/errors.ts';
+import type { Log } from '../lib/log.ts';
+import { ensureSecrets, makeDataFolder } from './data-folder.ts';
+import { ensureDebianPackages } from './debian-packages.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded-postgres.ts';
+import { ensureGuestImage } from './guest-image.ts';
+import { clusterExists } from './postgres-cluster.ts';
+import { makeReachable, VM_PASSENGER } from './reachable.ts';
+import { checkListenAddress, type DataFolderLock, lockDataFolder } from './single.ts';
+import { type Say, StartError } from './start-error.ts';
+import { type RoleSpec, supervise, superviseUntilSignal } from './supervise.ts';
+
+/** The configuration, or a {@link StartError} with one line per problem. */
+export function configOrRefuse(env: Env, cwd: string): Config {
+  const result = parseConfig(env, cwd);
+  if (!result.ok) throw new StartError(result.problems.join('\n'));
+  return result.config;
+}
+
+/** What {@link prepare} holds for the roles; `close` gives it back. */
+export interface Prepared {
+  readonly paths: Paths;
+  readonly database_url: string;
+  /** For the roles: the launcher's, with DATABASE_URL and BERTH_DATA_DIR as they are now. */
+  readonly env: Env;
+  readonly lock: DataFolderLock;
+  close(): Promise<void>;
+}
+
+export interface PrepareOptions {
+  readonly config: Config;
+  readonly env: Env;
+  /** The folder of package.json. */
+  readonly project_dir: string;
+  readonly say: Say;
+}
+
+/** Throws {@link StartError}; then nothing of ours is left running. */
+export async function prepare(options: PrepareOptions): Promise<Prepared> {
+  const { config, env, project_dir, say } = options;
+  const paths = pathsIn(config.data_dir);
+  const is_root = process.getuid?.() === 0;
+  checkTls(config);
+  await makeDataFolder(paths);
+  const lock = await lockDataFolder(paths.launcher_lock, say);
+  let postgres: EmbeddedPostgres | undefined;
+  try {
+    await checkListenAddress(config.listen);
+    const list_paths = [join(project_dir, 'bin', 'debian-packages.txt')];
+    await ensureDebianPackages({ list_paths, env, is_root, say });
+    if (is_root) {
+      for (const folder of [paths.debian_12, paths.overlays, paths.vms]) {
+        await makeReachable(folder, VM_PASSENGER, say);
+      }
+    }
+    const has_database = config.database_url === null && (await clusterExists(paths.postgres));
+    await ensureSecrets(paths, config.secret_key, has_database);
+    await ensureGuestImage({
+      build_script: join(project_dir, 'guest', 'build.sh'),
+      images_dir: paths.debian_12,
+      seed_dir: join(project_dir, '.cache', 'images', 'debian-12'),
+      say,
+    });
+    if (config.database_url === null) postgres = await startEmbeddedPostgres(paths, { say });
+  } catch (error) {
+    lock.release();
+    throw error;
+  }
+  const database_url = config.database_url ?? postgres?.database_url ?? '';
+  return {
+    paths,
+    database_url,
+    env: { ...env, DATABASE_URL: database_url, BERTH_DATA_DIR: config.data_dir },
+    lock,
+    close: () => close(postgres, lock),
+  };
+}
+
+async function close(postgres: EmbeddedPostgres | undefined, lock: DataFolderLock): Promise<void> {
+  try {
+    await postgres?.stop();
+  } finally {
+    lock.release();
+  }
+}
+
+function checkTls({ tls }: Config): void {
+  if (tls === null) return;
+  const read = (name: string, path: string) => {
+    try {
+      return readFileSync(path);
+    } catch (error) {
+      throw new StartError(`${name}: ${path} can't be read: ${messageOf(error)}`);
+    }
+  };
+  const cert = read('BERTH_TLS_CERT', tls.cert_path);
+  const key = read('BERTH_TLS_KEY', tls.key_path);
+  try {
+    createSecureContext({ cert, key });
+  } catch (error) {
+    throw new StartError(
+      `BERTH_TLS_CERT and BERTH_TLS_KEY are not a certificate and its key: ${messageOf(error)}`,
+    );
+  }
+}
+
+export interface StartOptions extends PrepareOptions {
+  readonly roles: readonly RoleSpec[];
+  readonly log: Log;
+  /** Called when the roles are being started; `ended` aborts when they are being stopped. */
+  readonly started?: (prepared: Prepared, ended: AbortSignal) => void;
+}
+
+/** All of it. Resolves with the exit code; throws {@link StartError} when it can't begin. */
+export async function start(options: StartOptions): Promise<number> {
+  const { roles, log, say } = options;
+  const prepared = await prepare(options);
+  const ended = new AbortController();
+  try {
+    const supervisor = supervise({
+      roles,
+      env: prepared.env,
+      log,
+      cwd: options.project_dir,
+      inherited_fd: prepared.lock.fd,
+    });
+    options.started?.(prepared, ended.signal);
+    return await superviseUntilSignal(supervisor, () => {
+      say('stopping; VMs go on running');
+      ended.abort();
+    });
+  } finally {
+    await prepared.close();
+  }
+}

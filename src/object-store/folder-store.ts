@@ -1,0 +1,294 @@
+/**
+ * An object store in a local folder: one file an object, the key its path below the root.
+ *
+ * Invariants:
+ * - An object appears whole or not at all: it is written and fsynced as a temporary file under `.tmp` (a name no
+ *   key can have) and then link(2)ed to its name, which fails if the name is taken.
+ * - When `put` resolves, the file, its name and every folder on the way to it are durable.
+ * - Temporary files are removed in every case; what a crash left behind is swept at `open` after an hour.
+ */
+import { randomBytes } from 'node:crypto';
+import { type FileHandle, link, mkdir, open, readdir, stat, unlink } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { assert } from '../lib/assert.ts';
+import { errnoOf } from '../lib/errors.ts';
+import {
+  type ByteRange,
+  isObjectKey,
+  type ObjectEntry,
+  ObjectExistsError,
+  ObjectNotFoundError,
+  ObjectRangeError,
+  type ObjectStore,
+  ObjectStoreUnavailableError,
+} from './object-store.ts';
+
+const TEMP_FOLDER = '.tmp';
+const TEMP_MAX_AGE_MS = 3_600_000;
+/** Folders remembered as durable, so that a put need not fsync each of its parents again. */
+const KNOWN_FOLDERS_MAX = 4_096;
+
+/** System errors that say the folder cannot be used now, in words for the operator. */
+const UNAVAILABLE: Readonly<Record<string, string>> = {
+  ENOSPC: 'the disk is full',
+  EDQUOT: 'the disk quota is used up',
+  EACCES: 'permission denied',
+  EPERM: 'operation not permitted',
+  EROFS: 'the file system is read-only',
+  EIO: 'the disk reports an I/O error',
+  ESTALE: 'the file system went away',
+  EMFILE: 'too many open files',
+  ENFILE: 'too many open files',
+};
+
+export class FolderStore implements ObjectStore {
+  readonly description: string;
+  readonly #root: string;
+  readonly #durableFolders = new Map<string, Promise<void>>();
+
+  private constructor(root: string) {
+    this.#root = root;
+    this.description = `folder ${root}`;
+  }
+
+  /**
+   * Opens the store, making the folder (mode 0700) if need be, and sweeps temporary files older than an hour.
+   * @throws ObjectStoreUnavailableError
+   */
+  static async open(root: string): Promise<FolderStore> {
+    const store = new FolderStore(root);
+    await store.#guard(async () => {
+      await mkdir(join(root, TEMP_FOLDER), { recursive: true, mode: 0o700 });
+      await syncFolder(root);
+      await store.#sweepTemporaryFiles(Date.now() - TEMP_MAX_AGE_MS);
+    });
+    return store;
+  }
+
+  async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
+    const path = this.#path(key);
+    await this.#guard(async () => {
+      const temp = join(this.#root, TEMP_FOLDER, `${process.pid}-${randomBytes(12).toString('hex')}`);
+      try {
+        await writeDurably(temp, body, signal);
+        await this.#link(temp, path, key);
+        await syncFolder(dirname(path));
+      } finally {
+        await unlinkIfThere(temp);
+      }
+    });
+  }
+
+  async get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer> {
+    const path = this.#path(key);
+    signal?.throwIfAborted();
+    return this.#guard(async () => {
+      const file = await this.#openObject(path, key);
+      try {
+        const size_bytes = (await file.stat()).size;
+        const { offset, length } = range ?? { offset: 0, length: size_bytes };
+        assert(offset >= 0 && length >= 0, 'a byte range is not negative');
+        if (offset + length > size_bytes) {
+          throw new ObjectRangeError(
+            `${key}: ${length} bytes at ${offset} reach past its ${size_bytes} bytes`,
+          );
+        }
+        return await readFully(file, offset, length, key);
+      } finally {
+        await file.close();
+      }
+    });
+  }
+
+  async size(key: string): Promise<number> {
+    const path = this.#path(key);
+    return this.#guard(async () => {
+      const found = await stat(path).catch((error: unknown) => {
+        throw isMissing(error) ? notFound(key) : error;
+      });
+      if (!found.isFile()) throw notFound(key);
+      return found.size;
+    });
+  }
+
+  async *list(prefix: string): AsyncIterable<ObjectEntry> {
+    assert(
+      prefix === '' || (prefix.endsWith('/') && isObjectKey(prefix.slice(0, -1))),
+      'a prefix is a whole path',
+    );
+    const names = await this.#guard(() =>
+      readdir(join(this.#root, prefix), { withFileTypes: true }).catch((error: unknown) => {
+        if (isMissing(error)) return [];
+        throw error;
+      }),
+    );
+    for (const entry of names.sort((a, b) => (a.name < b.name ? -1 : 1))) {
+      const key = `${prefix}${entry.name}`;
+      if (!isObjectKey(key)) continue;
+      if (entry.isDirectory()) yield* this.list(`${key}/`);
+      if (entry.isFile()) {
+        const size_bytes = await this.size(key).catch((error: unknown) => {
+          if (error instanceof ObjectNotFoundError) return undefined; // deleted since the folder was read
+          throw error;
+        });
+        if (size_bytes !== undefined) yield { key, size_bytes };
+      }
+    }
+  }
+
+  async delete(key: string): Promise<void> {
+    const path = this.#path(key);
+    await this.#guard(() => unlinkIfThere(path));
+  }
+
+  async check(): Promise<void> {
+    const key = `probe/${randomBytes(12).toString('hex')}`;
+    const body = randomBytes(64);
+    try {
+      await this.put(key, [body]);
+      const read = await this.get(key);
+      if (!read.equals(body)) {
+        throw new ObjectStoreUnavailableError(`${this.description}: a probe object was read back changed`);
+      }
+    } finally {
+      await this.delete(key);
+    }
+  }
+
+  #path(key: string): string {
+    assert(isObjectKey(key), `not an object key: ${JSON.stringify(key)}`);
+    return join(this.#root, key);
+  }
+
+  async #link(temp: string, path: string, key: string): Promise<void> {
+    await this.#ensureFolder(dirname(path), key);
+    try {
+      await link(temp, path).catch(async (error: unknown) => {
+        if (errnoOf(error) !== 'ENOENT') throw error;
+        this.#durableFolders.clear(); // somebody removed a folder we had made
+        await this.#ensureFolder(dirname(path), key);
+        await link(temp, path);
+      });
+    } catch (error) {
+      if (errnoOf(error) !== 'EEXIST') throw error;
+      // The caller may find its own bytes there after an ambiguous retry, and then counts on them: make the name durable.
+      await syncFolder(dirname(path));
+      throw new ObjectExistsError(`${key} is already there`, { cause: error });
+    }
+  }
+
+  /** Makes `folder` below the root and every folder on the way, each durable in its parent. */
+  #ensureFolder(folder: string, key: string): Promise<void> {
+    if (folder.length <= this.#root.length) return Promise.resolve();
+    const known = this.#durableFolders.get(folder);
+    if (known) return known;
+    if (this.#durableFolders.size >= KNOWN_FOLDERS_MAX) this.#durableFolders.clear();
+    const made = this.#makeFolder(folder, key);
+    this.#durableFolders.set(folder, made);
+    made.catch(() => this.#durableFolders.delete(folder));
+    return made;
+  }
+
+  async #makeFolder(folder: string, key: string): Promise<void> {
+    const parent = dirname(folder);
+    await this.#ensureFolder(parent, key);
+    try {
+      await mkdir(folder, { mode: 0o700 });
+    } catch (error) {
+      const code = errnoOf(error);
+      if (code === 'ENOTDIR') throw new ObjectExistsError(`${key}: a part of its path is an object`);
+      if (code !== 'EEXIST') throw error;
+      if (!(await stat(folder)).isDirectory()) {
+        throw new ObjectExistsError(`${key}: a part of its path is an object`);
+      }
+    }
+    await syncFolder(parent);
+  }
+
+  async #openObject(path: string, key: string): Promise<FileHandle> {
+    const file = await open(path, 'r').catch((error: unknown) => {
+      throw isMissing(error) ? notFound(key) : error;
+    });
+    if ((await file.stat()).isFile()) return file;
+    await file.close();
+    throw notFound(key);
+  }
+
+  async #sweepTemporaryFiles(older_than_ms: number): Promise<void> {
+    const folder = join(this.#root, TEMP_FOLDER);
+    for (const name of await readdir(folder)) {
+      const path = join(folder, name);
+      const found = await stat(path).catch(() => undefined);
+      if (found?.isFile() && found.mtimeMs < older_than_ms) await unlinkIfThere(path);
+    }
+  }
+
+  /** Turns the system errors that mean "not now" into {@link ObjectStoreUnavailableError}. */
+  async #guard<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      const code = errnoOf(error);
+      const reason = code === undefined ? undefined : UNAVAILABLE[code];
+      if (reason === undefined) throw error;
+      throw new ObjectStoreUnavailableError(`${this.description}: ${reason} (${code})`, { cause: error });
+    }
+  }
+}
+
+async function writeDurably(path: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
+  signal?.throwIfAborted();
+  const file = await open(path, 'wx', 0o600);
+  try {
+    for (const part of body) {
+      signal?.throwIfAborted();
+      await writeFully(file, part);
+    }
+    await file.sync();
+    signal?.throwIfAborted();
+  } finally {
+    await file.close();
+  }
+}
+
+async function writeFully(file: FileHandle, part: Uint8Array): Promise<void> {
+  for (let done = 0; done < part.length; ) {
+    const { bytesWritten } = await file.write(part, done, part.length - done);
+    done += bytesWritten;
+  }
+}
+
+async function readFully(file: FileHandle, offset: number, length: number, key: string): Promise<Buffer> {
+  const out = Buffer.allocUnsafeSlow(length);
+  for (let done = 0; done < length; ) {
+    const { bytesRead } = await file.read(out, done, length - done, offset + done);
+    if (bytesRead === 0)
+      throw new ObjectRangeError(`${key}: ends at ${offset + done}, before the range does`);
+    done += bytesRead;
+  }
+  return out;
+}
+
+async function syncFolder(folder: string): Promise<void> {
+  const handle = await open(folder, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+async function unlinkIfThere(path: string): Promise<void> {
+  await unlink(path).catch((error: unknown) => {
+    if (!isMissing(error)) throw error;
+  });
+}
+
+function isMissing(error: unknown): boolean {
+  const code = errnoOf(error);
+  return code === 'ENOENT' || code === 'ENOTDIR';
+}
+
+function notFound(key: string): ObjectNotFoundError {
+  return new ObjectNotFoundError(`${key} is not there`);
+}

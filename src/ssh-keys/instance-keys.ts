@@ -1,0 +1,71 @@
+import { actorOf, type Principal } from '../auth/principal.ts';
+import { notify } from '../db/notify.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { append } from '../events/append.ts';
+import { findInstance, lockInstance } from '../instances/store.ts';
+import { AppError, invalid } from '../lib/errors.ts';
+import { type InstanceId, isId, type SshKeyId } from '../lib/ids.ts';
+import { allowedKeys, memberKeyIds, replaceKeySet } from './store.ts';
+
+export const MAX_KEYS_PER_INSTANCE = 200;
+
+export interface KeySet {
+  readonly mode: 'account' | 'explicit';
+  readonly data: readonly {
+    id: SshKeyId;
+    name: string;
+    type: string;
+    fingerprint: string;
+    owner_id: string;
+  }[];
+  readonly version: number;
+}
+
+/** The keys that an instance lets in. @throws AppError NOT_FOUND */
+export async function readKeySet(tx: Tx, principal: Principal, id: InstanceId): Promise<KeySet> {
+  const row = await findInstance(tx, principal.org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  const keys = await allowedKeys(tx, [id]).execute();
+  const data = keys.map(({ id, name, type, fingerprint, owner_id }) => ({
+    id,
+    name,
+    type,
+    fingerprint,
+    owner_id,
+  }));
+  return { mode: row.ssh_key_mode, data, version: row.version };
+}
+
+/** Replaces the set as a whole, or goes back to mode `account` (ids null). It holds at once. */
+export async function replaceKeys(
+  db: Db,
+  principal: Principal,
+  id: InstanceId,
+  ids: readonly string[] | null,
+): Promise<KeySet> {
+  const wanted = [...new Set(ids ?? [])];
+  const bad = wanted.find((each) => !isId('key', each));
+  if (bad !== undefined)
+    throw invalid('ssh_key_ids', `"${bad.slice(0, 60)}" is no SSH key of the organisation's members`);
+  return transaction(db, async (tx) => {
+    await lockInstance(tx, id);
+    const row = await findInstance(tx, principal.org_id, id);
+    if (!row) throw new AppError('NOT_FOUND');
+    if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+    const known = await memberKeyIds(tx, principal.org_id, wanted as SshKeyId[]);
+    const foreign = wanted.find((each) => !known.has(each));
+    if (foreign !== undefined)
+      throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of the organisation's members`);
+    await replaceKeySet(tx, id, ids === null ? 'account' : 'explicit', wanted as SshKeyId[]);
+    const set = await readKeySet(tx, principal, id);
+    await append(tx, {
+      org_id: principal.org_id,
+      instance_id: id,
+      type: 'instance.ssh_keys_replaced',
+      data: { instance: { id, name: row.name }, ssh_keys: { mode: set.mode, data: set.data } },
+      actor: actorOf(principal),
+    });
+    if (row.host_id) await notify(tx, 'host', row.host_id);
+    return set;
+  });
+}

@@ -1,0 +1,165 @@
+import type { Observation, Report } from '../agent-api/types.ts';
+import { notify } from '../db/notify.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { append, type EventType } from '../events/append.ts';
+import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
+import { instanceView } from '../instances/view.ts';
+import { present } from '../lib/assert.ts';
+import type { HostId } from '../lib/ids.ts';
+import { failFlushes } from './flushes.ts';
+import { observe, type VmState } from './model.ts';
+import {
+  findVm,
+  listOverdue,
+  markReleased,
+  updateVm,
+  type VmChange,
+  type VmReason,
+  type VmRow,
+} from './store.ts';
+
+/** Applies what a host observed of a VM; `fenced` when the VM is not (or no longer) that host's. */
+export async function applyReport(db: Db, host_id: HostId, report: Report): Promise<'accepted' | 'fenced'> {
+  return transaction(db, async (tx) => {
+    const found = await findVm(tx, report.vm_id);
+    if (!found || found.host_id !== host_id || found.epoch !== report.epoch) return 'fenced';
+    await lockInstance(tx, found.instance_id);
+    if (report.observed.kind === 'deleted') return release(tx, found, host_id);
+    const vm = present(await findVm(tx, report.vm_id), 'vm under lock');
+    const instance = present(await getInstance(tx, vm.instance_id), 'instance under lock');
+    if (instance.vm_id !== vm.id) return 'fenced';
+    await move(tx, vm, instance, report.observed, host_id);
+    return 'accepted';
+  });
+}
+
+async function release(tx: Tx, vm: VmRow, host_id: HostId): Promise<'accepted'> {
+  await markReleased(tx, vm.instance_id, host_id);
+  await failFlushes(tx, vm.id, 'The instance was deleted.');
+  await notify(tx, 'deleting');
+  return 'accepted';
+}
+
+async function move(
+  tx: Tx,
+  vm: VmRow,
+  instance: InstanceRow,
+  seen: Observation,
+  host_id: HostId,
+): Promise<void> {
+  const next = observe(vm.state, seen.kind);
+  if (next === null) return;
+  // An answer to an older restart: another one was asked for meanwhile.
+  if (seen.kind === 'running' && seen.reboots < vm.reboots) return;
+  if (next === vm.state && (next === 'restarting' || (next === 'stopping' && seen.kind === 'powered_off')))
+    return;
+  const adopted = seen.kind === 'running' && vm.state === 'running';
+  const change = changeFor(vm, next, seen, host_id);
+  if (adopted) change.reason = reasonOf(vm);
+  await updateVm(tx, vm, change);
+  if (seen.kind === 'running' && instance.host_keys === null)
+    await setHostKeys(tx, instance.id, [...seen.host_keys]);
+  if (next === 'stopped' || next === 'failed') await failFlushes(tx, vm.id, `The VM is ${next}.`);
+  await announce(tx, vm, next, seen, host_id);
+  await notify(tx, 'instance', instance.id);
+  await notify(tx, 'routes');
+  if (change.desired !== undefined) await notify(tx, 'host', host_id);
+}
+
+type MutableChange = { -readonly [K in keyof VmChange]: VmChange[K] };
+
+function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId): MutableChange {
+  const say = (code: string, message: string): VmReason => ({ code, message, actor: host_id });
+  switch (seen.kind) {
+    case 'running':
+      return {
+        state: next,
+        reason: seen.recovered
+          ? say(seen.recovered.code, seen.recovered.message)
+          : say('ready', 'The guest answers and accepts SSH.'),
+        ssh_address: seen.ssh_address,
+        ...(vm.started_at === null ? { started_at: new Date() } : {}),
+      };
+    case 'rebooting':
+      return { state: next, reason: say('guest_reboot', 'The guest rebooted by itself.') };
+    case 'powered_off':
+      return {
+        state: next,
+        reason: say('guest_poweroff', 'The guest powered off by itself.'),
+        desired: 'stopped',
+      };
+    case 'flush_pending':
+      return { state: next, reason: say('flush_pending', seen.reason.message), ssh_address: null };
+    case 'stopped':
+    case 'deleted':
+      return {
+        state: next,
+        // Who asked for the stop stays known.
+        reason: {
+          ...reasonOf(vm),
+          ...(vm.reason_code === 'flush_pending' ? say('stopped', 'Stopped; all is durable.') : {}),
+        },
+        ssh_address: null,
+        stopped_at: new Date(),
+      };
+    case 'failed':
+      return {
+        state: next,
+        reason: say(seen.reason.code, seen.reason.message),
+        ssh_address: null,
+        stopped_at: new Date(),
+      };
+  }
+}
+
+function reasonOf(vm: VmRow): VmReason {
+  return {
+    code: vm.reason_code ?? 'unknown',
+    message: vm.reason_message ?? '',
+    actor: vm.reason_actor ?? 'system',
+  };
+}
+
+async function announce(tx: Tx, vm: VmRow, next: VmState, seen: Observation, actor: string): Promise<void> {
+  const types: EventType[] = [];
+  if (next === vm.state) return;
+  if (next === 'running') types.push(vm.state === 'restarting' ? 'vm.restarted' : 'vm.started');
+  if (seen.kind === 'running' && seen.recovered) types.push('vm.recovered');
+  if (next === 'stopped') types.push('vm.stopped');
+  if (next === 'failed') types.push('vm.failed');
+  const row = present(await getInstance(tx, vm.instance_id), 'instance of a VM');
+  for (const type of types) {
+    await append(tx, {
+      org_id: row.org_id,
+      instance_id: row.id,
+      type,
+      data: { instance: instanceView(row) },
+      actor,
+    });
+  }
+}
+
+/** Moves every VM on whose transient state has outlasted its deadline. Returns how many. */
+export async function applyDeadlines(db: Db): Promise<number> {
+  const overdue = await listOverdue(db);
+  for (const { id, instance_id } of overdue) {
+    await transaction(db, async (tx) => {
+      await lockInstance(tx, instance_id);
+      const vm = await findVm(tx, id);
+      if (!vm || vm.deadline_at === null || vm.deadline_at.getTime() > Date.now()) return;
+      const next = observe(vm.state, 'deadline');
+      if (next === null) return;
+      const reason = {
+        code: `${vm.state}_timeout`,
+        message: `The VM was ${vm.state} for too long.`,
+        actor: 'system',
+      };
+      await updateVm(tx, vm, { state: next, reason, ssh_address: null, stopped_at: new Date() });
+      await failFlushes(tx, vm.id, reason.message);
+      await announce(tx, vm, next, { kind: 'failed', reason }, 'system');
+      await notify(tx, 'instance', instance_id);
+      await notify(tx, 'host', vm.host_id);
+    });
+  }
+  return overdue.length;
+}

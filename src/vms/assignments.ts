@@ -1,0 +1,112 @@
+import { createHash } from 'node:crypto';
+import type { Assignment, IngressRoute } from '../agent-api/types.ts';
+import type { Tx } from '../db/pool.ts';
+import type { HostId } from '../lib/ids.ts';
+import { allowedKeys } from '../ssh-keys/store.ts';
+
+/** Everything that a host is to look after, in the order of instances. */
+export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignment[]> {
+  const rows = await tx
+    .selectFrom('vms as v')
+    .innerJoin('instances as i', 'i.id', 'v.instance_id')
+    .leftJoin('flushes as f', (join) => join.onRef('f.vm_id', '=', 'v.id').on('f.state', '=', 'queued'))
+    .select([
+      'v.id as vm_id',
+      'v.instance_id',
+      'v.boot',
+      'v.epoch',
+      'v.desired',
+      'v.state',
+      'v.force',
+      'v.reboots',
+      'f.id as flush_id',
+      'i.image',
+      'i.name',
+      'i.cpus',
+      'i.memory_mib',
+      'i.disk_gib',
+      'i.ssh_port',
+      'i.auto_flush_seconds',
+      'i.deleting',
+    ])
+    .distinctOn('v.instance_id')
+    .where('v.host_id', '=', host_id)
+    .where('v.released', '=', false)
+    .where((eb) =>
+      eb.or([
+        eb('i.deleting', '=', true),
+        eb.and([
+          eb('v.state', '!=', 'stopped'),
+          // Only the newest boot: an older one is over, wherever it was.
+          eb.not(
+            eb.exists(
+              eb
+                .selectFrom('vms as newer')
+                .select('newer.id')
+                .whereRef('newer.instance_id', '=', 'v.instance_id')
+                .whereRef('newer.boot', '>', 'v.boot'),
+            ),
+          ),
+        ]),
+      ]),
+    )
+    .orderBy('v.instance_id')
+    .orderBy('v.boot', 'desc')
+    .execute();
+  const keys = await keyLines(
+    tx,
+    rows.map((row) => row.instance_id),
+  );
+  return rows.map((row) => ({
+    instance_id: row.instance_id,
+    vm_id: row.vm_id,
+    boot: row.boot,
+    epoch: row.epoch,
+    desired: row.deleting ? 'deleted' : row.state === 'failed' ? 'failed' : row.desired,
+    force: row.force,
+    reboots: row.reboots,
+    flush_id: row.flush_id,
+    spec: {
+      image: row.image,
+      hostname: row.name,
+      cpus: row.cpus,
+      memory_mib: row.memory_mib,
+      disk_bytes: row.disk_gib * 2 ** 30,
+      ssh_port: row.ssh_port,
+      auto_flush_seconds: row.auto_flush_seconds,
+    },
+    authorized_keys: keys.get(row.instance_id) ?? [],
+  }));
+}
+
+async function keyLines(tx: Tx, ids: readonly Assignment['instance_id'][]): Promise<Map<string, string[]>> {
+  const lines = new Map<string, string[]>();
+  if (ids.length === 0) return lines;
+  for (const key of await allowedKeys(tx, ids).execute()) {
+    lines.set(key.instance_id, [...(lines.get(key.instance_id) ?? []), key.public_key]);
+  }
+  for (const each of lines.values()) each.sort();
+  return lines;
+}
+
+/** Every instance's port and where its connections go now. */
+export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
+  const rows = await tx
+    .selectFrom('instances as i')
+    .leftJoin('vms as v', (join) =>
+      join
+        .onRef('v.instance_id', '=', 'i.id')
+        .on('v.state', 'in', ['running', 'restarting'])
+        .on('v.ssh_address', 'is not', null),
+    )
+    .select(['i.id', 'i.ssh_port', 'v.ssh_address'])
+    .where('i.deleting', '=', false)
+    .orderBy('i.id')
+    .execute();
+  return rows.map((row) => ({ instance_id: row.id, port: row.ssh_port, target: row.ssh_address }));
+}
+
+/** Tells one answer of a poll from another. */
+export function etagOf(value: unknown): string {
+  return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22);
+}

@@ -1,0 +1,144 @@
+/**
+ * A flush that a caller waits for. At most one is queued and one runs an instance; a caller joins the queued
+ * one, never the running one, so its receipt covers everything written before the call.
+ */
+import type { FlushReceipt, Reason } from '../agent-api/types.ts';
+import type { Principal } from '../auth/principal.ts';
+import { type NotifyHub, notify } from '../db/notify.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import type { InstanceRow } from '../instances/store.ts';
+import { present } from '../lib/assert.ts';
+import { rfc3339 } from '../lib/clock.ts';
+import { AppError } from '../lib/errors.ts';
+import { type FlushId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
+import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
+
+/** How long a caller is kept waiting; the flush itself goes on after that. */
+export const FLUSH_WAIT_MS = 300_000;
+
+/** Flushes the VM's disk and waits for the receipt. @throws AppError CONFLICT, UNAVAILABLE */
+export async function flushVm(
+  db: Db,
+  hub: NotifyHub,
+  principal: Principal,
+  id: InstanceId,
+  signal: AbortSignal,
+): Promise<FlushReceipt> {
+  const begun = await transaction(db, async (tx) => {
+    const row = await lockedInstance(tx, principal, id);
+    const rule = ruleOrRefuse(row, 'flush');
+    const state = row.state ?? 'stopped';
+    if (state === 'stopped' || state === 'suspended') {
+      return { kind: 'nothing_to_do' as const, receipt: unchanged(row) };
+    }
+    if (rule === 'join')
+      return { kind: 'join_final' as const, vm_id: present(row.vm_id as VmId | null, 'vm id') };
+    return { kind: 'queued' as const, flush_id: await queueFlush(tx, row) };
+  });
+  switch (begun.kind) {
+    case 'nothing_to_do':
+      return begun.receipt;
+    case 'join_final':
+      return joinFinalFlush(db, hub, id, begun.vm_id, signal);
+    case 'queued':
+      return awaitFlush(db, hub, begun.flush_id, signal);
+  }
+}
+
+/** The present generation, nothing uploaded. */
+function unchanged(row: Pick<InstanceRow, 'generation' | 'durable_at'>): FlushReceipt {
+  return {
+    generation: row.generation,
+    durable_at: row.durable_at === null ? null : rfc3339(row.durable_at),
+    dirty_bytes: 0,
+    uploaded_bytes: 0,
+    segments: 0,
+    duration_ms: 0,
+    consistency: 'offline',
+  };
+}
+
+async function queueFlush(tx: Tx, row: InstanceRow): Promise<FlushId> {
+  const queued = await tx
+    .selectFrom('flushes')
+    .select('id')
+    .where('instance_id', '=', row.id)
+    .where('state', '=', 'queued')
+    .executeTakeFirst();
+  if (queued) return queued.id;
+  const id = newId('flush');
+  await tx
+    .insertInto('flushes')
+    .values({
+      id,
+      instance_id: row.id,
+      vm_id: present(row.vm_id as VmId | null, 'vm id'),
+      state: 'queued',
+      finished_at: null,
+      receipt: null,
+      error: null,
+    })
+    .execute();
+  await notify(tx, 'host', present(row.host_id, 'host of a VM'));
+  return id;
+}
+
+async function awaitFlush(db: Db, hub: NotifyHub, id: FlushId, signal: AbortSignal): Promise<FlushReceipt> {
+  const done = await hub.waitFor(
+    'flush',
+    id,
+    FLUSH_WAIT_MS,
+    async () => {
+      const row = await db.selectFrom('flushes').selectAll().where('id', '=', id).executeTakeFirst();
+      if (!row) throw new AppError('NOT_FOUND');
+      return row.state === 'done' || row.state === 'failed' ? row : undefined;
+    },
+    signal,
+  );
+  if (!done) throw notYet();
+  if (done.state === 'done') return done.receipt as FlushReceipt;
+  const error = done.error as Reason;
+  throw new AppError(error.code === 'vm_gone' ? 'CONFLICT' : 'UNAVAILABLE', {
+    message: `The flush failed: ${error.message} Nothing is lost: what is dirty stays marked and goes with the next flush.`,
+    retry_after_seconds: 5,
+  });
+}
+
+async function joinFinalFlush(
+  db: Db,
+  hub: NotifyHub,
+  id: InstanceId,
+  vm_id: VmId,
+  signal: AbortSignal,
+): Promise<FlushReceipt> {
+  const started = Date.now();
+  const done = await hub.waitFor(
+    'instance',
+    id,
+    FLUSH_WAIT_MS,
+    async () => {
+      const row = await db
+        .selectFrom('vms as v')
+        .innerJoin('disks as d', 'd.instance_id', 'v.instance_id')
+        .select(['v.state', 'd.generation', 'd.durable_at'])
+        .where('v.id', '=', vm_id)
+        .executeTakeFirst();
+      return row === undefined || row.state === 'stopped' || row.state === 'failed'
+        ? (row ?? null)
+        : undefined;
+    },
+    signal,
+  );
+  if (done === undefined) throw notYet();
+  if (done === null) throw new AppError('NOT_FOUND');
+  if (done.state === 'failed')
+    throw new AppError('CONFLICT', { message: 'The VM failed while it was stopping.' });
+  return { ...unchanged(done), duration_ms: Date.now() - started };
+}
+
+function notYet(): AppError {
+  return new AppError('UNAVAILABLE', {
+    message: 'The flush has not ended yet; it goes on. Ask again to wait for its receipt.',
+    retry_after_seconds: 5,
+  });
+}

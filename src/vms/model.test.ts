@@ -1,0 +1,89 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import {
+  ACCEPTED_STATE,
+  deadlineMs,
+  observe,
+  ruleFor,
+  SETTLED_STATES,
+  VM_CALLS,
+  VM_STATES,
+  type VmInput,
+  type VmState,
+} from './model.ts';
+
+const INPUTS = [
+  'running',
+  'rebooting',
+  'powered_off',
+  'flush_pending',
+  'stopped',
+  'failed',
+  'deleted',
+  'deadline',
+] as const satisfies readonly VmInput[];
+const state = fc.constantFrom(...VM_STATES);
+const settled = (value: VmState) => (SETTLED_STATES as readonly VmState[]).includes(value);
+
+test('the table of calls is the one in the interface, word for word', () => {
+  const expected: Record<VmState, string> = {
+    stopped: 'accepted already VM_NOT_RUNNING VM_NOT_RUNNING VM_NOT_RUNNING serve',
+    starting: 'already accepted CONFLICT CONFLICT CONFLICT CONFLICT',
+    running: 'already accepted accepted accepted serve serve',
+    restarting: 'already accepted CONFLICT CONFLICT CONFLICT serve',
+    suspending: 'CONFLICT accepted CONFLICT CONFLICT CONFLICT CONFLICT',
+    suspended: 'accepted accepted VM_NOT_RUNNING VM_NOT_RUNNING VM_NOT_RUNNING serve',
+    stopping: 'CONFLICT accepted VM_NOT_RUNNING VM_NOT_RUNNING VM_NOT_RUNNING join',
+    failed: 'accepted accepted VM_NOT_RUNNING VM_NOT_RUNNING VM_NOT_RUNNING serve',
+  };
+  for (const from of VM_STATES) {
+    assert.equal(VM_CALLS.map((call) => ruleFor(from, call)).join(' '), expected[from], from);
+  }
+});
+
+test('a stop is never refused, from any state', () => {
+  fc.assert(fc.property(state, (from) => ['accepted', 'already'].includes(ruleFor(from, 'stop'))));
+});
+
+test('stopped is reached by the host saying that all is durable or gone, and by nothing else', () => {
+  fc.assert(
+    fc.property(state, fc.constantFrom(...INPUTS), (from, input) => {
+      if (from !== 'stopped' && observe(from, input) === 'stopped') {
+        assert.ok((from === 'stopping' && input === 'stopped') || input === 'deleted');
+      }
+    }),
+  );
+});
+
+test('running is reached only when the host says that the guest accepts SSH', () => {
+  fc.assert(
+    fc.property(state, fc.constantFrom(...INPUTS), (from, input) => {
+      if (observe(from, input) === 'running') assert.equal(input, 'running');
+    }),
+  );
+});
+
+test('whatever the order of inputs, a stop that was accepted is only left for stopped or failed', () => {
+  fc.assert(
+    fc.property(fc.array(fc.constantFrom(...INPUTS)), (inputs) => {
+      let at: VmState = ACCEPTED_STATE.stop;
+      for (const input of inputs) {
+        at = observe(at, input) ?? at;
+        assert.ok(['stopping', 'stopped', 'failed'].includes(at));
+        if (at !== 'stopping') return;
+      }
+    }),
+  );
+});
+
+test('every state that does not last has a deadline that ends it, or waits for durability', () => {
+  for (const from of VM_STATES.filter((value) => !settled(value) && value !== 'stopping')) {
+    assert.ok((deadlineMs(from) ?? 0) > 0, from);
+    assert.equal(observe(from, 'deadline'), 'failed');
+  }
+});
+
+test('a late report changes nothing once the VM is stopped', () => {
+  for (const input of INPUTS) assert.equal(observe('stopped', input), null);
+});

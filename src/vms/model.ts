@@ -1,0 +1,127 @@
+/**
+ * The states of a VM and everything that may happen to them, as one pure table.
+ *
+ *   stopped ──start──▶ starting ──running──▶ running ◀──running── restarting
+ *      ▲                  │ │                 │  │  └──restart,rebooting──▲
+ *      │                  │ └──failed─┐       │  └──suspend──▶ suspending ──suspended──▶ suspended
+ *   stopped            stop,powered_off│     stop,powered_off
+ *      │                  ▼           ▼       ▼
+ *   stopping ◀────────────┴── stop ─ failed ◀─┴── failed (from any state but stopped, suspended)
+ *
+ * A start from stopped, suspended or failed is a new boot: a new row with a new epoch. All other changes
+ * update the row, guarded by its version. `running` is said only when the guest accepts SSH; `stopped` only
+ * when all that the guest wrote is in the object store.
+ */
+import type { Observation } from '../agent-api/types.ts';
+
+export const VM_STATES = [
+  'starting',
+  'running',
+  'restarting',
+  'suspending',
+  'suspended',
+  'stopping',
+  'stopped',
+  'failed',
+] as const;
+export type VmState = (typeof VM_STATES)[number];
+
+/** States that last until something is asked for or happens; the others have a deadline. */
+export const SETTLED_STATES = [
+  'running',
+  'suspended',
+  'stopped',
+  'failed',
+] as const satisfies readonly VmState[];
+
+export const VM_CALLS = ['start', 'stop', 'restart', 'suspend', 'exec', 'flush'] as const;
+export type VmCall = (typeof VM_CALLS)[number];
+
+/**
+ * What a call does in a state. `accepted` moves to the next state (202), `already` changes nothing (200),
+ * `serve` is done in the state as it is (200), `join` waits for the final flush; the others are 409.
+ */
+export type CallRule = 'accepted' | 'already' | 'serve' | 'join' | 'CONFLICT' | 'VM_NOT_RUNNING';
+
+const NOT_RUNNING = { restart: 'VM_NOT_RUNNING', suspend: 'VM_NOT_RUNNING', exec: 'VM_NOT_RUNNING' } as const;
+const BUSY = { restart: 'CONFLICT', suspend: 'CONFLICT', exec: 'CONFLICT' } as const;
+
+const RULES: Record<VmState, Record<VmCall, CallRule>> = {
+  stopped: { start: 'accepted', stop: 'already', ...NOT_RUNNING, flush: 'serve' },
+  starting: { start: 'already', stop: 'accepted', ...BUSY, flush: 'CONFLICT' },
+  running: {
+    start: 'already',
+    stop: 'accepted',
+    restart: 'accepted',
+    suspend: 'accepted',
+    exec: 'serve',
+    flush: 'serve',
+  },
+  restarting: { start: 'already', stop: 'accepted', ...BUSY, flush: 'serve' },
+  suspending: { start: 'CONFLICT', stop: 'accepted', ...BUSY, flush: 'CONFLICT' },
+  suspended: { start: 'accepted', stop: 'accepted', ...NOT_RUNNING, flush: 'serve' },
+  stopping: { start: 'CONFLICT', stop: 'accepted', ...NOT_RUNNING, flush: 'join' },
+  failed: { start: 'accepted', stop: 'accepted', ...NOT_RUNNING, flush: 'serve' },
+};
+
+export function ruleFor(state: VmState, call: VmCall): CallRule {
+  return RULES[state][call];
+}
+
+/** The state after an accepted call. */
+export const ACCEPTED_STATE: Record<'start' | 'stop' | 'restart' | 'suspend', VmState> = {
+  start: 'starting',
+  stop: 'stopping',
+  restart: 'restarting',
+  suspend: 'suspending',
+};
+
+/** What the host saw, or the passing of the state's deadline. */
+export type VmInput = Observation['kind'] | 'deadline';
+
+/** The state after an input; null when the input says nothing in that state and is to be ignored. */
+export function observe(state: VmState, input: VmInput): VmState | null {
+  if (state === 'stopped' || state === 'suspended') return null;
+  switch (input) {
+    case 'running':
+      return state === 'starting' || state === 'restarting' || state === 'running' ? 'running' : null;
+    case 'rebooting':
+      return state === 'running' || state === 'restarting' ? 'restarting' : null;
+    case 'powered_off':
+      return state === 'failed' ? null : 'stopping';
+    case 'flush_pending':
+      return state === 'stopping' ? 'stopping' : null;
+    case 'stopped':
+      return state === 'stopping' ? 'stopped' : null;
+    case 'failed':
+      return 'failed';
+    case 'deadline':
+      // A stop never gives up: what the guest wrote is still to be saved.
+      return state === 'starting' || state === 'restarting' || state === 'suspending' ? 'failed' : null;
+    case 'deleted':
+      return 'stopped';
+  }
+}
+
+/** How long a state may last before `deadline` is its input; null: for ever. */
+export function deadlineMs(state: VmState): number | null {
+  switch (state) {
+    case 'starting':
+      return 600_000;
+    case 'restarting':
+    case 'suspending':
+      return 300_000;
+    default:
+      return null;
+  }
+}
+
+/** For the 409's message: what would help. */
+export function remedy(state: VmState, call: VmCall): string {
+  if (state === 'stopping')
+    return `The VM is stopping; wait until it is stopped, then ${call === 'start' ? 'start it' : 'start it and try again'}.`;
+  if (state === 'stopped' || state === 'suspended') return `The VM is ${state}. Start it first (POST …/vm).`;
+  if (state === 'failed')
+    return 'The VM has failed. Start it again (POST …/vm), or stop it to save its disk (DELETE …/vm).';
+  return `The VM is ${state}; wait until it is running (GET …/vm?wait=running), then try again.`;
+}

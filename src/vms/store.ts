@@ -1,0 +1,120 @@
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import { assert } from '../lib/assert.ts';
+import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { deadlineMs, type VmState } from './model.ts';
+
+export type VmRow = Awaited<ReturnType<typeof findVm>> & object;
+
+export async function findVm(tx: Tx, id: VmId) {
+  return tx.selectFrom('vms').selectAll().where('id', '=', id).executeTakeFirst();
+}
+
+/** The newest boot of an instance. */
+export async function newestVm(tx: Tx, instance_id: InstanceId) {
+  return tx
+    .selectFrom('vms')
+    .selectAll()
+    .where('instance_id', '=', instance_id)
+    .orderBy('boot', 'desc')
+    .limit(1)
+    .executeTakeFirst();
+}
+
+export interface NewVm {
+  readonly id: VmId;
+  readonly instance_id: InstanceId;
+  readonly boot: number;
+  readonly epoch: number;
+  readonly host_id: HostId;
+  readonly reason: VmReason;
+}
+export interface VmReason {
+  readonly code: string;
+  readonly message: string;
+  readonly actor: string;
+}
+
+function deadlineOf(state: VmState): Date | null {
+  const ms = deadlineMs(state);
+  return ms === null ? null : new Date(Date.now() + ms);
+}
+
+export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
+  await tx
+    .insertInto('vms')
+    .values({
+      id: vm.id,
+      instance_id: vm.instance_id,
+      boot: vm.boot,
+      epoch: vm.epoch,
+      host_id: vm.host_id,
+      desired: 'running',
+      state: 'starting',
+      reason_code: vm.reason.code,
+      reason_message: vm.reason.message,
+      reason_actor: vm.reason.actor,
+      ssh_address: null,
+      started_at: null,
+      stopped_at: null,
+      deadline_at: deadlineOf('starting'),
+    })
+    .execute();
+}
+
+export interface VmChange {
+  readonly state: VmState;
+  readonly reason: VmReason;
+  readonly desired?: 'running' | 'stopped';
+  readonly force?: boolean;
+  readonly reboots?: number;
+  readonly ssh_address?: string | null;
+  readonly started_at?: Date;
+  readonly stopped_at?: Date;
+}
+
+/**
+ * Changes a VM's row if it is still at `version`, which every change raises. Callers hold the instance's
+ * lock, so a miss is a bug; the guard makes it loud instead of a lost update.
+ */
+export async function updateVm(
+  tx: Tx,
+  vm: { id: VmId; version: number; state: VmState },
+  change: VmChange,
+): Promise<void> {
+  const { reason, ...rest } = change;
+  const result = await tx
+    .updateTable('vms')
+    .set({
+      ...rest,
+      reason_code: reason.code,
+      reason_message: reason.message,
+      reason_actor: reason.actor,
+      ...(change.state === vm.state ? {} : { deadline_at: deadlineOf(change.state) }),
+      version: sql`version + 1`,
+    })
+    .where('id', '=', vm.id)
+    .where('version', '=', vm.version)
+    .executeTakeFirst();
+  assert(result.numUpdatedRows === 1n, `${vm.id} changed under the instance's lock`);
+}
+
+/** VMs whose transient state has lasted too long. */
+export async function listOverdue(tx: Tx): Promise<{ id: VmId; instance_id: InstanceId }[]> {
+  return tx
+    .selectFrom('vms')
+    .select(['id', 'instance_id'])
+    .where('deadline_at', '<', sql<Date>`now()`)
+    .limit(100)
+    .execute();
+}
+
+/** The host has removed everything of a deleted instance. */
+export async function markReleased(tx: Tx, instance_id: InstanceId, host_id: HostId): Promise<void> {
+  await tx
+    .updateTable('vms')
+    .set({ released: true })
+    .where('instance_id', '=', instance_id)
+    .where('host_id', '=', host_id)
+    .execute();
+}

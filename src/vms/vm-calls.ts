@@ -1,0 +1,117 @@
+/**
+ * The calls on an instance's VM: each validates against the state table, writes the intent and its event in
+ * one transaction under the instance's lock, and wakes the host. What follows is the agent's to do.
+ */
+import { actorOf, type Principal } from '../auth/principal.ts';
+import { notify } from '../db/notify.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { placeVm } from '../hosts/place.ts';
+import { findInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
+import { present } from '../lib/assert.ts';
+import { AppError } from '../lib/errors.ts';
+import { type InstanceId, newId, type VmId } from '../lib/ids.ts';
+import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
+import { insertVm, updateVm, type VmReason } from './store.ts';
+
+export interface CallResult {
+  /** 202 when work was begun, 200 when nothing was to be done. */
+  readonly status: 200 | 202;
+  readonly row: InstanceRow;
+}
+
+/** The instance of the caller's organisation, locked until the transaction's end. @throws AppError NOT_FOUND */
+export async function lockedInstance(tx: Tx, principal: Principal, id: InstanceId): Promise<InstanceRow> {
+  await lockInstance(tx, id);
+  const row = await findInstance(tx, principal.org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  return row;
+}
+
+/** The rule for a call in the instance's state. @throws AppError CONFLICT, VM_NOT_RUNNING naming state and remedy */
+export function ruleOrRefuse(
+  row: InstanceRow,
+  call: VmCall,
+): Exclude<CallRule, 'CONFLICT' | 'VM_NOT_RUNNING'> {
+  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  const state: VmState = row.state ?? 'stopped';
+  const rule = ruleFor(state, call);
+  if (rule === 'CONFLICT' || rule === 'VM_NOT_RUNNING')
+    throw new AppError(rule, { message: remedy(state, call) });
+  return rule;
+}
+
+function vmOf(row: InstanceRow): { id: VmId; version: number; state: VmState } {
+  return {
+    id: present(row.vm_id as VmId | null, 'vm id'),
+    version: present(row.vm_version, 'vm version'),
+    state: present(row.state, 'vm state'),
+  };
+}
+
+async function call(
+  db: Db,
+  principal: Principal,
+  id: InstanceId,
+  kind: VmCall,
+  act: (tx: Tx, row: InstanceRow, reason: (code: string, message: string) => VmReason) => Promise<void>,
+): Promise<CallResult> {
+  return transaction(db, async (tx) => {
+    const row = await lockedInstance(tx, principal, id);
+    if (ruleOrRefuse(row, kind) === 'already') return { status: 200, row };
+    const actor = actorOf(principal);
+    await act(tx, row, (code, message) => ({ code, message, actor }));
+    const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
+    await notify(tx, 'host', present(after.host_id, 'host of a VM'));
+    await notify(tx, 'instance', id);
+    return { status: 202, row: after };
+  });
+}
+
+/** Starts a new boot, on the host that fits; 200 if one is starting or running already. */
+export function startVm(db: Db, principal: Principal, id: InstanceId): Promise<CallResult> {
+  return call(db, principal, id, 'start', async (tx, row, reason) => {
+    const host = await placeVm(tx, row, row.host_id);
+    const epoch = row.disk_epoch + 1;
+    await tx.updateTable('disks').set({ epoch }).where('instance_id', '=', id).execute();
+    await insertVm(tx, {
+      id: newId('vm'),
+      instance_id: id,
+      boot: (row.boot ?? 0) + 1,
+      epoch,
+      host_id: host.id,
+      reason: reason('start_requested', 'A start was asked for.'),
+    });
+  });
+}
+
+/** Asks for guest shutdown (not with `force`), final flush and the VM's end; 200 if stopped already. */
+export function stopVm(db: Db, principal: Principal, id: InstanceId, force: boolean): Promise<CallResult> {
+  return call(db, principal, id, 'stop', async (tx, row, reason) => {
+    await updateVm(tx, vmOf(row), {
+      state: 'stopping',
+      desired: 'stopped',
+      ...(force ? { force: true } : {}),
+      reason: reason(
+        'stop_requested',
+        force ? 'A stop without the guest was asked for.' : 'A stop was asked for.',
+      ),
+    });
+  });
+}
+
+/** Soft reboot: the same VM and disk, nothing flushed. */
+export function restartVm(db: Db, principal: Principal, id: InstanceId): Promise<CallResult> {
+  return call(db, principal, id, 'restart', async (tx, row, reason) => {
+    const vm = vmOf(row);
+    const { reboots } = await tx
+      .selectFrom('vms')
+      .select('reboots')
+      .where('id', '=', vm.id)
+      .executeTakeFirstOrThrow();
+    await updateVm(tx, vm, {
+      state: 'restarting',
+      reboots: reboots + 1,
+      reason: reason('restart_requested', 'A restart was asked for.'),
+    });
+  });
+}

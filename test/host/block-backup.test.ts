@@ -1,0 +1,235 @@
+/**
+ * QEMU's own backup job into our NBD server, and our restore into QEMU's own NBD export: what the flush stands on.
+ * No guest: QEMU is paused, its block layer is written to by the monitor's qemu-io.
+ */
+import assert from 'node:assert/strict';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { after, before, describe, test } from 'node:test';
+import type { BlockMap } from '../../src/host/block/block-map.ts';
+import { CompressPool } from '../../src/host/block/compress-pool.ts';
+import { FlushSink } from '../../src/host/block/flush-sink.ts';
+import { loadMap, type SegmentRef } from '../../src/host/block/load-map.ts';
+import { NbdClient } from '../../src/host/block/nbd-client.ts';
+import type { NbdExport } from '../../src/host/block/nbd-export.ts';
+import { NbdServer } from '../../src/host/block/nbd-server.ts';
+import { restoreDisk } from '../../src/host/block/restore-disk.ts';
+import { BLOCK_BYTES } from '../../src/host/block/segment-format.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import type { ObjectStore } from '../../src/object-store/object-store.ts';
+
+const MIB = 1024 * 1024;
+const DISK_BYTES = 64 * MIB;
+
+interface JobEvent {
+  readonly event?: string;
+  readonly data?: { readonly id?: string; readonly status?: string };
+}
+
+/** QMP by hand over stdio: one command at a time, events kept for whoever waits. */
+class Qemu {
+  readonly #child: ChildProcess;
+  readonly #events: JobEvent[] = [];
+  readonly #waiting = new Set<() => void>();
+  #answer: ((reply: { return?: unknown; error?: { desc: string } }) => void) | undefined;
+
+  constructor(args: readonly string[]) {
+    const fixed = ['-S', '-M', 'none', '-nodefaults', '-display', 'none', '-qmp', 'stdio'];
+    this.#child = spawn('qemu-system-x86_64', [...fixed, ...args], { stdio: ['pipe', 'pipe', 'inherit'] });
+    assert(this.#child.stdout);
+    createInterface({ input: this.#child.stdout }).on('line', (line) => {
+      const message = JSON.parse(line);
+      if ('return' in message || 'error' in message) this.#answer?.(message);
+      else this.#events.push(message);
+      for (const look of this.#waiting) look();
+    });
+  }
+
+  async command(execute: string, args: object = {}): Promise<unknown> {
+    const answered = new Promise<{ return?: unknown; error?: { desc: string } }>((resolve) => {
+      this.#answer = resolve;
+    });
+    this.#child.stdin?.write(`${JSON.stringify({ execute, arguments: args })}\n`);
+    const reply = await answered;
+    if (reply.error) throw new Error(`${execute}: ${reply.error.desc}`);
+    return reply.return;
+  }
+
+  /** Runs a qemu-io command on a node. */
+  async io(command: string, node = 'overlay'): Promise<void> {
+    const said = await this.command('human-monitor-command', {
+      'command-line': `qemu-io ${node} "${command}"`,
+    });
+    assert.doesNotMatch(String(said), /error|failed|not found|invalid/i);
+  }
+
+  /** Waits for a job to reach one of `statuses` and answers which; takes the events up to there. */
+  async job(id: string, statuses: readonly string[]): Promise<string> {
+    for (;;) {
+      while (this.#events.length > 0) {
+        const event = this.#events.shift();
+        const status = event?.event === 'JOB_STATUS_CHANGE' && event.data?.id === id && event.data.status;
+        if (status && statuses.includes(status)) return status;
+      }
+      await new Promise<void>((resolve) => {
+        const look = (): void => {
+          this.#waiting.delete(look);
+          resolve();
+        };
+        this.#waiting.add(look);
+      });
+    }
+  }
+
+  async end(): Promise<void> {
+    if (this.#child.exitCode !== null) return;
+    const exited = once(this.#child, 'exit');
+    this.#child.kill('SIGKILL');
+    await exited;
+  }
+}
+
+interface Seen {
+  readonly op: 'write' | 'zero';
+  readonly offset: number;
+  readonly length: number;
+}
+
+function recorded(disk: FlushSink, seen: Seen[]): NbdExport {
+  return {
+    size_bytes: disk.size_bytes,
+    read_only: false,
+    min_block_bytes: disk.min_block_bytes,
+    write(offset, data) {
+      seen.push({ op: 'write', offset, length: data.length });
+      return disk.write(offset, data);
+    },
+    writeZeroes(offset, length) {
+      seen.push({ op: 'zero', offset, length });
+      return disk.writeZeroes(offset, length);
+    },
+    flush: () => disk.flush(),
+  };
+}
+
+const overlayNode = (name: string, path: string): object => ({
+  driver: 'qcow2',
+  'node-name': name,
+  discard: 'unmap',
+  file: { driver: 'file', filename: path, discard: 'unmap' },
+  backing: 'base',
+});
+
+describe("a flush by QEMU's backup job", { timeout: 120_000 }, () => {
+  let folder: string;
+  let qemu: Qemu;
+  let server: NbdServer;
+  let store: FolderStore;
+  const pool = new CompressPool();
+  const segments: SegmentRef[] = [];
+  let generation = 0;
+
+  before(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'berth-backup-'));
+    store = await FolderStore.open(join(folder, 'store'));
+    server = await NbdServer.listen({ path: join(folder, 'block.sock') });
+    const base = join(folder, 'base.raw');
+    await writeFile(base, Buffer.concat([randomBytes(8 * MIB), Buffer.alloc(DISK_BYTES - 8 * MIB)]));
+    for (const name of ['overlay', 'restored']) {
+      const options = 'extended_l2=on,cluster_size=128k,lazy_refcounts=on';
+      const backing = ['-b', base, '-F', 'raw'];
+      execFileSync('qemu-img', ['create', '-q', '-f', 'qcow2', '-o', options, ...backing, join(folder, `${name}.qcow2`)]);
+    }
+    qemu = new Qemu([
+      ...['-blockdev', JSON.stringify({ driver: 'raw', 'node-name': 'base', 'read-only': true, file: { driver: 'file', filename: base } })],
+      ...['-blockdev', JSON.stringify(overlayNode('overlay', join(folder, 'overlay.qcow2')))],
+    ]);
+    await qemu.command('qmp_capabilities');
+    await qemu.command('block-dirty-bitmap-add', { node: 'overlay', name: 'dirty', granularity: BLOCK_BYTES });
+    await qemu.command('nbd-server-start', {
+      addr: { type: 'unix', data: { path: join(folder, 'qemu.sock') } },
+    });
+    await qemu.command('block-export-add', { type: 'nbd', id: 'overlay', 'node-name': 'overlay', name: 'overlay' });
+  });
+
+  after(async () => {
+    await qemu?.end();
+    await server?.close();
+    await pool.close();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  async function dirtyBytes(): Promise<number> {
+    const nodes = (await qemu.command('query-named-block-nodes', { flat: true })) as {
+      'node-name': string;
+      'dirty-bitmaps'?: { name: string; count: number }[];
+    }[];
+    const overlay = nodes.find((node) => node['node-name'] === 'overlay');
+    return overlay?.['dirty-bitmaps']?.find(({ name }) => name === 'dirty')?.count ?? -1;
+  }
+
+  async function flush(head: BlockMap | undefined, into: ObjectStore = store) {
+    generation += 1;
+    const name = `flush-${generation}`;
+    const ids = { disk_id: 'inst_test', epoch: 1, generation, key_prefix: 'disks/inst_test' };
+    const sink = new FlushSink({ store: into, pool, ...ids, size_bytes: DISK_BYTES, head, spool_bytes: 4 * MIB });
+    const seen: Seen[] = [];
+    server.addExport(name, recorded(sink, seen));
+    const address = { type: 'unix', path: server.path };
+    await qemu.command('blockdev-add', { driver: 'nbd', 'node-name': name, server: address, export: name });
+    const backup = {
+      'job-id': name,
+      device: 'overlay',
+      target: name,
+      sync: 'bitmap',
+      bitmap: 'dirty',
+      'bitmap-mode': 'on-success',
+      'auto-finalize': false,
+      'auto-dismiss': false,
+    };
+    await qemu.command('transaction', { actions: [{ type: 'blockdev-backup', data: backup }] });
+    const status = await qemu.job(name, ['pending', 'concluded']);
+    const outcome = status === 'pending' ? await sink.finish().catch((error: Error) => error) : undefined;
+    const failed = outcome === undefined || outcome instanceof Error;
+    if (status === 'pending') {
+      await qemu.command(failed ? 'job-cancel' : 'job-finalize', { id: name });
+      await qemu.job(name, ['concluded']);
+    }
+    await qemu.command('job-dismiss', { id: name });
+    await qemu.command('blockdev-del', { 'node-name': name });
+    await server.removeExport(name);
+    if (failed) {
+      await sink.abort();
+      return undefined;
+    }
+    segments.push(...outcome.segments);
+    return { ...outcome, seen };
+  }
+
+  test('sends whole 64 KiB blocks, and what was dirty only', async () => {
+    await qemu.io('write -P 1 0 4k');
+    await qemu.io('write -P 2 1000k 9k');
+    await qemu.io('write -P 3 10M 7M');
+    await qemu.io('write -z 3M 1M'); // over data of the base image
+    const dirty = await dirtyBytes();
+    const result = await flush(undefined);
+    assert(result);
+    for (const { offset, length } of result.seen) {
+      assert.equal(offset % BLOCK_BYTES, 0);
+      assert.equal(length % BLOCK_BYTES, 0);
+    }
+    assert.equal(result.dirty_bytes, dirty);
+    assert.equal(await dirtyBytes(), 0);
+    const sizes = new Map<string, number>();
+    for (const { op, length } of result.seen) {
+      const kind = `${op} ${length / 1024} KiB`;
+      sizes.set(kind, (sizes.get(kind) ?? 0) + 1);
+    }
+    process.stderr.write(`# requests: ${JSON.stringify(Object.fromEntries(sizes))}\n`);
+  });
+});
