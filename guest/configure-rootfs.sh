@@ -30,7 +30,7 @@ configure_rootfs() {
     name=${file##*/}
     chroot "$root" update-rc.d "$name" disable > /dev/null 2>&1 || true
   done
-  rm -f "$root"/etc/rc[0-6S].d/S*
+  rm -f "$root"/etc/rc[0-6S].d/S* "$root"/etc/rc[06].d/K*
 
   mkdir -p "$root/usr/lib/modules" "$root/boot"
   cp -a "$work/kernel/lib/modules/$release" "$root/usr/lib/modules/"

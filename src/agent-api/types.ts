@@ -8,6 +8,8 @@ import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
 export interface SegmentRef {
   readonly key: string;
   readonly size_bytes: number;
+  /** Blocks that it holds. */
+  readonly entries: number;
 }
 
 export interface HostKey {
@@ -58,6 +60,8 @@ export interface Assignment {
   readonly force: boolean;
   /** Soft reboots asked for in this boot, in all. */
   readonly reboots: number;
+  /** The boot before this one failed: what it wrote past the head may be on its host only. */
+  readonly previous_failed: boolean;
   /** A flush that callers wait for and nobody began. */
   readonly flush_id: FlushId | null;
   readonly spec: MachineSpec;

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { sql } from 'kysely';
 import type { Assignment, IngressRoute } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
@@ -28,6 +29,17 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       'i.ssh_port',
       'i.auto_flush_seconds',
       'i.deleting',
+      (eb) =>
+        eb
+          .exists(
+            eb
+              .selectFrom('vms as before')
+              .select('before.id')
+              .whereRef('before.instance_id', '=', 'v.instance_id')
+              .whereRef('before.boot', '=', sql<number>`v.boot - 1`)
+              .where('before.state', '=', 'failed'),
+          )
+          .as('previous_failed'),
     ])
     .distinctOn('v.instance_id')
     .where('v.host_id', '=', host_id)
@@ -65,6 +77,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
     desired: row.deleting ? 'deleted' : row.state === 'failed' ? 'failed' : row.desired,
     force: row.force,
     reboots: row.reboots,
+    previous_failed: Boolean(row.previous_failed),
     flush_id: row.flush_id,
     spec: {
       image: row.image,

@@ -9,8 +9,13 @@ import { messageOf } from '../../lib/errors.ts';
 import { BLOCK_BYTES, FRAME_KIND, type FrameKind, HASH_BYTES } from './segment-format.ts';
 
 const ZERO_BLOCK = Buffer.alloc(BLOCK_BYTES);
-const COMPRESS = { params: { [constants.ZSTD_c_compressionLevel]: 1 } };
-const DECOMPRESS = { maxOutputLength: BLOCK_BYTES };
+/** Output in one piece: zlib's own chunks of 16 KiB cost a quarter (text) to two thirds (noise) of the speed. */
+const ONE_CHUNK_BYTES = BLOCK_BYTES + 1_024;
+const COMPRESS = {
+  chunkSize: ONE_CHUNK_BYTES,
+  params: { [constants.ZSTD_c_compressionLevel]: 1 },
+};
+const DECOMPRESS = { chunkSize: ONE_CHUNK_BYTES, maxOutputLength: BLOCK_BYTES };
 const NOTHING = new Uint8Array(0);
 
 /** First 128 bits of the SHA-256. */

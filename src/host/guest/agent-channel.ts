@@ -20,6 +20,7 @@ export class AgentChannel {
   readonly #socket: Socket;
   readonly #splitter = new LineSplitter(MAX_LINE_BYTES);
   #unread: Buffer[] = [];
+  #unread_bytes = 0;
   #reader: Reader | undefined;
   #ended: Error | undefined;
 
@@ -41,12 +42,16 @@ export class AgentChannel {
   /** Drops what has arrived and was not read. A line half received stays: its rest is still to come. */
   clear(): void {
     this.#unread = [];
+    this.#unread_bytes = 0;
   }
 
   /** The next line, at the latest at `deadline` (performance.now's scale). */
   nextLine(deadline: number, what: string): Promise<Buffer> {
     const line = this.#unread.shift();
-    if (line) return Promise.resolve(line);
+    if (line) {
+      this.#unread_bytes -= line.length;
+      return Promise.resolve(line);
+    }
     if (this.#ended) return Promise.reject(this.#ended);
     const { promise, resolve, reject } = Promise.withResolvers<Buffer>();
     const timer = setTimeout(
@@ -66,9 +71,17 @@ export class AgentChannel {
   destroy(reason: Error): void {
     if (this.#ended) return;
     this.#ended = reason;
-    this.#unread = [];
+    this.clear();
     this.#socket.destroy();
     this.#reader?.reject(reason);
+  }
+
+  #keep(line: Buffer): void {
+    this.#unread.push(line);
+    this.#unread_bytes += line.length;
+    if (this.#unread.length > MAX_UNREAD_LINES || this.#unread_bytes > MAX_LINE_BYTES) {
+      throw new Error(`more than ${MAX_UNREAD_LINES} lines or ${MAX_LINE_BYTES} bytes that nobody asked for`);
+    }
   }
 
   #receive(chunk: Buffer): void {
@@ -77,8 +90,7 @@ export class AgentChannel {
         const reader = this.#reader;
         this.#reader = undefined;
         if (reader) reader.resolve(line);
-        else if (this.#unread.length < MAX_UNREAD_LINES) this.#unread.push(line);
-        else throw new Error(`more than ${MAX_UNREAD_LINES} lines that nobody asked for`);
+        else this.#keep(line);
       }
     } catch (error) {
       this.destroy(new GuestAgentProtocolError('the guest sends what no agent sends', { cause: error }));

@@ -99,6 +99,10 @@ export async function probeGuest(accel: Accelerator, options: ProbeOptions): Pro
   const end = await ended.promise;
   clearTimeout(timer);
   if (output.includes(PROBE_WORD)) return null;
+  if (accel === 'kvm' && options.run_as && /kvm.*Permission denied/.test(output)) {
+    const { uid, gid } = options.run_as;
+    return `${KVM_DEVICE} opens for this process, but not for the users of VMs (tried ${uid}:${gid})`;
+  }
   const what = timed_out
     ? `a test guest did not boot within ${timeout_ms / 1000} s`
     : `no test guest boots, ${end}`;

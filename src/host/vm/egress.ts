@@ -25,6 +25,9 @@ export async function applyEgressRules(options: {
   readonly data_folder_id: string;
   readonly nft_binary?: string;
   readonly resolv_conf_path?: string;
+  /** First and last user of the VMs; all of uid.ts's range by default. */
+  readonly first_uid?: number;
+  readonly last_uid?: number;
 }): Promise<EgressResult> {
   let resolvers: string[] = [];
   try {
@@ -32,7 +35,7 @@ export async function applyEgressRules(options: {
   } catch {
     // Without it there are no resolvers to open: guests get no DNS, and nothing else changes.
   }
-  const text = egressRules({ data_folder_id: options.data_folder_id, resolvers });
+  const text = egressRules({ ...options, resolvers });
   const trouble = await nft(options.nft_binary ?? 'nft', ['-f', '-'], text);
   return trouble === null
     ? { closed: true }

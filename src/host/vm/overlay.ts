@@ -9,7 +9,7 @@
  */
 import { execFile } from 'node:child_process';
 import { chmod, chown, open, readFile, rename, rm } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { dirname, isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
@@ -40,6 +40,8 @@ export interface OverlayPaths {
 
 export function overlayPaths(folder: string, instance_id: string): OverlayPaths {
   assert(isId('inst', instance_id), 'instance_id is not an instance id');
+  // Absolute also keeps qemu-img from reading a protocol into a path with a colon.
+  assert(isAbsolute(folder), 'the overlays folder must be absolute');
   return { overlay: join(folder, `${instance_id}.qcow2`), sidecar: join(folder, `${instance_id}.json`) };
 }
 
@@ -63,14 +65,12 @@ export async function createOverlay(options: {
   const paths = overlayPaths(options.folder, options.instance_id);
   await removeOverlay(options.folder, options.instance_id);
   const create_options = 'extended_l2=on,cluster_size=128k,lazy_refcounts=off,preallocation=off';
-  // `json:` keeps qemu-img from reading a protocol into a path with a colon.
-  const target = `json:${JSON.stringify({ driver: 'file', filename: paths.overlay })}`;
   try {
     const handle = await open(paths.overlay, 'wx', 0o600);
     await handle.close();
     await run(
       options.qemu_img_binary,
-      ['create', '-q', '-f', 'qcow2', '-o', create_options, target, String(options.size_bytes)],
+      ['create', '-q', '-f', 'qcow2', '-o', create_options, paths.overlay, String(options.size_bytes)],
       { timeout: CREATE_TIMEOUT_MS, env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' } },
     );
     await chmod(paths.overlay, 0o600);

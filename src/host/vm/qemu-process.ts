@@ -7,7 +7,16 @@
  * - a launch either returns a QEMU that answers QMP, or leaves no process behind.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, constants, fstatSync, ftruncateSync, openSync, readSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  ftruncateSync,
+  openSync,
+  readSync,
+  rmSync,
+  writeSync,
+} from 'node:fs';
 import { dirname } from 'node:path';
 import { assert } from '../../lib/assert.ts';
 import { pause } from '../../lib/backoff.ts';
@@ -65,6 +74,8 @@ export class QemuLaunchError extends Error {
  * folder that the VM's user cannot reach, no monitor in time.
  */
 export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
+  // Else the monitor of a predecessor in the same folder could answer before the new QEMU listens.
+  for (const path of Object.values(vmSockets(options.runtime_dir))) rmSync(path, { force: true });
   const log_fd = openSync(
     options.log_path,
     constants.O_CREAT | constants.O_TRUNC | constants.O_WRONLY | constants.O_APPEND | constants.O_NOFOLLOW,

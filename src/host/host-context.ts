@@ -1,0 +1,22 @@
+import type { ControlPlaneClient } from '../agent-api/client.ts';
+import type { Paths } from '../config/paths.ts';
+import type { Log } from '../lib/log.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
+import type { CompressPool } from './block/compress-pool.ts';
+import type { CgroupMounts } from './vm/cgroup.ts';
+import type { Accelerator } from './vm/qemu-command.ts';
+
+/** What every VM's runner on this host shares. */
+export interface HostContext {
+  readonly paths: Paths;
+  readonly log: Log;
+  readonly client: ControlPlaneClient;
+  readonly store: ObjectStore;
+  readonly pool: CompressPool;
+  readonly accel: Accelerator;
+  readonly qemu_binary: string;
+  readonly qemu_img_binary: string;
+  /** As root each VM runs as a user of its own; otherwise all run as ourselves. */
+  readonly separate_users: boolean;
+  readonly cgroups: CgroupMounts | null;
+}

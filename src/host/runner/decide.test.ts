@@ -1,0 +1,92 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { decide, type MachineView, type Situation, type Step } from './decide.ts';
+
+const situation: fc.Arbitrary<Situation> = fc.record({
+  desired: fc.constantFrom('running', 'stopped', 'failed', 'deleted', 'unassigned'),
+  machine: fc.constantFrom<MachineView>('none', 'stale', 'booting', 'up', 'off'),
+  launched: fc.boolean(),
+  unsaved: fc.boolean(),
+  ended: fc.boolean(),
+  reboots_wanted: fc.nat(3),
+  reboots_done: fc.nat(3),
+  flush_wanted: fc.boolean(),
+});
+
+/** What carrying a step out does to the situation, when it succeeds. */
+function after(now: Situation, step: Step): Situation {
+  switch (step) {
+    case 'start':
+      return { ...now, machine: 'booting', launched: true };
+    case 'await_guest':
+      return { ...now, machine: 'up' };
+    case 'reboot':
+      return { ...now, machine: 'booting', reboots_done: now.reboots_wanted };
+    case 'flush':
+      return { ...now, flush_wanted: false };
+    case 'power_off':
+      return { ...now, machine: 'off' };
+    case 'save':
+      return { ...now, machine: 'none', unsaved: false };
+    case 'save_offline':
+      return { ...now, unsaved: false, flush_wanted: false };
+    case 'end_machine':
+      return { ...now, machine: 'none', unsaved: true };
+    case 'say_powered_off':
+      return { ...now, desired: 'stopped' };
+    case 'say_stopped':
+    case 'say_died':
+      return { ...now, ended: true };
+    case 'remove':
+      return { ...now, desired: 'unassigned', unsaved: false };
+    case 'nothing':
+      return now;
+  }
+}
+
+test('a runner whose steps succeed comes to rest within eight steps', () => {
+  fc.assert(
+    fc.property(situation, (first) => {
+      let now = first;
+      for (let taken = 0; decide(now) !== 'nothing'; taken++) {
+        assert.ok(taken < 8, `still busy: ${decide(now)}`);
+        now = after(now, decide(now));
+      }
+    }),
+  );
+});
+
+test('stopped is said only when no machine has the disk and nothing is unsaved', () => {
+  fc.assert(
+    fc.property(situation, (now) => {
+      if (decide(now) === 'say_stopped')
+        assert.ok(now.machine === 'none' && !now.unsaved && now.desired === 'stopped');
+    }),
+  );
+});
+
+test('a machine is started only where none is, and only once a boot', () => {
+  fc.assert(
+    fc.property(situation, (now) => {
+      if (decide(now) === 'start')
+        assert.ok(now.machine === 'none' && !now.launched && now.desired === 'running');
+    }),
+  );
+});
+
+test('a guest that is up is never ended without its part while a stop is wanted', () => {
+  fc.assert(
+    fc.property(situation, (now) => {
+      if (now.desired === 'stopped' && now.machine === 'up') assert.equal(decide(now), 'power_off');
+    }),
+  );
+});
+
+test('files are removed only for a deleted instance without a machine', () => {
+  fc.assert(
+    fc.property(situation, (now) => {
+      if (decide(now) === 'remove') assert.ok(now.desired === 'deleted' && now.machine === 'none');
+    }),
+  );
+});

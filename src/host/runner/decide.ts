@@ -1,0 +1,99 @@
+/**
+ * What a runner does next, from what is wanted and what is there: one pure function. Each step moves the VM a
+ * little nearer to what is wanted; the runner carries it out, looks again, and decides anew.
+ */
+import type { Assignment } from '../../agent-api/types.ts';
+
+/** The machine (a QEMU process) of an instance, as the runner sees it. */
+export type MachineView =
+  /** No process. */
+  | 'none'
+  /** A process of an earlier boot. */
+  | 'stale'
+  /** The guest is booting or rebooting. */
+  | 'booting'
+  /** The guest answers and accepts SSH. */
+  | 'up'
+  /** The guest has powered off; the process holds its disk, quiet. */
+  | 'off';
+
+export interface Situation {
+  /** `unassigned`: the control plane says nothing of the instance any more. */
+  readonly desired: Assignment['desired'] | 'unassigned';
+  readonly machine: MachineView;
+  /** A machine of this boot was launched, now or before. */
+  readonly launched: boolean;
+  /** The overlay here holds writes beyond the head, and no machine has it open. */
+  readonly unsaved: boolean;
+  /** The end of this boot was reported and accepted. */
+  readonly ended: boolean;
+  readonly reboots_wanted: number;
+  readonly reboots_done: number;
+  readonly flush_wanted: boolean;
+}
+
+export const STEPS = [
+  'start',
+  'await_guest',
+  'reboot',
+  'flush',
+  'power_off',
+  'save',
+  'save_offline',
+  'end_machine',
+  'remove',
+  'say_powered_off',
+  'say_stopped',
+  'say_died',
+  'nothing',
+] as const;
+export type Step = (typeof STEPS)[number];
+
+export function decide(now: Situation): Step {
+  const alive = now.machine !== 'none';
+  switch (now.desired) {
+    case 'deleted':
+      return alive ? 'end_machine' : 'remove';
+    case 'unassigned':
+      return alive ? 'end_machine' : 'nothing';
+    case 'failed':
+      if (alive) return 'end_machine';
+      return now.flush_wanted ? 'save_offline' : 'nothing';
+    case 'running':
+      return decideRunning(now);
+    case 'stopped':
+      return decideStopped(now);
+  }
+}
+
+function decideRunning(now: Situation): Step {
+  if (now.ended) return 'nothing';
+  switch (now.machine) {
+    case 'stale':
+      return 'end_machine';
+    case 'none':
+      return now.launched ? 'say_died' : 'start';
+    case 'booting':
+      return 'await_guest';
+    case 'off':
+      return 'say_powered_off';
+    case 'up':
+      if (now.reboots_wanted > now.reboots_done) return 'reboot';
+      return now.flush_wanted ? 'flush' : 'nothing';
+  }
+}
+
+function decideStopped(now: Situation): Step {
+  switch (now.machine) {
+    case 'stale':
+      return 'end_machine';
+    case 'booting':
+    case 'up':
+      return 'power_off';
+    case 'off':
+      return 'save';
+    case 'none':
+      if (now.ended) return 'nothing';
+      return now.unsaved ? 'save_offline' : 'say_stopped';
+  }
+}

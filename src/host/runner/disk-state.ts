@@ -1,0 +1,150 @@
+/**
+ * A disk as this host knows it: the durable head, its block map, and the overlay with its sidecar.
+ *
+ * The sidecar vouches for the overlay: `clean`, it holds exactly the generation named; not clean, that and what a
+ * machine of this host wrote after it. It is believed only while the head is still that generation, committed by
+ * the same epoch, or was committed by the very placement that wrote the overlay (the sidecar's own renewal was lost
+ * in a crash); and, not clean, only if no other placement came between.
+ */
+import { stat } from 'node:fs/promises';
+import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import type { DiskHead } from '../../agent-api/types.ts';
+import { present } from '../../lib/assert.ts';
+import { errnoOf } from '../../lib/errors.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import type { BlockMap } from '../block/block-map.ts';
+import { loadMap, readDirectory } from '../block/load-map.ts';
+import type { HostContext } from '../host-context.ts';
+import { type OverlaySidecar, overlayPaths, readSidecar, writeSidecar } from '../vm/overlay.ts';
+import { commitUntilKnown } from './flush-machine.ts';
+import type { FlushRecord, VmRecord } from './record.ts';
+
+/** Where all objects of an instance's disk are. */
+export function diskPrefix(instance_id: string): string {
+  return `disks/${instance_id}`;
+}
+
+export class InstanceGoneError extends Error {
+  override name = 'InstanceGoneError';
+}
+
+export class DiskState {
+  readonly instance_id: InstanceId;
+  readonly #context: HostContext;
+  #head: DiskHead | undefined;
+  #map: BlockMap | undefined;
+
+  constructor(context: HostContext, instance_id: InstanceId) {
+    this.#context = context;
+    this.instance_id = instance_id;
+  }
+
+  get key_prefix(): string {
+    return diskPrefix(this.instance_id);
+  }
+  get head(): DiskHead {
+    return present(this.#head, 'disk head');
+  }
+  get map(): BlockMap {
+    return present(this.#map, 'block map');
+  }
+  get size_bytes(): number {
+    return this.head.size_bytes;
+  }
+
+  /** Asks the control plane for the head anew, and forgets the map if it moved. @throws InstanceGoneError */
+  async refresh(): Promise<DiskHead> {
+    const head = await this.#context.client.head(this.instance_id);
+    if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
+    const moved = this.#head?.generation !== head.generation || this.#head.head_epoch !== head.head_epoch;
+    this.#head = head;
+    if (moved) this.#map = undefined;
+    return head;
+  }
+
+  /** Head and map, once. @throws SegmentCorruptError naming a segment that is missing or damaged */
+  async load(): Promise<void> {
+    const head = this.#head ?? (await this.refresh());
+    this.#map ??= await loadMap({ store: this.#context.store, segments: head.segments });
+  }
+
+  /** What the overlay on this host is worth against the head for the placement `epoch`. */
+  async overlayState(epoch: number): Promise<'none' | 'clean' | 'unsaved'> {
+    const folder = this.#context.paths.overlays;
+    const sidecar = await readSidecar(folder, this.instance_id);
+    if (!sidecar || !(await exists(overlayPaths(folder, this.instance_id).overlay))) return 'none';
+    return judgeSidecar(sidecar, this.head, epoch);
+  }
+
+  async vouch(placement: number, clean: boolean): Promise<void> {
+    const { generation, head_epoch } = this.head;
+    const sidecar: OverlaySidecar = { generation, epoch: head_epoch, placement, clean };
+    await writeSidecar(this.#context.paths.overlays, this.instance_id, sidecar);
+  }
+
+  /** Commits segments that are all durable, moves the head, and takes them into the map. @throws FencedError */
+  async commit(
+    client: ControlPlaneClient,
+    record: VmRecord,
+    flush: FlushRecord,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const segments = present(flush.segments, 'segments of a commit');
+    const ask = () =>
+      client.commit({
+        instance_id: this.instance_id,
+        vm_id: record.vm_id,
+        epoch: record.epoch,
+        generation: flush.generation,
+        image_version: record.image_version,
+        segments,
+        consistency: flush.consistency,
+        dirty_bytes: flush.dirty_bytes,
+      });
+    const durable_at = await commitUntilKnown(ask, signal);
+    this.#head = {
+      ...this.head,
+      generation: flush.generation,
+      head_epoch: record.epoch,
+      image_version: record.image_version,
+      durable_at,
+      segments: [...this.head.segments, ...segments],
+    };
+    await this.vouch(record.epoch, false);
+    for (const segment of segments) this.map.applySegment(await readDirectory(this.#context.store, segment));
+  }
+
+  /** Whether the head is what this flush has made. */
+  hasCommitted(epoch: number, flush: FlushRecord): boolean {
+    const { head } = this;
+    const last = flush.segments?.at(-1);
+    return (
+      head.generation === flush.generation &&
+      head.head_epoch === epoch &&
+      last !== undefined &&
+      head.segments.at(-1)?.key === last.key
+    );
+  }
+}
+
+/** Pure: see the head of this file. */
+export function judgeSidecar(
+  sidecar: OverlaySidecar,
+  head: Pick<DiskHead, 'generation' | 'head_epoch'>,
+  epoch: number,
+): 'none' | 'clean' | 'unsaved' {
+  const same = sidecar.generation === head.generation && sidecar.epoch === head.head_epoch;
+  if (sidecar.clean) return same ? 'clean' : 'none';
+  const own = head.head_epoch === sidecar.placement && head.generation > sidecar.generation;
+  const last = sidecar.placement === epoch || sidecar.placement === epoch - 1;
+  return (same || own) && last ? 'unsaved' : 'none';
+}
+
+async function exists(path: string): Promise<boolean> {
+  try {
+    return (await stat(path)).isFile();
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return false;
+    throw error;
+  }
+}

@@ -1,0 +1,25 @@
+import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
+import type { Reason } from '../../agent-api/types.ts';
+import { messageOf } from '../../lib/errors.ts';
+import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { SegmentCorruptError } from '../block/segment-format.ts';
+import { ImageError } from '../images.ts';
+import { NoSpaceError } from '../vm/overlay.ts';
+import { FencedError } from './flush-machine.ts';
+
+/** What a failure is called towards people; `otherwise` for those without a name of their own. */
+export function reasonFor(error: unknown, otherwise: string): Reason {
+  const message = sentence(messageOf(error));
+  if (error instanceof SegmentCorruptError) return { code: 'segment_corrupt', message };
+  if (error instanceof NoSpaceError) return { code: 'disk_full', message };
+  if (error instanceof ImageError) return { code: 'image_missing', message };
+  if (error instanceof ObjectStoreUnavailableError) return { code: 'object_store_unavailable', message };
+  if (error instanceof ControlPlaneUnavailable) return { code: 'control_plane_away', message };
+  if (error instanceof FencedError) return { code: 'fenced', message };
+  return { code: otherwise, message };
+}
+
+function sentence(text: string): string {
+  const upper = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(upper) ? upper : `${upper}.`;
+}

@@ -1,0 +1,299 @@
+/**
+ * One flush of a machine's disk, in two phases.
+ *
+ *   freeze ─▶ transaction(backup) ─▶ thaw ─▶ job: dirty blocks → our NBD export → segments → store
+ *          ─▶ job pending, segments durable ─▶ commit (compare and swap) ─▶ job-finalize
+ *
+ * Whatever fails before the commit ends in job-cancel, and every dirty bit is back, those written meanwhile too.
+ * Once the commit was sent its outcome is asked for until it is known: only then is the job finalized or cancelled.
+ */
+import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
+import type { CommitResponse, Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import { messageOf } from '../../lib/errors.ts';
+import { FlushSink } from '../block/flush-sink.ts';
+import { NbdServer } from '../block/nbd-server.ts';
+import type { HostContext } from '../host-context.ts';
+import { waitForJob } from '../qmp/jobs.ts';
+import type { TransactionAction } from '../qmp/types.ts';
+import { NODES } from '../vm/qemu-command.ts';
+import type { DiskState } from './disk-state.ts';
+import { DIRTY_BITMAP, DIRTY_GRANULARITY, type Machine } from './machine.ts';
+
+/** Another placement has the disk: this machine must end, and what it wrote since is not to be kept. */
+export class FencedError extends Error {
+  override name = 'FencedError';
+}
+
+const FREEZE_MS = 3_000;
+const THAW_MS = 10_000;
+const JOB_MS = 6 * 3_600_000;
+const TARGET_NODE = 'flush-target';
+
+export interface FlushOptions {
+  readonly context: HostContext;
+  readonly machine: Machine;
+  readonly disk: DiskState;
+  /** The VM's user, which must reach the socket. */
+  readonly owner: { readonly uid: number; readonly gid: number } | null;
+  /** `frozen`: by the guest agent, if it answers. Otherwise the guest is off and this says how its disk was left. */
+  readonly quiesce: 'freeze' | 'offline' | 'crash';
+  readonly signal: AbortSignal;
+}
+
+/** Makes everything written so far durable. @throws FencedError, or what failed; then nothing is lost */
+export async function flushMachine(options: FlushOptions): Promise<FlushReceipt> {
+  const started = performance.now();
+  const { machine, disk } = options;
+  await disk.load();
+  const generation = disk.head.generation + 1;
+  const job_id = `flush-${generation}`;
+  await clearLeftovers(machine, job_id);
+  const server = await NbdServer.listen({
+    path: `${machine.folder.runtime}/flush.sock`,
+    log: options.context.log,
+    ...(options.owner ?? {}),
+  });
+  const sink = new FlushSink({
+    store: options.context.store,
+    pool: options.context.pool,
+    disk_id: disk.instance_id,
+    epoch: machine.record.epoch,
+    generation,
+    key_prefix: disk.key_prefix,
+    size_bytes: disk.size_bytes,
+    head: disk.map,
+    signal: options.signal,
+  });
+  try {
+    server.addExport('flush', sink);
+    const consistency = await begin(options, server.path, job_id);
+    if (consistency === null) {
+      await sink.abort();
+      return receiptOf(disk, started, { consistency: quietConsistency(options.quiesce) });
+    }
+    return await complete(options, sink, { generation, job_id, consistency, started });
+  } catch (error) {
+    await sink.abort(error).catch(() => undefined);
+    throw error;
+  } finally {
+    await server.close(1_000);
+  }
+}
+
+function quietConsistency(quiesce: FlushOptions['quiesce']): Consistency {
+  return quiesce === 'freeze' ? 'filesystem' : quiesce;
+}
+
+function receiptOf(
+  disk: DiskState,
+  started: number,
+  made: { consistency: Consistency; dirty_bytes?: number; uploaded_bytes?: number; segments?: number },
+): FlushReceipt {
+  return {
+    generation: disk.head.generation,
+    durable_at: disk.head.durable_at,
+    dirty_bytes: made.dirty_bytes ?? 0,
+    uploaded_bytes: made.uploaded_bytes ?? 0,
+    segments: made.segments ?? 0,
+    duration_ms: Math.round(performance.now() - started),
+    consistency: made.consistency,
+  };
+}
+
+/** Removes what a flush that failed, or an agent that died, has left in QEMU. */
+async function clearLeftovers(machine: Machine, job_id: string): Promise<void> {
+  const { qmp } = machine;
+  for (const job of await qmp.execute('query-jobs', undefined)) {
+    if (!job.id.startsWith('flush-')) continue;
+    if (job.status !== 'concluded') {
+      await qmp.execute('job-cancel', { id: job.id }).catch(() => undefined);
+      await waitForJob(qmp, job.id, ['concluded'], { timeout_ms: 30_000 });
+    }
+    await qmp.execute('job-dismiss', { id: job.id }).catch(() => undefined);
+  }
+  await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE }).catch(() => undefined);
+  if (machine.record.flush?.job_id === job_id) await machine.update({ flush: null });
+}
+
+/** Phase one: the point in time. Resolves with its consistency; null when nothing was dirty. */
+async function begin(
+  options: FlushOptions,
+  socket_path: string,
+  job_id: string,
+): Promise<Consistency | null> {
+  const { machine, quiesce } = options;
+  const { qmp } = machine;
+  await qmp.execute('blockdev-add', {
+    driver: 'nbd',
+    'node-name': TARGET_NODE,
+    server: { type: 'unix', path: socket_path },
+    export: 'flush',
+  });
+  let consistency = quietConsistency(quiesce);
+  let begun = false;
+  try {
+    if (quiesce === 'freeze' && !(await freeze(machine))) consistency = 'crash';
+    const dirty_bytes = await machine.dirtyBytes();
+    if (dirty_bytes === 0) return null;
+    await qmp.execute('transaction', { actions: backupActions(job_id, machine.record.full_compare) });
+    begun = true;
+  } finally {
+    if (machine.record.frozen) await thaw(machine);
+    if (!begun) await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE }).catch(() => undefined);
+  }
+  return consistency;
+}
+
+/**
+ * By the bitmap, what was written since the last flush. Without one that can be believed (the last machine was
+ * killed), all that the overlay holds, while a new bitmap begins at the same instant; hashes leave out what the
+ * head has already.
+ */
+function backupActions(job_id: string, full_compare: boolean): TransactionAction[] {
+  const common = {
+    'job-id': job_id,
+    device: NODES.overlay,
+    target: TARGET_NODE,
+    'auto-finalize': false,
+    'auto-dismiss': false,
+  } as const;
+  if (!full_compare) {
+    return [
+      {
+        type: 'blockdev-backup',
+        data: { ...common, sync: 'bitmap', bitmap: DIRTY_BITMAP, 'bitmap-mode': 'on-success' },
+      },
+    ];
+  }
+  return [
+    {
+      type: 'block-dirty-bitmap-add',
+      data: { node: NODES.overlay, name: DIRTY_BITMAP, granularity: DIRTY_GRANULARITY, persistent: false },
+    },
+    { type: 'blockdev-backup', data: { ...common, sync: 'top' } },
+  ];
+}
+
+async function freeze(machine: Machine): Promise<boolean> {
+  await machine.update({ frozen: true });
+  try {
+    await machine.agent.fsfreeze(FREEZE_MS);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+async function thaw(machine: Machine): Promise<void> {
+  await machine.agent.thaw({ timeout_ms: THAW_MS });
+  await machine.update({ frozen: false });
+}
+
+interface Begun {
+  readonly generation: number;
+  readonly job_id: string;
+  readonly consistency: Consistency;
+  readonly started: number;
+}
+
+/** Phase two: the data, the commit, and the job's end. */
+async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): Promise<FlushReceipt> {
+  const { machine, disk, signal } = options;
+  const { qmp } = machine;
+  const { job_id, generation, consistency } = begun;
+  let committed = false;
+  try {
+    const job = await waitForJob(qmp, job_id, ['pending'], { timeout_ms: JOB_MS, signal });
+    if (job.status !== 'pending') throw new Error(job.error ?? `the backup job ended as ${job.status}`);
+    const result = await sink.finish();
+    const segments: SegmentRef[] = result.segments.map(({ key, size_bytes, entries }) => ({
+      key,
+      size_bytes,
+      entries,
+    }));
+    if (segments.length > 0) {
+      const flush = { job_id, generation, segments, consistency, dirty_bytes: result.dirty_bytes };
+      await machine.update({ flush });
+      await disk.commit(options.context.client, machine.record, flush, signal);
+    }
+    committed = true;
+    await finalize(machine, job_id);
+    await machine.update({ flush: null, full_compare: false });
+    return receiptOf(disk, begun.started, {
+      consistency,
+      dirty_bytes: result.dirty_bytes,
+      uploaded_bytes: result.uploaded_bytes,
+      segments: segments.length,
+    });
+  } catch (error) {
+    if (!committed && !machine.gone) await abandon(machine, job_id);
+    throw sinkFailure(sink, error);
+  }
+}
+
+/** QEMU only says that its target failed; the sink knows why. */
+function sinkFailure(sink: FlushSink, error: unknown): unknown {
+  return sink.failure === undefined ? error : sink.failure.cause;
+}
+
+async function finalize(machine: Machine, job_id: string): Promise<void> {
+  const { qmp } = machine;
+  await qmp.execute('job-finalize', { id: job_id });
+  const job = await waitForJob(qmp, job_id, ['concluded'], { timeout_ms: 60_000 });
+  await qmp.execute('job-dismiss', { id: job_id });
+  await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE });
+  if (job.error) throw new Error(`the backup job ended with: ${job.error}`);
+}
+
+/** Every dirty bit comes back; a guest stopped by the failed copy goes on. */
+async function abandon(machine: Machine, job_id: string): Promise<void> {
+  try {
+    await clearLeftovers(machine, job_id);
+    if (machine.record.full_compare) {
+      const bitmap = { node: NODES.overlay, name: DIRTY_BITMAP };
+      await machine.qmp.execute('block-dirty-bitmap-remove', bitmap).catch(() => undefined);
+    }
+    await machine.resumeIfStalled();
+  } catch (error) {
+    if (!machine.gone)
+      throw new Error(`a failed flush could not be undone: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+/**
+ * Finishes or undoes what a dead agent left of a flush: committed, its job is finalized; otherwise cancelled, and
+ * the next flush has it all.
+ */
+export async function settleFlush(machine: Machine, disk: DiskState): Promise<void> {
+  if (machine.record.frozen) await thaw(machine);
+  const { flush } = machine.record;
+  const jobs = await machine.qmp.execute('query-jobs', undefined);
+  const job = jobs.find((each) => each.id.startsWith('flush-'));
+  if (!job) return;
+  await disk.load();
+  const ours = flush !== null && flush.job_id === job.id && disk.hasCommitted(machine.record.epoch, flush);
+  if (ours && job.status === 'pending') {
+    await finalize(machine, job.id);
+    await machine.update({ flush: null, full_compare: false });
+  } else {
+    await abandon(machine, job.id);
+  }
+}
+
+/** Asks for the commit until its outcome is known. @throws FencedError */
+export async function commitUntilKnown(
+  ask: () => Promise<CommitResponse>,
+  signal: AbortSignal,
+): Promise<string> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      const answer = await ask();
+      if (answer.outcome === 'fenced') throw new FencedError(answer.why);
+      return answer.durable_at;
+    } catch (error) {
+      if (!(error instanceof ControlPlaneUnavailable)) throw error;
+      if (!(await pause(backoffMs(attempt, 100, 3_000), signal))) throw error;
+    }
+  }
+}

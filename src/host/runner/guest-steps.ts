@@ -1,0 +1,69 @@
+/** The guest's part in a VM's life: coming up, rebooting, shutting down; each with a limit to the patience. */
+import type { HostKey } from '../../agent-api/types.ts';
+import type { KeyPusher } from './key-pusher.ts';
+import type { Machine } from './machine.ts';
+import { readHostKeys, waitForSsh } from './personalise.ts';
+
+const GUEST_UP_MS = 300_000;
+const SSHD_UP_MS = 60_000;
+/** How long the guest may take to shut down or to begin a reboot before it is done without it. */
+const GUEST_PART_MS = 10_000;
+
+export interface GuestUp {
+  readonly ssh_address: string;
+  readonly host_keys: readonly HostKey[];
+}
+
+/** Waits for the guest and puts its keys in place; null when it was reset, went off or died meanwhile. */
+export async function awaitGuest(
+  machine: Machine,
+  keys: KeyPusher,
+  signal: AbortSignal,
+): Promise<GuestUp | null> {
+  const { resets } = machine;
+  const port = machine.record.ssh_forward_port;
+  const otherwise = () =>
+    machine.gone || machine.panicked || machine.view !== 'booting' || machine.resets !== resets;
+  try {
+    await machine.agent.waitUntilUp(GUEST_UP_MS, AbortSignal.any([signal, machine.upset(resets)]));
+    await keys.push(machine.agent);
+    await waitForSsh(port, SSHD_UP_MS, AbortSignal.any([signal, machine.upset(resets)]));
+    const host_keys = await readHostKeys(machine.agent);
+    if (otherwise()) return null;
+    machine.markUp(resets);
+    return { ssh_address: `127.0.0.1:${port}`, host_keys };
+  } catch (error) {
+    if (otherwise()) return null;
+    throw error;
+  }
+}
+
+/** The guest's own reboot if it begins in time, else a reset. False when the machine went off or died instead. */
+export async function rebootGuest(machine: Machine, signal: AbortSignal): Promise<boolean> {
+  const { resets } = machine;
+  const reset = machine.qmp.waitForEvent((event) => event.event === 'RESET', {
+    timeout_ms: GUEST_PART_MS,
+    signal,
+  });
+  reset.catch(() => undefined);
+  await machine.agent.shutdown('reboot').catch(() => undefined);
+  await reset.catch(() => undefined);
+  if (signal.aborted || machine.gone || machine.view === 'off') return false;
+  if (machine.resets === resets) await machine.qmp.execute('system_reset', undefined);
+  return true;
+}
+
+/** The guest's own shutdown if it ends in time (not with `force`), else the machine is stopped where it is. */
+export async function powerOffGuest(machine: Machine, force: boolean, signal: AbortSignal): Promise<void> {
+  if (!force) {
+    const off = machine.qmp.waitForEvent((event) => event.event === 'SHUTDOWN', {
+      timeout_ms: GUEST_PART_MS,
+      signal,
+    });
+    off.catch(() => undefined);
+    await machine.agent.shutdown('powerdown', { timeout_ms: GUEST_PART_MS }).catch(() => undefined);
+    await off.catch(() => undefined);
+    if (signal.aborted || machine.gone) return;
+  }
+  if (machine.view !== 'off') await machine.halt();
+}

@@ -1,0 +1,218 @@
+/**
+ * From an assignment to a machine whose guest has run its first instruction: overlay made or taken as it is, the
+ * head's blocks written into a new one, the dirty bitmap in place before the guest can write.
+ */
+import { chmod } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import type { Assignment, Reason } from '../../agent-api/types.ts';
+import { present } from '../../lib/assert.ts';
+import { VM_GID } from '../../lib/system-ids.ts';
+import { NbdClient } from '../block/nbd-client.ts';
+import { restoreDisk } from '../block/restore-disk.ts';
+import type { HostContext } from '../host-context.ts';
+import { findHostImage, type HostImage } from '../images.ts';
+import type { QmpClient } from '../qmp/qmp-client.ts';
+import { limitProcess, vmLimits } from '../vm/cgroup.ts';
+import { createOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { killProcess } from '../vm/process-identity.ts';
+import { NODES, qemuArguments } from '../vm/qemu-command.ts';
+import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
+import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
+import type { DiskState } from './disk-state.ts';
+import { DIRTY_BITMAP, DIRTY_GRANULARITY, Machine } from './machine.ts';
+import { makeVmFolder, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
+
+export interface Launch {
+  readonly context: HostContext;
+  readonly assignment: Assignment;
+  readonly disk: DiskState;
+  readonly changed: () => void;
+  readonly signal: AbortSignal;
+}
+
+export interface Launched {
+  readonly machine: Machine;
+  /** Set when the last boot's writes past the head are not here: the disk continues from the head. */
+  readonly recovered: Reason | null;
+}
+
+/** The user that an instance's VM runs as; null where all run as ourselves. */
+export function vmOwner(context: HostContext, ssh_port: number): { uid: number; gid: number } | null {
+  return context.separate_users ? { uid: vmUser(ssh_port).uid, gid: VM_GID } : null;
+}
+
+/** With `run: false` the guest is never let go: the machine only holds the disk. */
+export async function launchMachine(launch: Launch, { run }: { run: boolean }): Promise<Launched> {
+  const { context, assignment, disk, signal } = launch;
+  const { instance_id, epoch, spec } = assignment;
+  const folder = vmFolder(context.paths.vms, instance_id);
+  const owner = vmOwner(context, spec.ssh_port);
+  const head = await disk.refresh();
+  const overlay = await disk.overlayState(epoch);
+  // From here on this placement answers for what the overlay holds, whatever fails below.
+  if (overlay === 'unsaved') await disk.vouch(epoch, false);
+  const image = await findHostImage(context.paths.images, spec.image, head.image_version);
+  await makeVmFolder(folder);
+  if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
+  else await makeVmFolder({ ...folder, folder: folder.runtime });
+  if (overlay === 'none') {
+    await createOverlay({
+      folder: context.paths.overlays,
+      instance_id,
+      size_bytes: head.size_bytes,
+      qemu_img_binary: context.qemu_img_binary,
+      ...(owner ? { owner } : {}),
+    });
+  }
+  const launched = await launchQemu(launch, folder, image, owner);
+  const { qmp, identity } = launched.vm;
+  const record: VmRecord = {
+    instance_id,
+    vm_id: assignment.vm_id,
+    boot: assignment.boot,
+    epoch,
+    image_version: image.version,
+    ssh_forward_port: launched.ssh_forward_port,
+    identity,
+    released: false,
+    full_compare: overlay === 'unsaved',
+    frozen: false,
+    reboots_done: 0,
+    flush: null,
+  };
+  try {
+    await writeRecord(folder, record);
+    if (overlay === 'none') await restore(launch, qmp, folder);
+    if (overlay !== 'unsaved') await addBitmap(qmp);
+    signal.throwIfAborted();
+    if (run || overlay !== 'clean') await disk.vouch(epoch, false);
+  } catch (error) {
+    qmp.close();
+    killProcess(identity, 'SIGKILL');
+    // A half-restored overlay has no sidecar, and so is worth nothing; do not keep its room either.
+    if (overlay === 'none') await removeOverlay(context.paths.overlays, instance_id);
+    throw error;
+  }
+  const machine = new Machine({ folder, record, qmp, log: context.log, changed: launch.changed });
+  limitMachine(context, assignment, machine);
+  if (run) {
+    await machine.update({ released: true });
+    await qmp.execute('cont', undefined);
+  }
+  return {
+    machine,
+    recovered: overlay === 'none' && assignment.previous_failed ? recoveredFrom(head.generation) : null,
+  };
+}
+
+function recoveredFrom(generation: number): Reason {
+  const from =
+    generation === 0
+      ? 'the image, because nothing had been flushed'
+      : `generation ${generation}, the last durable one`;
+  return {
+    code: 'recovered',
+    message: `The last boot ended without saving its disk; this one continues from ${from}.`,
+  };
+}
+
+interface LaunchedQemu {
+  readonly vm: LaunchedVm;
+  readonly ssh_forward_port: number;
+}
+
+const LAUNCH_TRIES = 3;
+
+async function launchQemu(
+  { context, assignment }: Launch,
+  folder: VmFolder,
+  image: HostImage,
+  owner: { uid: number; gid: number } | null,
+): Promise<LaunchedQemu> {
+  const { instance_id, vm_id, spec } = assignment;
+  for (let attempt = 1; ; attempt++) {
+    const ssh_forward_port = await freeLoopbackPort();
+    try {
+      const vm = await launchVm({
+        qemu_binary: context.qemu_binary,
+        arguments: qemuArguments({
+          instance_id,
+          vm_id,
+          cpus: spec.cpus,
+          memory_mib: spec.memory_mib,
+          accel: context.accel,
+          kernel_path: image.kernel_path,
+          initrd_path: image.initrd_path,
+          hostname: spec.hostname,
+          overlay_path: overlayPaths(context.paths.overlays, instance_id).overlay,
+          backing: { kind: 'raw', path: image.rootfs_path },
+          runtime_dir: folder.runtime,
+          ssh_forward_port,
+        }),
+        ...(owner ? { run_as: owner } : {}),
+        runtime_dir: folder.runtime,
+        log_path: folder.qemu_log,
+      });
+      return { vm, ssh_forward_port };
+    } catch (error) {
+      // Another program may take the port between our look and QEMU's.
+      const taken = error instanceof Error && /host forwarding|Address already in use/i.test(error.message);
+      if (!taken || attempt === LAUNCH_TRIES) throw error;
+    }
+  }
+}
+
+function freeLoopbackPort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.once('error', reject);
+    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
+      const address = probe.address();
+      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
+    });
+  });
+}
+
+async function addBitmap(qmp: QmpClient): Promise<void> {
+  await qmp.execute('block-dirty-bitmap-add', {
+    node: NODES.overlay,
+    name: DIRTY_BITMAP,
+    granularity: DIRTY_GRANULARITY,
+    persistent: false,
+  });
+}
+
+/** Writes the head's blocks into the new overlay, through QEMU itself, before the guest runs. */
+async function restore({ context, disk, signal }: Launch, qmp: QmpClient, folder: VmFolder): Promise<void> {
+  if (disk.head.generation === 0) return;
+  await disk.load();
+  const path = `${folder.runtime}/restore.sock`;
+  await qmp.execute('nbd-server-start', { addr: { type: 'unix', data: { path } }, 'max-connections': 1 });
+  try {
+    await qmp.execute('block-export-add', {
+      type: 'nbd',
+      id: 'restore',
+      'node-name': NODES.overlay,
+      name: 'restore',
+      writable: true,
+    });
+    if (!context.separate_users) await chmod(path, 0o600);
+    const target = await NbdClient.connect({ path, export_name: 'restore', signal });
+    await restoreDisk({ store: context.store, pool: context.pool, map: disk.map, target, signal });
+    await target.disconnect();
+  } finally {
+    // Takes the export along.
+    await qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
+  }
+}
+
+function limitMachine(context: HostContext, { instance_id, spec }: Assignment, machine: Machine): void {
+  const limits = vmLimits({ cpus: spec.cpus, memory_mib: spec.memory_mib, accel: context.accel });
+  const result = limitProcess(
+    context.cgroups,
+    instance_id,
+    present(machine.record.identity.pid, 'pid'),
+    limits,
+  );
+  if (!result.limited) context.log.warn({ instance_id, reason: result.reason }, 'the VM runs without limits');
+}

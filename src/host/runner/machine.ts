@@ -1,0 +1,231 @@
+/**
+ * One QEMU process with its monitor, guest agent and console: launched here, or adopted after our own death.
+ *
+ *   launch ──▶ booting ──guest answers──▶ up ──RESET──▶ booting …
+ *                 └──────────SHUTDOWN──────┴──▶ off        (and from any: gone, when the process ends)
+ *
+ * The record on disk is always at least as far as the process: it is written before what it tells of is done.
+ */
+import { messageOf } from '../../lib/errors.ts';
+import type { Log } from '../../lib/log.ts';
+import { GuestAgent } from '../guest/guest-agent.ts';
+import { QmpClient } from '../qmp/qmp-client.ts';
+import type { QmpEvent } from '../qmp/types.ts';
+import { isAlive, killProcess, waitForExit } from '../vm/process-identity.ts';
+import { NODES, vmSockets } from '../vm/qemu-command.ts';
+import { onVmExit } from '../vm/qemu-process.ts';
+import { ConsoleLog } from './console-log.ts';
+import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
+
+export const DIRTY_BITMAP = 'dirty';
+/** The unit of dirty tracking, of segments and of restore. */
+export const DIRTY_GRANULARITY = 65_536;
+
+const QUIT_MS = 5_000;
+
+export class Machine {
+  readonly folder: VmFolder;
+  readonly qmp: QmpClient;
+  readonly agent: GuestAgent;
+  readonly #log: Log;
+  readonly #console: ConsoleLog;
+  readonly #changed: () => void;
+  #record: VmRecord;
+  #view: 'booting' | 'up' | 'off' = 'booting';
+  #gone = false;
+  #panicked = false;
+  #cleanly_off = false;
+  #upset = new AbortController();
+  #resets = 0;
+
+  constructor(options: {
+    folder: VmFolder;
+    record: VmRecord;
+    qmp: QmpClient;
+    log: Log;
+    /** Called whenever the view has changed by itself. */
+    changed: () => void;
+  }) {
+    this.folder = options.folder;
+    this.#record = options.record;
+    this.qmp = options.qmp;
+    this.#log = options.log;
+    this.#changed = options.changed;
+    const sockets = vmSockets(options.folder.runtime);
+    this.agent = new GuestAgent(sockets.agent);
+    this.#console = new ConsoleLog(sockets.console, options.folder.console_log);
+    this.qmp.onEvent((event) => this.#hear(event));
+    onVmExit(options.record.identity, options.qmp, () => {
+      this.#gone = true;
+      this.#disturbed();
+    });
+  }
+
+  /**
+   * Takes over a machine that an earlier agent left. null when its process is gone, or does not speak with us (it is
+   * ended then). Its view is `booting` until the guest was found to answer, or `off`.
+   */
+  static async adopt(options: {
+    folder: VmFolder;
+    record: VmRecord;
+    log: Log;
+    changed: () => void;
+  }): Promise<Machine | null> {
+    const { record, folder, log } = options;
+    if (!isAlive(record.identity)) return null;
+    let qmp: QmpClient;
+    try {
+      qmp = await QmpClient.connect(vmSockets(folder.runtime).qmp, { timeout_ms: 10_000 });
+    } catch (error) {
+      log.error(
+        { err: error, instance_id: record.instance_id },
+        'a VM does not answer its monitor and is ended',
+      );
+      killProcess(record.identity, 'SIGKILL');
+      await waitForExit(record.identity, QUIT_MS);
+      return null;
+    }
+    const machine = new Machine({ ...options, qmp });
+    await machine.#settle();
+    return machine;
+  }
+
+  get record(): VmRecord {
+    return this.#record;
+  }
+  get view(): 'booting' | 'up' | 'off' {
+    return this.#view;
+  }
+  /** The process has ended, or its monitor is lost: nothing of it can be used. */
+  get gone(): boolean {
+    return this.#gone;
+  }
+  /** Off because the guest shut itself down, its file systems in order. */
+  get cleanly_off(): boolean {
+    return this.#cleanly_off;
+  }
+  get panicked(): boolean {
+    return this.#panicked;
+  }
+  /** How often the machine was reset, by the guest or by us. */
+  get resets(): number {
+    return this.#resets;
+  }
+
+  /** Aborts when the machine is reset again, goes off, panics or ends. */
+  upset(resets: number): AbortSignal {
+    if (this.#resets !== resets || this.#view === 'off' || this.#panicked || this.#gone)
+      return AbortSignal.abort();
+    return this.#upset.signal;
+  }
+
+  async update(change: Partial<VmRecord>): Promise<void> {
+    this.#record = { ...this.#record, ...change };
+    await writeRecord(this.folder, this.#record);
+  }
+
+  /** The guest was found to answer; void if it was reset since `resets`. */
+  markUp(resets: number): void {
+    if (this.#view === 'booting' && resets === this.#resets) this.#view = 'up';
+  }
+
+  /** Bytes written since the last finished flush, by the bitmap; null while it cannot be known. */
+  async dirtyBytes(): Promise<number | null> {
+    if (this.#record.full_compare) return null;
+    const nodes = await this.qmp.execute('query-named-block-nodes', { flat: true });
+    const overlay = nodes.find((node) => node['node-name'] === NODES.overlay);
+    const bitmap = overlay?.['dirty-bitmaps']?.find((each) => each.name === DIRTY_BITMAP);
+    return bitmap ? bitmap.count : null;
+  }
+
+  /** Lets a machine go on that a failed write has stopped; the write is tried again. */
+  async resumeIfStalled(): Promise<void> {
+    const { status } = await this.qmp.execute('query-status', undefined);
+    if (status === 'io-error') await this.qmp.execute('cont', undefined);
+  }
+
+  /** The guest's part is over: it runs no further, its disk is quiet. */
+  async halt(): Promise<void> {
+    await this.qmp.execute('stop', undefined);
+    this.#view = 'off';
+  }
+
+  /** Ends the process; what is in the overlay stays. Resolves when it is gone. */
+  async end(): Promise<void> {
+    const { identity } = this.#record;
+    if (!this.#gone) {
+      await this.qmp.execute('quit', undefined, { timeout_ms: QUIT_MS }).catch(() => undefined);
+      if (!(await waitForExit(identity, QUIT_MS))) {
+        killProcess(identity, 'SIGKILL');
+        if (!(await waitForExit(identity, QUIT_MS)))
+          throw new Error(`QEMU process ${identity.pid} does not end`);
+      }
+    } else if (isAlive(identity)) {
+      killProcess(identity, 'SIGKILL');
+      await waitForExit(identity, QUIT_MS);
+    }
+    this.release();
+    this.#gone = true;
+  }
+
+  /** Lets go of the process without ending it. */
+  release(): void {
+    this.agent.close();
+    this.#console.close();
+    this.qmp.close();
+  }
+
+  #hear(event: QmpEvent): void {
+    switch (event.event) {
+      case 'RESET':
+        // QEMU resets once by itself as it is made, before the guest's first instruction.
+        if (!this.#record.released) return;
+        this.#resets += 1;
+        this.#view = 'booting';
+        return this.#disturbed();
+      case 'SHUTDOWN':
+        if (!event.data.guest || event.data.reason === 'guest-panic') return;
+        this.#view = 'off';
+        this.#cleanly_off = true;
+        return this.#disturbed();
+      case 'GUEST_PANICKED':
+        this.#panicked = true;
+        return this.#disturbed();
+      case 'BLOCK_IO_ERROR':
+        this.#log.error(
+          { instance_id: this.#record.instance_id, reason: event.data.reason },
+          'a disk request failed; the VM waits',
+        );
+        if (event.data.action === 'stop') setTimeout(() => this.#retryIo(), 1_000);
+        return;
+      default:
+        return;
+    }
+  }
+
+  #disturbed(): void {
+    this.#upset.abort(new Error('the machine was reset, went off, or ended'));
+    this.#upset = new AbortController();
+    this.#changed();
+  }
+
+  #retryIo(): void {
+    if (this.#gone) return;
+    this.resumeIfStalled().catch((error: unknown) =>
+      this.#log.warn({ reason: messageOf(error) }, 'the VM does not go on'),
+    );
+  }
+
+  /** Finds an adopted machine's state and frees it of what an agent's death may have left. */
+  async #settle(): Promise<void> {
+    const { status } = await this.qmp.execute('query-status', undefined);
+    if (status === 'shutdown') {
+      this.#view = 'off';
+      this.#cleanly_off = true;
+    }
+    if (status === 'guest-panicked') this.#panicked = true;
+    // Paused by an agent that had begun a forced stop.
+    if (status === 'paused') this.#view = 'off';
+    if (status === 'io-error') await this.qmp.execute('cont', undefined);
+  }
+}

@@ -1,0 +1,38 @@
+import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
+import type { FlushReport, Report, ReportResponse } from '../../agent-api/types.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import type { HostContext } from '../host-context.ts';
+
+/** Tells the control plane what was observed, again and again until it has heard. */
+export class Reporter {
+  readonly #context: HostContext;
+  readonly #closing: AbortSignal;
+
+  constructor(context: HostContext, closing: AbortSignal) {
+    this.#context = context;
+    this.#closing = closing;
+  }
+
+  /** False when the VM is no longer this host's. @throws the closing signal's reason */
+  async report(report: Report): Promise<boolean> {
+    const { outcome } = await this.#untilHeard(() => this.#context.client.report(report));
+    return outcome === 'accepted';
+  }
+
+  async flush(report: FlushReport): Promise<void> {
+    await this.#untilHeard(() => this.#context.client.reportFlush(report));
+  }
+
+  async #untilHeard(say: () => Promise<ReportResponse>): Promise<ReportResponse> {
+    for (let attempt = 0; ; attempt++) {
+      this.#closing.throwIfAborted();
+      try {
+        return await say();
+      } catch (error) {
+        if (!(error instanceof ControlPlaneUnavailable)) throw error;
+        if (attempt === 3) this.#context.log.warn('reports wait for the control plane');
+        await pause(backoffMs(attempt, 100, 2_000), this.#closing);
+      }
+    }
+  }
+}

@@ -1,0 +1,33 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { parseCgroupMounts, vmLimits } from './cgroup.ts';
+
+test('version 1 controllers are found where they are mounted, joined or alone', () => {
+  const mountinfo = [
+    '30 23 0:26 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct',
+    '31 23 0:27 / /sys/fs/cgroup/mem\\040ory rw - cgroup cgroup rw,memory',
+    '32 23 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids',
+    '33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw',
+  ].join('\n');
+  assert.deepEqual(parseCgroupMounts(mountinfo), {
+    version: 1,
+    roots: {
+      cpu: '/sys/fs/cgroup/cpu,cpuacct',
+      memory: '/sys/fs/cgroup/mem ory',
+      pids: '/sys/fs/cgroup/pids',
+    },
+  });
+});
+
+test('version 2 is taken where no version 1 controller is mounted, and a host without either has none', () => {
+  const unified = '29 23 0:25 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate';
+  assert.deepEqual(parseCgroupMounts(unified), { version: 2, root: '/sys/fs/cgroup' });
+  assert.equal(parseCgroupMounts('21 1 0:20 / /proc rw - proc proc rw\n'), null);
+});
+
+test('limits leave room for what QEMU needs beside the guest', () => {
+  const tcg = vmLimits({ cpus: 2, memory_mib: 512, accel: 'tcg' });
+  assert.equal(tcg.cpu_quota_us / tcg.cpu_period_us, 2.5);
+  assert.ok(tcg.memory_bytes > vmLimits({ cpus: 2, memory_mib: 512, accel: 'kvm' }).memory_bytes);
+  assert.ok(tcg.memory_bytes > 512 * 1024 * 1024);
+});

@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict';
+import { BlockList } from 'node:net';
+import { test } from 'node:test';
+import { CLOSED_IPV4, CLOSED_IPV6, egressRules, parseResolvers } from './egress-rules.ts';
+
+function closed(address: string): boolean {
+  const family = address.includes(':') ? 'ipv6' : 'ipv4';
+  const list = new BlockList();
+  for (const range of family === 'ipv6' ? CLOSED_IPV6 : CLOSED_IPV4) {
+    const [net = '', bits] = range.split('/');
+    list.addSubnet(net, Number(bits), family);
+  }
+  return list.check(address, family);
+}
+
+test('loopback, private, shared, link-local, metadata, multicast and reserved addresses are closed', () => {
+  const addresses = [
+    ...['127.0.0.1', '127.255.255.254', '0.0.0.0', '10.0.2.2', '172.16.0.1', '172.31.255.255', '192.168.1.1'],
+    ...['100.64.0.1', '100.127.255.255', '169.254.169.254', '168.63.129.16', '224.0.0.1', '239.1.1.1'],
+    ...['240.0.0.1', '255.255.255.255', '198.18.0.1', '::', '::1', '::ffff:127.0.0.1', '64:ff9b::a00:1'],
+    ...['fe80::1', 'fec0::1', 'fc00::1', 'fd00:ec2::254', 'ff02::1', '2002:7f00:1::', '2001::1', '4000::1'],
+  ];
+  assert.deepEqual(
+    addresses.filter((address) => !closed(address)),
+    [],
+  );
+});
+
+test('public addresses stay open', () => {
+  const addresses = ['1.1.1.1', '9.9.9.9', '172.32.0.1', '100.128.0.1', '192.169.0.1', '151.101.0.1'];
+  const addresses_v6 = ['2606:4700::1111', '2a00:1450:4001::1', '2001:4860:4860::8888', '2620:fe::fe'];
+  assert.deepEqual([...addresses, ...addresses_v6].filter(closed), []);
+});
+
+test('replies and DNS to the host’s resolvers come before what is closed, and only port 53 of those', () => {
+  const text = egressRules({ data_folder_id: 'a', resolvers: ['127.0.0.53', 'fd00::53'] });
+  const established = text.indexOf('ct state established');
+  const dns = text.indexOf('ip daddr { 127.0.0.53 } udp dport 53 accept');
+  assert.ok(established !== -1 && established < dns && dns < text.indexOf('oifname "lo"'));
+  assert.ok(text.includes('ip6 daddr { fd00::53 } tcp dport 53 accept'));
+});
+
+test('a hostile table name or resolver cannot add rules', () => {
+  assert.throws(() => egressRules({ data_folder_id: 'a; flush ruleset', resolvers: [] }), {
+    name: 'InvariantError',
+  });
+  assert.ok(
+    !egressRules({ data_folder_id: 'a', resolvers: ['1.1.1.1 } accept', '::1%lo'] }).includes('dport'),
+  );
+});
+
+test('resolvers are read as the C library reads them', () => {
+  const text =
+    '# nameserver 1.1.1.1\nnameserver 127.0.0.53\nnameserver\tfd00::1\nnameserver x\noptions edns0\n';
+  assert.deepEqual(parseResolvers(text), ['127.0.0.53', 'fd00::1']);
+});

@@ -1,0 +1,75 @@
+import assert from 'node:assert/strict';
+import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { currentGuestImage, ensureGuestImage } from './guest-image.ts';
+
+const AS_ROOT = process.getuid?.() === 0 ? {} : { skip: 'needs root' };
+const FIRST = 'a'.repeat(64);
+const SECOND = 'b'.repeat(64);
+
+/** A recipe of that version which counts its builds in the file `builds`. */
+async function recipe(folder: string, version: string, builds = 'ok'): Promise<string> {
+  const path = join(folder, 'build.sh');
+  await writeFile(
+    path,
+    `set -eu
+if [ "$1" = --version ]; then echo ${version}; exit; fi
+echo x >> ${folder}/builds
+[ ${builds} = ok ] || exit 1
+mkdir -p "$1"
+echo '{"version":"${version}"}' > "$1/manifest.json"
+`,
+  );
+  return path;
+}
+
+async function workFolder(t: TestContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'berth-'));
+  t.after(() => rm(folder, { recursive: true }));
+  return folder;
+}
+
+async function buildsIn(folder: string): Promise<number> {
+  return (await readFile(join(folder, 'builds'), 'utf8').catch(() => '')).length / 2;
+}
+
+const say = () => undefined;
+
+test('an image is built once per version, and the older one stays', AS_ROOT, async (t) => {
+  const folder = await workFolder(t);
+  const images_dir = join(folder, 'images');
+  for (const build_script of [await recipe(folder, FIRST), await recipe(folder, FIRST)]) {
+    const image = await ensureGuestImage({ build_script, images_dir, say });
+    assert.deepEqual(image, { dir: join(images_dir, 'aaaaaaaaaaaa'), version: FIRST });
+  }
+  assert.equal(await buildsIn(folder), 1);
+  assert.equal(await currentGuestImage(images_dir), join(images_dir, 'aaaaaaaaaaaa'));
+  await ensureGuestImage({ build_script: await recipe(folder, SECOND), images_dir, say });
+  assert.equal(await buildsIn(folder), 2);
+  assert.equal(await currentGuestImage(images_dir), join(images_dir, 'bbbbbbbbbbbb'));
+  await stat(join(images_dir, 'aaaaaaaaaaaa', 'manifest.json'));
+});
+
+test('an image of the same version elsewhere is taken over instead of built', AS_ROOT, async (t) => {
+  const folder = await workFolder(t);
+  const seed_dir = join(folder, 'seed');
+  const build_script = await recipe(folder, FIRST);
+  await ensureGuestImage({ build_script, images_dir: seed_dir, say });
+  const image = await ensureGuestImage({ build_script, images_dir: join(folder, 'images'), seed_dir, say });
+  assert.equal(await buildsIn(folder), 1);
+  assert.equal(JSON.parse(await readFile(join(image.dir, 'manifest.json'), 'utf8')).version, FIRST);
+});
+
+test('a build that fails is an error, and the next one tries again', AS_ROOT, async (t) => {
+  const folder = await workFolder(t);
+  const images_dir = join(folder, 'images');
+  const failing = await recipe(folder, FIRST, 'failing');
+  await assert.rejects(ensureGuestImage({ build_script: failing, images_dir, say }), {
+    name: 'StartError',
+    exit_code: 1,
+    message: /could not be built \(exit code 1\)/,
+  });
+  await ensureGuestImage({ build_script: await recipe(folder, FIRST), images_dir, say });
+});

@@ -1,0 +1,200 @@
+/**
+ * The guest agent client against a guest that misbehaves: no real agent can be made to. The well-behaved guest is
+ * in vm-boot.test.ts.
+ */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer, type Server, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, test } from 'node:test';
+import {
+  GuestAgentClosedError,
+  GuestAgentError,
+  GuestAgentProtocolError,
+  GuestAgentTimeoutError,
+} from '../../src/host/guest/agent-errors.ts';
+import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+
+interface Command {
+  readonly execute: string;
+  readonly arguments: Record<string, unknown>;
+}
+type Answer = (command: Command, socket: Socket) => string | null;
+
+describe('a guest agent client', { timeout: 30_000 }, () => {
+  let folder: string;
+  let path: string;
+  let server: Server;
+  let agent: GuestAgent;
+  let greeting: string | Buffer;
+  let answer: Answer;
+  let seen: string[];
+  let connections: number;
+
+  /** Cuts the stream as qemu-ga does: 0xFF ends a half command, a line is a command. */
+  function serve(socket: Socket): void {
+    connections++;
+    socket.on('error', () => {});
+    if (greeting.length > 0) socket.write(greeting);
+    let held = '';
+    socket.on('data', (chunk) => {
+      held += chunk.toString('latin1');
+      for (let end = held.indexOf('\n'); end !== -1; end = held.indexOf('\n')) {
+        const line = held.slice(held.lastIndexOf('\xff', end) + 1, end);
+        held = held.slice(end + 1);
+        const command = JSON.parse(line) as Command;
+        seen.push(command.execute);
+        const reply =
+          command.execute === 'guest-sync-delimited'
+            ? `\xff${JSON.stringify({ return: command.arguments['id'] })}\n`
+            : answer(command, socket);
+        if (reply !== null) socket.write(Buffer.from(reply, 'latin1'));
+      }
+    });
+  }
+
+  beforeEach(async () => {
+    folder = mkdtempSync(join(tmpdir(), 'bqga-'));
+    path = join(folder, 'agent.sock');
+    greeting = '';
+    seen = [];
+    connections = 0;
+    answer = () => '{"return": {}}\n';
+    server = createServer(serve).listen(path);
+    await once(server, 'listening');
+    agent = new GuestAgent(path);
+  });
+  afterEach(() => {
+    agent.close();
+    server.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  test('stale replies and garbage from before it came do not reach its commands', async () => {
+    greeting = Buffer.concat([
+      Buffer.from('{"return": 99}\n{"error": {"desc": "stray"}}\n{"ret'),
+      Buffer.of(0xfe),
+    ]);
+    answer = () => '{"return": 7}\n';
+    assert.equal(await agent.execute('guest-get-time'), 7);
+  });
+
+  test('after a timeout it gets back in step, and the late reply is not taken for the next one', async () => {
+    let late: (() => void) | undefined;
+    answer = (command, socket) => {
+      if (command.execute !== 'guest-slow') return '{"return": "right"}\n';
+      late = () => socket.write('{"return": "wrong"}\n');
+      return null;
+    };
+    await assert.rejects(agent.execute('guest-slow', {}, { timeout_ms: 30 }), GuestAgentTimeoutError);
+    late?.();
+    assert.equal(await agent.execute('guest-fast'), 'right');
+    assert.deepEqual(seen, ['guest-sync-delimited', 'guest-slow', 'guest-sync-delimited', 'guest-fast']);
+    assert.equal(connections, 1);
+  });
+
+  test('calls made at once run one after the other', async () => {
+    let open = 0;
+    answer = (_, socket) => {
+      assert.equal(++open, 1);
+      setImmediate(() => {
+        open--;
+        socket.write('{"return": {}}\n');
+      });
+      return null;
+    };
+    await Promise.all(Array.from({ length: 10 }, () => agent.ping()));
+  });
+
+  test('the agent’s refusal is an error with its words, and the channel stays in step', async () => {
+    answer = (command) =>
+      command.execute === 'guest-bad'
+        ? '{"error": {"class": "GenericError", "desc": "no"}}\n'
+        : '{"return": {}}\n';
+    await assert.rejects(agent.execute('guest-bad'), (error: unknown) => {
+      assert.ok(error instanceof GuestAgentError);
+      assert.equal(error.desc, 'no');
+      return true;
+    });
+    await agent.ping();
+    assert.equal(seen.filter((name) => name === 'guest-sync-delimited').length, 1);
+  });
+
+  test('a lost connection rejects, and the next call connects again', async () => {
+    answer = (_, socket) => {
+      socket.destroy();
+      return null;
+    };
+    await assert.rejects(agent.ping(), GuestAgentClosedError);
+    answer = () => '{"return": {}}\n';
+    await agent.ping();
+    assert.equal(connections, 2);
+  });
+
+  test('a freeze that was not answered may have happened, until a thaw is confirmed', async () => {
+    answer = (command) => (command.execute === 'guest-fsfreeze-freeze' ? null : '{"return": 1}\n');
+    assert.equal(agent.maybe_frozen, false);
+    await assert.rejects(agent.fsfreeze(30), GuestAgentTimeoutError);
+    assert.equal(agent.maybe_frozen, true);
+    await agent.thaw();
+    assert.equal(agent.maybe_frozen, false);
+  });
+
+  test('a shutdown needs no answer, and a refused one is an error', async () => {
+    answer = () => null;
+    await agent.shutdown('powerdown');
+    answer = () => '{"error": {"desc": "no shutdown here"}}\n';
+    await assert.rejects(agent.shutdown('reboot'), GuestAgentError);
+  });
+
+  test('a time beyond 2^53 arrives whole, and a missing hardware clock is no failure', async () => {
+    let raw: Command | undefined;
+    answer = (command) => {
+      raw = command;
+      return '{"error": {"desc": "hwclock failed to set hardware clock to system time"}}\n';
+    };
+    await agent.setTime(1_900_000_000_000_000_123n);
+    assert.equal(raw?.arguments['time'], Number(1_900_000_000_000_000_123n));
+  });
+
+  test('a guest that floods the channel is cut off, and may be called again', async () => {
+    answer = (_, socket) => {
+      for (let count = 0; count < 200; count++) socket.write('{"return": 1}\n');
+      return null;
+    };
+    while (connections < 3) {
+      await agent.execute('guest-next', {}, { timeout_ms: 5_000 }).catch((error: unknown) => {
+        assert.ok(error instanceof GuestAgentProtocolError);
+      });
+      // The flood is read in turns of the event loop: let it come.
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  });
+
+  test('waiting for a guest that does not come ends in time, or by the signal, and costs one line every two seconds', async () => {
+    server.removeAllListeners('connection');
+    let bytes = 0;
+    server.on('connection', (socket) =>
+      socket.on('error', () => {}).on('data', (chunk) => (bytes += chunk.length)),
+    );
+    await assert.rejects(agent.waitUntilUp(60), GuestAgentTimeoutError);
+    assert.ok(bytes < 200, `${bytes}`);
+    const aborter = new AbortController();
+    const waiting = agent.waitUntilUp(20_000, aborter.signal);
+    aborter.abort(new Error('stopping'));
+    await assert.rejects(waiting, /stopping/);
+  });
+
+  test('a closed client refuses calls, also those that wait', async () => {
+    answer = () => null;
+    const waiting = [agent.ping(), agent.ping()];
+    const settled = Promise.allSettled(waiting);
+    agent.close();
+    for (const outcome of await settled) {
+      assert.ok(outcome.status === 'rejected' && outcome.reason instanceof GuestAgentClosedError);
+    }
+    await assert.rejects(agent.ping(), GuestAgentClosedError);
+  });
+});

@@ -1,0 +1,55 @@
+/** Which accelerator is believed, tried for real on this host. Needs the guest image (BERTH_TEST_IMAGE_DIR). */
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import { AcceleratorError, chooseAccelerator, probeGuest } from '../../src/host/vm/accelerator.ts';
+import { allPids, commandLineOf } from '../../src/host/vm/process-identity.ts';
+
+const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
+
+function probesAlive(folder: string): number[] {
+  return allPids().filter((pid) => commandLineOf(pid).some((word) => word.startsWith(folder)));
+}
+
+describe('the accelerator', {
+  skip: image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image',
+  timeout: 120_000,
+}, () => {
+  const folder = mkdtempSync(join(tmpdir(), 'bacc-'));
+  const cache_path = join(folder, 'accelerator.json');
+  const image = {
+    qemu_binary: 'qemu-system-x86_64',
+    kernel_path: join(image_dir ?? '', 'vmlinuz'),
+    initrd_path: join(image_dir ?? '', 'initrd.img'),
+  };
+  after(() => rmSync(folder, { recursive: true, force: true }));
+
+  test('is kvm only if a test guest boots on it, with a reason for a person, and quick the second time', async (context) => {
+    const first = await chooseAccelerator({ ...image, setting: 'auto', cache_path });
+    context.diagnostic(`${first.accel}: ${first.reason}`);
+    assert.ok(first.reason.length > 10);
+    const begin = performance.now();
+    assert.deepEqual(await chooseAccelerator({ ...image, setting: 'auto', cache_path }), first);
+    assert.ok(performance.now() - begin < 1_000);
+    writeFileSync(cache_path, '{"key":');
+    assert.deepEqual(await chooseAccelerator({ ...image, setting: 'auto', cache_path }), first);
+    const forced = chooseAccelerator({ ...image, setting: 'kvm' });
+    if (first.accel === 'kvm') assert.equal((await forced).accel, 'kvm');
+    else await assert.rejects(forced, AcceleratorError);
+  });
+
+  test('tcg by setting asks nothing of the host', async () => {
+    const choice = await chooseAccelerator({ ...image, qemu_binary: '/nonexistent', setting: 'tcg' });
+    assert.equal(choice.accel, 'tcg');
+  });
+
+  test('is probed by a guest that really boots, and a guest that does not is killed at the deadline', async () => {
+    assert.equal(await probeGuest('tcg', { ...image, timeout_ms: 60_000 }), null);
+    assert.match((await probeGuest('tcg', { ...image, timeout_ms: 100 })) ?? '', /did not boot within 0.1 s/);
+    const missing = await probeGuest('tcg', { ...image, kernel_path: join(folder, 'absent') });
+    assert.match(missing ?? '', /status 1: .*absent/);
+    assert.deepEqual(probesAlive(image.kernel_path), []);
+  });
+});

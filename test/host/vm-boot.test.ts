@@ -1,0 +1,273 @@
+/**
+ * One real guest, booted once, under another user, by the libraries of src/host: launch, agent, exec, files,
+ * freeze, egress, reboot, power-off, death. Needs the guest image (BERTH_TEST_IMAGE_DIR) and root.
+ */
+import assert from 'node:assert/strict';
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, statSync } from 'node:fs';
+import { type AddressInfo, connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { GuestAgentError } from '../../src/host/guest/agent-errors.ts';
+import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+import { guestExec, readGuestFile, writeGuestFile } from '../../src/host/guest/guest-files.ts';
+import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
+import { hostCgroups, limitProcess, removeLimits, vmLimits } from '../../src/host/vm/cgroup.ts';
+import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
+import { createOverlay } from '../../src/host/vm/overlay.ts';
+import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
+import { qemuArguments, vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/vm/qemu-process.ts';
+import { prepareRuntimeDir, unreadablePaths, vmUser } from '../../src/host/vm/uid.ts';
+import { newId } from '../../src/lib/ids.ts';
+
+const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
+const skip = !image_dir
+  ? 'BERTH_TEST_IMAGE_DIR names no guest image'
+  : process.getuid?.() !== 0
+    ? 'running a VM as another user takes root'
+    : false;
+const GUEST_TIMEOUT_MS = 60_000;
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await new Promise((resolve) => server.once('listening', resolve));
+  const { port } = server.address() as AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+describe('a VM', { skip, timeout: 180_000 }, () => {
+  const root = mkdtempSync(join(tmpdir(), 'bvm-'));
+  const runtime_dir = join(root, 'run', 'vm');
+  const instance_id = newId('inst');
+  const vm_id = newId('vm');
+  const user = vmUser(900_000 + (process.pid % 90_000));
+  const data_folder_id = `test${process.pid}`;
+  const mounts = hostCgroups();
+  let identity: ProcessIdentity | undefined;
+  let qmp: QmpClient;
+  let agent: GuestAgent;
+  let started_at: number;
+
+  before(async () => {
+    mkdirSync(join(root, 'run'), { mode: 0o711 });
+    chmodSync(root, 0o711);
+    prepareRuntimeDir(runtime_dir, user.uid, user.gid);
+    const kernel_path = join(image_dir ?? '', 'vmlinuz');
+    const initrd_path = join(image_dir ?? '', 'initrd.img');
+    const base_path = join(image_dir ?? '', 'rootfs.img');
+    assert.deepEqual(unreadablePaths([kernel_path, initrd_path, base_path], user), []);
+    const { overlay } = await createOverlay({
+      folder: root,
+      instance_id,
+      size_bytes: 2 * 1024 ** 3,
+      owner: user,
+      qemu_img_binary: 'qemu-img',
+    });
+    started_at = performance.now();
+    const launched = await launchVm({
+      qemu_binary: 'qemu-system-x86_64',
+      arguments: qemuArguments({
+        instance_id,
+        vm_id,
+        cpus: 1,
+        memory_mib: 256,
+        accel: 'tcg',
+        kernel_path,
+        initrd_path,
+        hostname: 'boot-test',
+        overlay_path: overlay,
+        backing: { kind: 'raw', path: base_path },
+        runtime_dir,
+        ssh_forward_port: await freePort(),
+      }),
+      run_as: user,
+      runtime_dir,
+      log_path: join(root, 'qemu.log'),
+    });
+    identity = launched.identity;
+    qmp = launched.qmp;
+    agent = new GuestAgent(vmSockets(runtime_dir).agent);
+  });
+
+  after(async () => {
+    agent?.close();
+    qmp?.close();
+    if (identity) killProcess(identity, 'SIGKILL');
+    await removeEgressRules(data_folder_id);
+    removeLimits(mounts, instance_id);
+    rmSync(root, { recursive: true, force: true });
+  });
+
+  test('starts paused, as its own user, and is found again by its arguments alone', async () => {
+    assert.equal((await qmp.execute('query-status')).status, 'prelaunch');
+    assert.equal(statSync(`/proc/${identity?.pid}`).uid, user.uid);
+    assert.deepEqual(findOrphans(join(root, 'run')), [{ identity, instance_id, vm_id, runtime_dir }]);
+    assert.deepEqual(findOrphans(join(root, 'elsewhere')), []);
+  });
+
+  test('takes limits where the host has control groups', (context) => {
+    const result = limitProcess(
+      mounts,
+      instance_id,
+      identity?.pid ?? 0,
+      vmLimits({ cpus: 1, memory_mib: 256, accel: 'tcg' }),
+    );
+    if (!result.limited) context.diagnostic(result.reason);
+    assert.equal(typeof (result.limited || result.reason), result.limited ? 'boolean' : 'string');
+  });
+
+  test('comes up, and its agent answers after cont', async (context) => {
+    await qmp.execute('block-dirty-bitmap-add', { node: 'overlay', name: 'flush', granularity: 65_536 });
+    await qmp.execute('cont');
+    await agent.waitUntilUp(GUEST_TIMEOUT_MS);
+    context.diagnostic(`agent up ${Math.round(performance.now() - started_at)} ms after the launch`);
+  });
+
+  test('runs a command with input, output, environment and exit code', async () => {
+    const result = await guestExec(agent, {
+      path: '/bin/sh',
+      args: ['-c', 'cat; echo "$WORD" >&2; exit 3'],
+      env: ['WORD=harbour', 'PATH=/usr/bin:/bin'],
+      input: 'in',
+    });
+    assert.deepEqual(
+      { ...result, stdout: result.stdout.toString(), stderr: result.stderr.toString() },
+      { exit_code: 3, signal: null, stdout: 'in', stderr: 'harbour\n', truncated: false },
+    );
+    await assert.rejects(guestExec(agent, { path: '/nonexistent' }), GuestAgentError);
+  });
+
+  test('cuts long output and says so, and a command past its time is an error', async () => {
+    const long = await guestExec(agent, {
+      path: '/bin/sh',
+      args: ['-c', 'head -c 100000 /dev/zero'],
+      max_output_bytes: 1_000,
+    });
+    assert.equal(long.stdout.length, 1_000);
+    assert.equal(long.truncated, true);
+    await assert.rejects(guestExec(agent, { path: 'sleep', args: ['600'], timeout_ms: 300 }), {
+      name: 'GuestAgentTimeoutError',
+    });
+    const left = await guestExec(agent, {
+      path: '/bin/sh',
+      args: ['-c', 'cat /proc/[0-9]*/cmdline | tr "\\0" " "'],
+    });
+    assert.ok(!left.stdout.toString().includes('sleep 600'), 'the command was killed');
+  });
+
+  test('has a file replaced whole, with exactly the mode asked for', async () => {
+    const path = '/run/berth/authorized_keys';
+    const keys = `ssh-ed25519 ${'A'.repeat(2_000_000)}\n`;
+    await writeGuestFile(agent, path, keys, { mode: 0o600 });
+    assert.equal((await readGuestFile(agent, path, 4_000_000)).toString(), keys);
+    await assert.rejects(readGuestFile(agent, path, 10), GuestAgentError);
+    await writeGuestFile(agent, path, '', { mode: 0o640 });
+    const { stdout } = await guestExec(agent, {
+      path: '/bin/sh',
+      args: ['-c', `stat -c "%a %U %s" ${path}*`],
+    });
+    assert.equal(stdout.toString(), '640 root 0\n');
+  });
+
+  test('freezes, refuses files meanwhile, and thaws', async (context) => {
+    const begin = performance.now();
+    assert.ok((await agent.fsfreeze(5_000)) >= 1);
+    context.diagnostic(`frozen after ${Math.round(performance.now() - begin)} ms`);
+    assert.equal(agent.maybe_frozen, true);
+    assert.equal(await agent.fsfreezeStatus(), 'frozen');
+    await assert.rejects(guestExec(agent, { path: '/bin/true' }), GuestAgentError);
+    assert.ok((await agent.thaw()) >= 1);
+    assert.equal(agent.maybe_frozen, false);
+    assert.equal(await agent.fsfreezeStatus(), 'thawed');
+  });
+
+  test('has its clock set and tells its addresses', async () => {
+    await agent.setTime(1_900_000_000_000_000_000n);
+    const { stdout } = await guestExec(agent, { path: 'date', args: ['+%s'] });
+    assert.ok(Math.abs(Number(stdout) - 1_900_000_000) < 30);
+    await agent.setTime(BigInt(Date.now()) * 1_000_000n);
+    const names = (await agent.networkInterfaces()).map((face) => face.name);
+    assert.ok(names.includes('lo') && names.length >= 2, names.join());
+  });
+
+  test('answers a new client although the one before left half a command', async () => {
+    const half = connect(vmSockets(runtime_dir).agent);
+    agent.close();
+    await new Promise((resolve) => half.write('{"execute":"guest-exec","arguments":{"pa', resolve));
+    half.destroy();
+    agent = new GuestAgent(vmSockets(runtime_dir).agent);
+    await agent.ping();
+    assert.equal((await guestExec(agent, { path: '/bin/true' })).exit_code, 0);
+  });
+
+  test('reaches a port of the host by slirp’s alias only until the egress rules are there', async (context) => {
+    const server = createServer((socket) => socket.end('host\n')).listen(0, '127.0.0.1');
+    await new Promise((resolve) => server.once('listening', resolve));
+    const { port } = server.address() as AddressInfo;
+    const script = `exec 3<>/dev/tcp/10.0.2.2/${port} && cat <&3`;
+    const reach = () => guestExec(agent, { path: 'bash', args: ['-c', script], timeout_ms: 15_000 });
+    try {
+      assert.equal(
+        (await reach()).stdout.toString(),
+        'host\n',
+        'open without rules: else this proves nothing',
+      );
+      const applied = await applyEgressRules({ data_folder_id, first_uid: user.uid, last_uid: user.uid });
+      if (!applied.closed) return context.skip(applied.reason);
+      const closed = await reach();
+      assert.notEqual(closed.exit_code, 0);
+      assert.equal(closed.stdout.toString(), '');
+    } finally {
+      server.close();
+    }
+  });
+
+  test('reboots: QMP tells RESET, the process and the dirty bitmap stay, the agent comes again', async (context) => {
+    const reset = qmp.waitForEvent((event) => event.event === 'RESET', { timeout_ms: GUEST_TIMEOUT_MS });
+    const port_open = qmp.waitForEvent((event) => event.event === 'VSERPORT_CHANGE' && event.data.open, {
+      timeout_ms: GUEST_TIMEOUT_MS,
+    });
+    const begin = performance.now();
+    await agent.shutdown('reboot');
+    const event = await reset;
+    assert.ok(event.event === 'RESET' && event.data.guest);
+    context.diagnostic(`RESET ${Math.round(performance.now() - begin)} ms after the request`);
+    await port_open;
+    context.diagnostic(`port open ${Math.round(performance.now() - begin)} ms after the request`);
+    await agent.waitUntilUp(GUEST_TIMEOUT_MS);
+    context.diagnostic(`agent again ${Math.round(performance.now() - begin)} ms after the request`);
+    const nodes = await qmp.execute('query-named-block-nodes', { flat: true });
+    const bitmap = nodes.find((node) => node['node-name'] === 'overlay')?.['dirty-bitmaps']?.[0];
+    assert.ok(bitmap?.name === 'flush' && bitmap.count > 0);
+  });
+
+  test('powers off: QMP tells SHUTDOWN, QEMU stays, paused, with its bitmap', async (context) => {
+    const shutdown = qmp.waitForEvent((event) => event.event === 'SHUTDOWN', {
+      timeout_ms: GUEST_TIMEOUT_MS,
+    });
+    const stopped = qmp.waitForEvent((event) => event.event === 'STOP', { timeout_ms: GUEST_TIMEOUT_MS });
+    const begin = performance.now();
+    await agent.shutdown('powerdown');
+    const event = await shutdown;
+    assert.ok(event.event === 'SHUTDOWN' && event.data.reason === 'guest-shutdown');
+    await stopped;
+    context.diagnostic(`SHUTDOWN ${Math.round(performance.now() - begin)} ms after the request`);
+    assert.equal((await qmp.execute('query-status')).status, 'shutdown');
+  });
+
+  test('killed, is noticed through its QMP socket at once', async (context) => {
+    assert.ok(identity);
+    const ended = Promise.withResolvers<VmEnd>();
+    onVmExit(identity, qmp, ended.resolve);
+    const begin = performance.now();
+    killProcess(identity, 'SIGKILL');
+    assert.equal(await ended.promise, 'exited');
+    const took_ms = performance.now() - begin;
+    context.diagnostic(`noticed after ${Math.round(took_ms)} ms`);
+    assert.ok(took_ms < 1_000);
+    assert.deepEqual(findOrphans(join(root, 'run')), []);
+    assert.equal(removeLimits(mounts, instance_id), null);
+  });
+});

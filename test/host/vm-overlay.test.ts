@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import fc from 'fast-check';
+import {
+  createOverlay,
+  NoSpaceError,
+  overlayPaths,
+  readSidecar,
+  removeOverlay,
+  writeSidecar,
+} from '../../src/host/vm/overlay.ts';
+import { newId } from '../../src/lib/ids.ts';
+
+const is_root = process.getuid?.() === 0;
+
+describe('an overlay', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'bovl-'));
+  const instance_id = newId('inst');
+  const size_bytes = 1024 ** 3;
+  const qemu_img_binary = 'qemu-img';
+  after(() => rmSync(folder, { recursive: true, force: true }));
+
+  test('is empty, of the size asked for, with 4 KiB sub-clusters, private to the VM’s user', async () => {
+    const owner = is_root ? { owner: { uid: 2_000_001, gid: 2_000_001 } } : {};
+    const { overlay } = await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary, ...owner });
+    const info = JSON.parse(execFileSync('qemu-img', ['info', '--output=json', overlay]).toString());
+    assert.equal(info['virtual-size'], size_bytes);
+    assert.equal(info['cluster-size'], 128 * 1024);
+    assert.equal(info['format-specific'].data['extended-l2'], true);
+    assert.equal(info['backing-filename'], undefined);
+    assert.equal(statSync(overlay).mode & 0o777, 0o600);
+    if (is_root) assert.equal(statSync(overlay).uid, 2_000_001);
+  });
+
+  test('made anew, takes its sidecar’s word away', async () => {
+    await writeSidecar(folder, instance_id, { generation: 4, epoch: 2, clean: true });
+    await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary });
+    assert.equal(await readSidecar(folder, instance_id), null);
+  });
+
+  test('has a sidecar that reads back as it was written', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.maxSafeNat(), fc.maxSafeNat(), fc.boolean(), async (generation, epoch, clean) => {
+        await writeSidecar(folder, instance_id, { generation, epoch, clean });
+        assert.deepEqual(await readSidecar(folder, instance_id), { generation, epoch, clean });
+      }),
+      { numRuns: 20 },
+    );
+  });
+
+  test('with a sidecar that is torn, foreign or out of range, has none', async () => {
+    const texts = ['', '{"generation":1', 'null', '[]', '{"generation":-1,"epoch":1,"clean":true}'];
+    texts.push('{"generation":1.5,"epoch":1,"clean":true}', '{"generation":1,"epoch":1}');
+    for (const text of texts) {
+      writeFileSync(overlayPaths(folder, instance_id).sidecar, text);
+      assert.equal(await readSidecar(folder, instance_id), null, text);
+    }
+  });
+
+  test('removed, leaves nothing, and may be removed again', async () => {
+    await removeOverlay(folder, instance_id);
+    await removeOverlay(folder, instance_id);
+    assert.deepEqual(readdirSync(folder), []);
+  });
+
+  test('is never made from a hostile instance id', () => {
+    for (const id of ['../x', 'inst_../../x', 'inst_', '']) {
+      assert.throws(() => overlayPaths(folder, id), { name: 'InvariantError' });
+    }
+  });
+
+  test('on a full disk says that the disk is full, and leaves no half file', {
+    skip: is_root ? false : 'mounting a small file system takes root',
+  }, async () => {
+    const small = join(folder, 'small');
+    execFileSync('mkdir', [small]);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=128k', 'tmpfs', small]);
+    try {
+      await assert.rejects(
+        createOverlay({ folder: small, instance_id, size_bytes: 2 ** 40, qemu_img_binary }),
+        NoSpaceError,
+      );
+      assert.equal(existsSync(overlayPaths(small, instance_id).overlay), false);
+      await writeSidecar(small, instance_id, { generation: 1, epoch: 1, clean: true });
+      execFileSync('sh', ['-c', `cat /dev/zero > ${small}/fill 2> /dev/null || true`]);
+      const full = writeSidecar(small, instance_id, { generation: 2, epoch: 1, clean: true });
+      await assert.rejects(full, NoSpaceError);
+      assert.equal((await readSidecar(small, instance_id))?.generation, 1);
+    } finally {
+      execFileSync('umount', [small]);
+    }
+  });
+});

@@ -1,0 +1,149 @@
+/** QEMU as a process, with a machine of none: no image, no accelerator, no root. */
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { appendFileSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, afterEach, describe, test } from 'node:test';
+import {
+  identityOf,
+  isAlive,
+  killProcess,
+  type ProcessIdentity,
+  waitForExit,
+} from '../../src/host/vm/process-identity.ts';
+import {
+  boundLog,
+  findOrphans,
+  launchVm,
+  onVmExit,
+  QemuLaunchError,
+  type VmEnd,
+} from '../../src/host/vm/qemu-process.ts';
+import { newId } from '../../src/lib/ids.ts';
+
+describe('launching QEMU', { timeout: 60_000 }, () => {
+  const root = mkdtempSync(join(tmpdir(), 'bproc-'));
+  const log_path = join(root, 'qemu.log');
+  const instance_id = newId('inst');
+  const alive: ProcessIdentity[] = [];
+
+  function options(...extra: string[]) {
+    return {
+      qemu_binary: 'qemu-system-x86_64',
+      arguments: [
+        ...[
+          '-name',
+          `guest=${instance_id}`,
+          '-M',
+          'none',
+          '-nodefaults',
+          '-no-user-config',
+          '-display',
+          'none',
+          '-S',
+        ],
+        ...['-msg', 'timestamp=on', '-chardev', `socket,id=qmp,path=${root}/qmp.sock,server=on,wait=off`],
+        ...['-mon', 'chardev=qmp,mode=control', ...extra],
+      ],
+      runtime_dir: root,
+      log_path,
+      timeout_ms: 10_000,
+    };
+  }
+
+  afterEach(async () => {
+    for (const identity of alive.splice(0)) {
+      killProcess(identity, 'SIGKILL');
+      assert.ok(await waitForExit(identity, 5_000));
+    }
+  });
+  after(() => rmSync(root, { recursive: true, force: true }));
+
+  test('returns a process of its own session that answers QMP, and finds it by its arguments', async () => {
+    const { identity, qmp } = await launchVm(options());
+    alive.push(identity);
+    assert.equal((await qmp.execute('query-name')).name, instance_id);
+    const session = readFileSync(`/proc/${identity.pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[3];
+    assert.equal(Number(session), identity.pid);
+    assert.deepEqual(findOrphans(join(root, '..')), [
+      { identity, instance_id, vm_id: null, runtime_dir: root },
+    ]);
+    assert.deepEqual(findOrphans(`${root}-other`), []);
+    qmp.close();
+  });
+
+  test('fails with QEMU’s own words, and leaves no process', async () => {
+    await assert.rejects(launchVm(options('-kernel', '/nonexistent', '-bogus')), (error: unknown) => {
+      assert.ok(error instanceof QemuLaunchError);
+      assert.match(error.message, /ended with status 1: .*-bogus: invalid option/);
+      return true;
+    });
+    assert.deepEqual(findOrphans(join(root, '..')), []);
+    const missing = launchVm({ ...options(), qemu_binary: '/nonexistent/qemu' });
+    await assert.rejects(missing, /ENOENT/);
+  });
+
+  test('fails with the port’s trouble when the forward port is taken, though the monitor was listening by then', async () => {
+    const server = createServer().listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const { port } = server.address() as { port: number };
+    try {
+      const taken = launchVm(options('-netdev', `user,id=net0,hostfwd=tcp:127.0.0.1:${port}-:22`));
+      await assert.rejects(taken, /Could not set up host forwarding rule/);
+    } finally {
+      server.close();
+    }
+  });
+
+  test('tells of the end at once, and tells a lost monitor from a lost process', async () => {
+    const { identity, qmp } = await launchVm(options());
+    alive.push(identity);
+    const disconnected = Promise.withResolvers<VmEnd>();
+    onVmExit(identity, qmp, disconnected.resolve);
+    qmp.close();
+    assert.equal(await disconnected.promise, 'disconnected');
+    assert.ok(isAlive(identity));
+
+    // In the same folder, beside the first: the monitor must be the new process's.
+    const other = await launchVm(options());
+    alive.push(other.identity);
+    const exited = Promise.withResolvers<VmEnd>();
+    onVmExit(other.identity, other.qmp, exited.resolve);
+    assert.ok(killProcess(other.identity, 'SIGKILL'));
+    assert.equal(await exited.promise, 'exited');
+    assert.equal(killProcess(other.identity, 'SIGKILL'), false);
+  });
+});
+
+test('a pid with another start time is not ours: neither alive nor signalled', async () => {
+  const child = spawn('sleep', ['60'], { stdio: 'ignore' });
+  try {
+    const identity = identityOf(child.pid ?? 0);
+    assert.ok(identity && isAlive(identity));
+    const other = { ...identity, start_time: identity.start_time - 1 };
+    assert.equal(isAlive(other), false);
+    assert.equal(killProcess(other, 'SIGKILL'), false);
+    assert.equal(await waitForExit(identity, 5), false);
+    assert.ok(isAlive(identity));
+  } finally {
+    child.kill('SIGKILL');
+  }
+});
+
+test('a log is cut to the last half of its bound, beneath a writer that appends', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'blog-'));
+  const path = join(folder, 'log');
+  try {
+    writeFileSync(path, 'x'.repeat(900));
+    boundLog(path, 1_000);
+    assert.equal(statSync(path).size, 900);
+    appendFileSync(path, 'y'.repeat(300));
+    boundLog(path, 1_000);
+    assert.equal(readFileSync(path, 'utf8'), 'x'.repeat(200) + 'y'.repeat(300));
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+});

@@ -1,0 +1,139 @@
+/** `npm start` as a whole, in a project folder with a small role and a recipe that builds nothing real. */
+import assert from 'node:assert/strict';
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { pathsIn } from '../../src/config/paths.ts';
+import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
+import { isAlive } from '../../src/launch/process-life.ts';
+import { AS_ROOT, cleanUp, kill, runScript, type Script, SRC, temporaryFolder, until } from './processes.ts';
+
+const ROLE = `
+  import { createServer } from 'node:http';
+  import { exitWithParent } from '${SRC}/launch/supervise.ts';
+  const port = Number(process.env.BERTH_LISTEN.split(':')[1]);
+  createServer((_, response) => response.end(process.pid + ' ' + process.env.DATABASE_URL)).listen(port, '127.0.0.1');
+  exitWithParent(() => process.exit(0));
+  process.on('SIGTERM', () => process.exit(0));`;
+
+async function projectFolder(t: TestContext): Promise<string> {
+  const project = await temporaryFolder(t);
+  for (const folder of ['bin', 'guest']) await mkdir(join(project, folder));
+  await writeFile(join(project, 'bin', 'debian-packages.txt'), 'acl setfacl\n');
+  const version = 'c'.repeat(64);
+  await writeFile(
+    join(project, 'guest', 'build.sh'),
+    `[ "$1" = --version ] || { mkdir -p "$1"; echo '{"version":"${version}"}' > "$1/manifest.json"; }\necho ${version}\n`,
+  );
+  await writeFile(join(project, 'role.mjs'), ROLE);
+  const cluster = join(pathsIn(join(project, 'data')).postgres, 'cluster');
+  cleanUp(t, async () => {
+    const running = await runningServer(cluster);
+    if (running !== undefined) await stopServer(running.pid);
+  });
+  return project;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const address = server.address();
+  assert(address !== null && typeof address === 'object');
+  await new Promise((resolve) => server.close(resolve));
+  return address.port;
+}
+
+function launch(t: TestContext, project: string, settings: Record<string, string>): Script {
+  const code = `
+    import { createLog } from 'SRC/lib/log.ts';
+    import { announceWhenReady } from 'SRC/launch/ready.ts';
+    import { configOrRefuse, start } from 'SRC/launch/start.ts';
+    import { refuse, sayOnStdout, StartError } from 'SRC/launch/start-error.ts';
+    try {
+      const env = { ...process.env, ...${JSON.stringify(settings)} };
+      const project_dir = ${JSON.stringify(project)};
+      const config = configOrRefuse(env, project_dir);
+      process.exitCode = await start({
+        config, env, project_dir, say: sayOnStdout, log: createLog('launcher', 'silent'),
+        roles: [{ name: 'api', args: ['role.mjs'] }],
+        started: (_, ended) => void announceWhenReady(config, ended, (line) => process.stdout.write(line)),
+      });
+    } catch (error) {
+      if (!(error instanceof StartError)) throw error;
+      process.exitCode = refuse(error);
+    }`;
+  return runScript(t, code);
+}
+
+async function ready(script: Script, port: number): Promise<{ pid: number; database_url: string }> {
+  await until(`it is ready (${script.pid})`, () => {
+    assert(script.child.exitCode === null, script.output());
+    return script.output().includes(`berth ready at http://127.0.0.1:${port}\n`);
+  });
+  const [pid, database_url = ''] = (await (await fetch(`http://127.0.0.1:${port}/`)).text()).split(' ');
+  return { pid: Number(pid), database_url };
+}
+
+test('starts everything, refuses a second start, and stops everything on SIGTERM', AS_ROOT, async (t) => {
+  const project = await projectFolder(t);
+  const paths = pathsIn(join(project, 'data'));
+  const port = await freePort();
+  const settings = { BERTH_LISTEN: `127.0.0.1:${port}` };
+  const first = launch(t, project, settings);
+  const role = await ready(first, port);
+  cleanUp(t, () => kill(role.pid));
+  assert.match(role.database_url, /^postgresql:\/\/berth@localhost/);
+  assert.match((await readFile(paths.secret_key, 'utf8')).trim(), /^[0-9a-f]{64}$/);
+
+  const second = await launch(t, project, settings).ended;
+  assert.deepEqual(second, {
+    code: 2,
+    signal: null,
+    output: `berth: another berth (pid ${first.pid}) already runs on this data folder\n`,
+  });
+
+  process.kill(first.pid, 'SIGTERM');
+  assert.equal((await first.ended).code, 0);
+  assert.equal(isAlive(role.pid), false);
+  assert.equal(await runningServer(join(paths.postgres, 'cluster')), undefined);
+});
+
+test('after a SIGKILL of the launcher the next start takes over what it left', AS_ROOT, async (t) => {
+  const project = await projectFolder(t);
+  const cluster = join(pathsIn(join(project, 'data')).postgres, 'cluster');
+  const port = await freePort();
+  const settings = { BERTH_LISTEN: `127.0.0.1:${port}` };
+  const first = launch(t, project, settings);
+  const role = await ready(first, port);
+  cleanUp(t, () => kill(role.pid));
+  const postgres = await runningServer(cluster);
+  process.kill(first.pid, 'SIGKILL');
+  const second = launch(t, project, settings);
+  const next = await ready(second, port);
+  cleanUp(t, () => kill(next.pid));
+  assert.notEqual(next.pid, role.pid);
+  assert.equal((await runningServer(cluster))?.pid, postgres?.pid, 'the database went on');
+  process.kill(second.pid, 'SIGTERM');
+  assert.equal((await second.ended).code, 0);
+});
+
+test('bad settings end with 2 and a line each, before anything is made', async (t) => {
+  const project = await projectFolder(t);
+  const { code, output } = await launch(t, project, { BERTH_ACCEL: 'x', BERTH_LISTN: 'y' }).ended;
+  assert.equal(code, 2);
+  assert.deepEqual(output.split('\n'), [
+    'berth: BERTH_ACCEL: "x" is not valid; expected one of auto, kvm, tcg',
+    'berth: BERTH_LISTN is unknown; did you mean BERTH_LISTEN?',
+    '',
+  ]);
+  await assert.rejects(readFile(join(project, 'data')), { code: 'ENOENT' });
+});
+
+test('a TLS certificate that can not be read ends with 2 and a line', async (t) => {
+  const project = await projectFolder(t);
+  const settings = { BERTH_TLS_CERT: 'no.pem', BERTH_TLS_KEY: 'no.key' };
+  const { code, output } = await launch(t, project, settings).ended;
+  assert.equal(code, 2);
+  assert.match(output, /^berth: BERTH_TLS_CERT: \S+no\.pem can't be read: ENOENT[^\n]*\n$/);
+});
