@@ -8,6 +8,7 @@ import { errnoOf } from '../lib/errors.ts';
 
 export interface HostImage {
   readonly id: string;
+  /** SHA-256 of the root file system: two builds of one recipe differ, and a disk belongs to exactly one. */
   readonly version: string;
   readonly kernel_path: string;
   readonly initrd_path: string;
@@ -23,14 +24,17 @@ export class ImageError extends Error {
 
 interface Manifest {
   readonly id: string;
-  readonly version: string;
   readonly size_bytes: number;
+  /** SHA-256 of each file. */
+  readonly files: { readonly 'rootfs.img': string };
 }
 
 function isManifest(value: unknown): value is Manifest {
   if (typeof value !== 'object' || value === null) return false;
-  const { id, version, size_bytes } = value as Record<string, unknown>;
-  return typeof id === 'string' && /^[0-9a-f]{64}$/.test(String(version)) && Number.isSafeInteger(size_bytes);
+  const { id, files, size_bytes } = value as Record<string, unknown>;
+  const rootfs =
+    typeof files === 'object' && files !== null && 'rootfs.img' in files ? files['rootfs.img'] : null;
+  return typeof id === 'string' && /^[0-9a-f]{64}$/.test(String(rootfs)) && Number.isSafeInteger(size_bytes);
 }
 
 async function namesIn(folder: string): Promise<string[]> {
@@ -50,7 +54,7 @@ async function readImage(folder: string, newest: boolean): Promise<HostImage | n
     if (!isManifest(manifest)) return null;
     return {
       id: manifest.id,
-      version: manifest.version,
+      version: manifest.files['rootfs.img'],
       size_bytes: manifest.size_bytes,
       kernel_path: join(folder, 'vmlinuz'),
       initrd_path: join(folder, 'initrd.img'),

@@ -125,6 +125,11 @@ export class FlushSink implements NbdExport {
     return this.#budget.used_bytes;
   }
 
+  /** What made it fail, if it has: QEMU only says that its target failed. */
+  get failure(): { readonly cause: unknown } | undefined {
+    return this.#failure;
+  }
+
   /** Distinct blocks received so far, times 64 KiB. */
   get dirty_bytes(): number {
     return this.#touched.count * BLOCK_BYTES;

@@ -182,15 +182,18 @@ export class Machine {
         if (!this.#record.released) return;
         this.#resets += 1;
         this.#view = 'booting';
-        return this.#disturbed();
+        this.#disturbed();
+        return;
       case 'SHUTDOWN':
         if (!event.data.guest || event.data.reason === 'guest-panic') return;
         this.#view = 'off';
         this.#cleanly_off = true;
-        return this.#disturbed();
+        this.#disturbed();
+        return;
       case 'GUEST_PANICKED':
         this.#panicked = true;
-        return this.#disturbed();
+        this.#disturbed();
+        return;
       case 'BLOCK_IO_ERROR':
         this.#log.error(
           { instance_id: this.#record.instance_id, reason: event.data.reason },

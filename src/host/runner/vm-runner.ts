@@ -7,54 +7,46 @@
  */
 import { rm } from 'node:fs/promises';
 import type { Assignment, FlushReceipt, Observation, Reason } from '../../agent-api/types.ts';
-import { assert, present } from '../../lib/assert.ts';
+import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { FlushId, InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
-import { removeLimits } from '../vm/cgroup.ts';
 import { removeOverlay } from '../vm/overlay.ts';
 import { AutoFlush } from './auto-flush.ts';
 import { consoleTail } from './console-log.ts';
-import { decide, type MachineView, type Situation, type Step } from './decide.ts';
-import { DiskState, InstanceGoneError } from './disk-state.ts';
+import { decide, type Situation, type Step } from './decide.ts';
 import { reasonFor } from './failure-reasons.ts';
-import { FencedError, flushMachine, settleFlush } from './flush-machine.ts';
+import { FencedError } from './flush-machine.ts';
 import { awaitGuest, powerOffGuest, rebootGuest } from './guest-steps.ts';
+import { HeldMachine } from './held-machine.ts';
 import { KeyPusher } from './key-pusher.ts';
-import { launchMachine, vmOwner } from './launch-machine.ts';
-import { Machine } from './machine.ts';
-import { readRecord, removeRecord, type VmFolder, type VmRecord, vmFolder } from './record.ts';
+import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
 
 export class VmRunner {
   readonly instance_id: InstanceId;
   readonly #context: HostContext;
   readonly #folder: VmFolder;
-  readonly #disk: DiskState;
+  readonly #held: HeldMachine;
   readonly #reporter: Reporter;
   readonly #keys: KeyPusher;
   readonly #auto: AutoFlush;
   readonly #closing = new AbortController();
   /** undefined until the control plane has said something. */
   #assignment: Assignment | null | undefined = undefined;
-  #machine: Machine | null = null;
-  #last: VmRecord | null = null;
+  /** The VM whose end was said. */
   #ended: string | null = null;
-  /** Whether the overlay holds writes beyond the head while no machine has it; null until it was looked at. */
-  #unsaved: boolean | null = null;
-  #recovered: Reason | null = null;
-  #panicked = false;
   #flushed: FlushId | null = null;
   #step: { readonly name: Step; readonly abort: AbortController } | null = null;
   #wake: () => void = () => undefined;
-  #dirty = true;
+  #news = true;
 
   constructor(context: HostContext, instance_id: InstanceId) {
     this.instance_id = instance_id;
     this.#context = { ...context, log: context.log.child({ instance_id }) };
     this.#folder = vmFolder(context.paths.vms, instance_id);
-    this.#disk = new DiskState(this.#context, instance_id);
+    this.#held = new HeldMachine(this.#context, instance_id, this.#folder, () => this.#changed());
     this.#reporter = new Reporter(this.#context, this.#closing.signal);
     this.#keys = new KeyPusher(this.#context.log);
     this.#auto = new AutoFlush(() => this.#changed());
@@ -66,13 +58,13 @@ export class VmRunner {
     this.#assignment = assignment;
     if (assignment?.vm_id !== before?.vm_id) {
       this.#ended = null;
-      this.#unsaved = null;
+      this.#held.lookAgain();
     }
-    const changed =
+    const otherwise =
       assignment?.desired !== before?.desired ||
       assignment?.force !== before?.force ||
       assignment?.vm_id !== before?.vm_id;
-    if (changed && this.#step && isInterruptible(this.#step.name, assignment)) {
+    if (otherwise && this.#step && isInterruptible(this.#step.name, assignment)) {
       this.#step.abort.abort(new Error('something else is wanted now'));
     }
     if (assignment) this.#keys.want(assignment.authorized_keys);
@@ -80,85 +72,89 @@ export class VmRunner {
     this.#changed();
   }
 
-  /** Written by the guest and not durable; null when unknown or no machine runs. */
+  /** Written by the guest and not durable, bytes; null when unknown or no machine runs. */
   async dirtyBytes(): Promise<number | null> {
-    const machine = this.#machine;
+    const { machine } = this.#held;
     if (!machine || machine.gone || machine.view === 'booting') return null;
     const bytes = await machine.dirtyBytes().catch(() => null);
     this.#auto.observe(bytes);
     return bytes;
   }
 
-  /** Runs until nothing is left of the instance here, or until `close`. */
+  /** Runs until nothing is left to do for the instance here, or until `close`. */
   async run(): Promise<void> {
-    await this.#adopt();
+    await this.#held.adopt((work) => this.#insist(work));
     for (let failures = 0; !this.#closing.signal.aborted; ) {
-      this.#dirty = false;
-      if (this.#assignment && !this.#machine && this.#unsaved === null) {
-        await this.#retryingWhileAway(() => this.#lookForUnsaved());
-      }
-      const name = this.#assignment === undefined ? 'nothing' : decide(this.#situation());
+      this.#news = false;
+      const name = await this.#next();
       if (name === 'nothing') {
         if (this.#isOver()) break;
         await this.#idle();
         continue;
       }
       const abort = new AbortController();
+      const signal = AbortSignal.any([abort.signal, this.#closing.signal]);
       this.#step = { name, abort };
       try {
-        await this.#take(name, AbortSignal.any([abort.signal, this.#closing.signal]));
+        await this.#take(name, signal);
         failures = 0;
       } catch (error) {
-        if (abort.signal.aborted || this.#closing.signal.aborted) continue;
+        if (signal.aborted) continue;
         this.#context.log.warn({ err: error, step: name }, 'a step failed');
-        await pause(
-          backoffMs(failures++, 200, 10_000),
-          AbortSignal.any([abort.signal, this.#closing.signal]),
-        );
+        await pause(backoffMs(failures++, 200, 10_000), signal);
       } finally {
         this.#step = null;
       }
     }
     this.#auto.close();
-    this.#machine?.release();
+    this.#held.release();
   }
 
   /** Lets go of everything; the VM runs on, to be adopted. */
   close(): void {
-    this.#closing.abort();
+    this.#closing.abort(new Error('the agent is closing'));
     this.#changed();
   }
 
   #changed(): void {
-    this.#dirty = true;
+    this.#news = true;
     this.#wake();
   }
 
   #idle(): Promise<void> {
-    if (this.#dirty) return Promise.resolve();
+    if (this.#news) return Promise.resolve();
     return new Promise((resolve) => {
       this.#wake = resolve;
     });
   }
 
   #isOver(): boolean {
-    if (this.#machine || this.#dirty || this.#assignment === undefined) return false;
+    if (this.#held.machine || this.#news || this.#assignment === undefined) return false;
     const wanted = this.#assignment;
     const over = wanted?.desired === 'stopped' || wanted?.desired === 'deleted';
     return wanted === null || (over && this.#ended === wanted.vm_id);
   }
 
+  async #next(): Promise<Step> {
+    if (this.#assignment === undefined) return 'nothing';
+    if (this.#assignment && !this.#held.machine && this.#held.unsaved === null) {
+      const { epoch } = this.#assignment;
+      await this.#insist(() => this.#held.lookForUnsaved(epoch));
+    }
+    return decide(this.#situation());
+  }
+
   #situation(): Situation {
-    const assignment = this.#assignment;
+    const assignment = this.#assignment ?? null;
     const vm_id = assignment?.vm_id ?? null;
     return {
       desired: assignment?.desired ?? 'unassigned',
-      machine: this.#view(),
-      launched: this.#last?.vm_id === vm_id && vm_id !== null,
-      unsaved: this.#unsaved === true,
+      machine: this.#held.view(vm_id),
+      launched: this.#held.wasLaunched(vm_id),
+      unsaved: this.#held.unsaved === true,
       ended: vm_id !== null && this.#ended === vm_id,
       reboots_wanted: assignment?.reboots ?? 0,
-      reboots_done: this.#machine?.record.reboots_done ?? 0,
+      reboots_done: this.#held.machine?.record.reboots_done ?? 0,
       flush_wanted: this.#flushWanted(),
     };
   }
@@ -166,21 +162,12 @@ export class VmRunner {
   /** A caller waits for a flush that was not begun, or the automatic one is due. */
   #flushWanted(): boolean {
     const flush_id = this.#assignment?.flush_id ?? null;
-    return flush_id === null ? this.#auto.due : flush_id !== this.#flushed;
-  }
-
-  #view(): MachineView {
-    const machine = this.#machine;
-    if (!machine || machine.gone || machine.panicked) return 'none';
-    if (this.#assignment && machine.record.vm_id !== this.#assignment.vm_id) return 'stale';
-    return machine.view;
+    return flush_id === null || flush_id === this.#flushed ? this.#auto.due : true;
   }
 
   async #take(step: Step, signal: AbortSignal): Promise<void> {
-    if (this.#machine?.gone || this.#machine?.panicked) {
-      this.#panicked = this.#machine.panicked;
-      await this.#endMachine();
-    }
+    const { machine } = this.#held;
+    if (machine?.gone || machine?.panicked) await this.#endMachine();
     switch (step) {
       case 'start':
         return this.#start(signal);
@@ -191,7 +178,7 @@ export class VmRunner {
       case 'flush':
         return this.#flush(signal);
       case 'power_off':
-        return powerOffGuest(this.#running, this.#current.force, signal);
+        return powerOffGuest(this.#held.running, this.#current.force, signal);
       case 'save':
         return this.#save(signal);
       case 'save_offline':
@@ -201,11 +188,11 @@ export class VmRunner {
       case 'remove':
         return this.#remove();
       case 'say_powered_off':
-        return this.#say({ kind: 'powered_off' });
+        return this.#sayPoweredOff();
       case 'say_stopped':
         return this.#sayStopped();
       case 'say_died':
-        return this.#end(this.#deathReason());
+        return this.#sayFailed(this.#deathReason());
       case 'nothing':
         return;
     }
@@ -214,88 +201,62 @@ export class VmRunner {
   get #current(): Assignment {
     return present(this.#assignment, 'assignment');
   }
-  get #running(): Machine {
-    return present(this.#machine, 'machine');
-  }
 
   // Steps ------------------------------------------------------------------------------------------------
 
+  /** A failed start is over, unless only the control plane was away or something else is wanted. */
   async #start(signal: AbortSignal): Promise<void> {
-    const assignment = this.#current;
     try {
-      await this.#launch(assignment, signal, true);
+      await this.#held.launch(this.#current, signal, { run: true });
     } catch (error) {
-      await this.#startFailed(error, signal);
+      const reason = reasonFor(error, 'start_failed');
+      if (signal.aborted || reason.code === 'control_plane_away') throw error;
+      this.#context.log.error({ err: error }, 'the VM could not be started');
+      await this.#sayFailed(reason);
     }
   }
 
-  async #launch(assignment: Assignment, signal: AbortSignal, run: boolean): Promise<void> {
-    assert(this.#machine === null, 'no machine has the disk');
-    const changed = () => this.#changed();
-    const launched = await launchMachine(
-      { context: this.#context, assignment, disk: this.#disk, changed, signal },
-      { run },
-    );
-    this.#machine = launched.machine;
-    this.#last = launched.machine.record;
-    this.#recovered = launched.recovered;
-    this.#panicked = false;
-  }
-
-  /** A failed start is over, unless it failed only because the control plane was away or something else is wanted. */
-  async #startFailed(error: unknown, signal: AbortSignal): Promise<void> {
-    this.#unsaved = null;
-    const reason = reasonFor(error, 'start_failed');
-    if (signal.aborted || reason.code === 'control_plane_away') throw error;
-    this.#context.log.error({ err: error }, 'the VM could not be started');
-    await this.#end(reason);
-  }
-
   async #awaitGuest(signal: AbortSignal): Promise<void> {
-    const machine = this.#running;
+    const machine = this.#held.running;
     try {
       const found = await awaitGuest(machine, this.#keys, signal);
       if (found === null) return;
       this.#keys.follow(machine);
-      await this.#say({
-        kind: 'running',
-        reboots: machine.record.reboots_done,
-        ...found,
-        recovered: this.#recovered,
-      });
-      this.#recovered = null;
+      const { recovered } = this.#held;
+      await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
+      this.#held.recovered = null;
     } catch (error) {
       if (signal.aborted) return;
       const reason = reasonFor(error, 'boot_timeout');
       const said = consoleTail(this.#folder.console_log);
       await this.#endMachine();
-      await this.#end({ ...reason, message: `The guest did not come up: ${reason.message} ${said}`.trim() });
+      await this.#sayFailed({
+        ...reason,
+        message: `The guest did not come up: ${reason.message} ${said}`.trim(),
+      });
     }
   }
 
   async #reboot(signal: AbortSignal): Promise<void> {
-    const machine = this.#running;
+    const machine = this.#held.running;
     const { reboots } = this.#current;
-    if (!(await rebootGuest(machine, signal))) return;
-    await machine.update({ reboots_done: reboots });
-    this.#last = machine.record;
+    if (await rebootGuest(machine, signal)) await machine.update({ reboots_done: reboots });
   }
 
   async #flush(signal: AbortSignal): Promise<void> {
-    const flush_id = this.#current.flush_id;
+    const { flush_id } = this.#current;
     this.#auto.began();
     const work = () => this.#flushNow('freeze', signal);
-    if (flush_id === null) {
-      await work().catch(async (error: unknown) => {
-        if (error instanceof FencedError) throw error;
-        this.#context.log.warn(
-          { err: error },
-          'the automatic flush failed; it is tried again at its next time',
-        );
-      });
-      return;
+    if (flush_id !== null && flush_id !== this.#flushed) return this.#answerFlush(flush_id, work);
+    try {
+      await work();
+    } catch (error) {
+      if (error instanceof FencedError) throw error;
+      this.#context.log.warn(
+        { err: error },
+        'the automatic flush failed; it is tried again at its next time',
+      );
     }
-    await this.#answerFlush(flush_id, work);
   }
 
   /** Serves a flush that callers wait for: what comes of it is told, whatever it is. */
@@ -312,105 +273,75 @@ export class VmRunner {
     }
   }
 
+  /** Fenced, another placement has the disk: what this machine wrote since its last commit is void. */
   async #flushNow(quiesce: 'freeze' | 'offline' | 'crash', signal: AbortSignal): Promise<FlushReceipt> {
-    const machine = this.#running;
-    const owner = vmOwner(this.#context, this.#current.spec.ssh_port);
     try {
-      return await flushMachine({
-        context: this.#context,
-        machine,
-        disk: this.#disk,
-        owner,
-        quiesce,
-        signal,
-      });
+      return await this.#held.flush(this.#current, quiesce, signal);
     } catch (error) {
-      if (error instanceof FencedError) await this.#fenced(error);
-      throw error;
-    }
-  }
-
-  /** Another placement has the disk: what this machine wrote since its last commit is void. */
-  async #fenced(error: FencedError): Promise<void> {
-    this.#context.log.error({ err: error }, 'fenced: the VM is ended');
-    await this.#endMachine();
-    await this.#end({ code: 'fenced', message: `The disk has moved on without this VM: ${error.message}.` });
-  }
-
-  /** The final flush, tried until it succeeds, and the machine's end: only then is `stopped` true. */
-  async #save(signal: AbortSignal): Promise<void> {
-    const machine = this.#running;
-    try {
-      await this.#flushNow(machine.cleanly_off ? 'offline' : 'crash', signal);
-    } catch (error) {
-      if (!(error instanceof FencedError) && !signal.aborted && !machine.gone) {
-        const { message } = reasonFor(error, 'flush_failed');
-        await this.#say({
-          kind: 'flush_pending',
-          reason: { code: 'flush_pending', message: `The final flush waits: ${message}` },
+      if (error instanceof FencedError) {
+        this.#context.log.error({ err: error }, 'fenced: the VM is ended');
+        await this.#endMachine();
+        await this.#sayFailed({
+          code: 'fenced',
+          message: `The disk has moved on without this VM: ${error.message}.`,
         });
       }
       throw error;
     }
+  }
+
+  /** The final flush, tried until it succeeds, and the machine's end: only then is `stopped` true. */
+  async #save(signal: AbortSignal): Promise<void> {
+    const machine = this.#held.running;
+    const { epoch } = this.#current;
+    try {
+      await this.#flushNow(machine.cleanly_off ? 'offline' : 'crash', signal);
+    } catch (error) {
+      if (!signal.aborted && !machine.gone) await this.#sayPending(error);
+      throw error;
+    }
     await this.#endMachine();
-    await this.#disk.vouch(this.#current.epoch, true);
-    this.#unsaved = false;
+    await this.#held.markSaved(epoch);
     await this.#sayStopped();
   }
 
   /** Saves what a machine that died has left in its overlay: its disk is opened without running the guest. */
   async #saveOffline(signal: AbortSignal): Promise<void> {
-    const assignment = this.#current;
-    const work = async () => {
-      if (!this.#unsaved) return this.#nothingToSave();
-      await this.#launch(assignment, signal, false);
-      try {
-        const receipt = await this.#flushNow('crash', signal);
-        await this.#endMachine();
-        await this.#disk.vouch(assignment.epoch, true);
-        this.#unsaved = false;
-        return receipt;
-      } finally {
-        if (this.#machine) await this.#endMachine();
-      }
-    };
-    if (assignment.flush_id !== null && assignment.flush_id !== this.#flushed) {
-      return this.#answerFlush(assignment.flush_id, work);
+    const { flush_id } = this.#current;
+    if (flush_id !== null && flush_id !== this.#flushed) {
+      return this.#answerFlush(flush_id, () => this.#saveOverlay(signal));
     }
     try {
-      await work();
+      await this.#saveOverlay(signal);
     } catch (error) {
-      const { message } = reasonFor(error, 'flush_failed');
-      await this.#say({
-        kind: 'flush_pending',
-        reason: { code: 'flush_pending', message: `The disk could not be saved yet: ${message}` },
-      });
+      if (!signal.aborted) await this.#sayPending(error);
       throw error;
     }
   }
 
-  async #nothingToSave(): Promise<FlushReceipt> {
-    const { generation, durable_at } = await this.#disk.refresh();
-    return {
-      generation,
-      durable_at,
-      dirty_bytes: 0,
-      uploaded_bytes: 0,
-      segments: 0,
-      duration_ms: 0,
-      consistency: 'crash',
-    };
+  async #saveOverlay(signal: AbortSignal): Promise<FlushReceipt> {
+    const assignment = this.#current;
+    if (this.#held.unsaved !== true) return this.#unchanged();
+    await this.#held.launch(assignment, signal, { run: false });
+    try {
+      const receipt = await this.#flushNow('crash', signal);
+      await this.#endMachine();
+      await this.#held.markSaved(assignment.epoch);
+      return receipt;
+    } finally {
+      await this.#endMachine();
+    }
+  }
+
+  async #unchanged(): Promise<FlushReceipt> {
+    const { generation, durable_at } = await this.#held.disk.refresh();
+    const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
+    return { generation, durable_at, ...nothing, consistency: 'crash' };
   }
 
   async #endMachine(): Promise<void> {
-    const machine = this.#machine;
-    if (!machine) return;
     this.#keys.follow(null);
-    await machine.end();
-    this.#machine = null;
-    this.#unsaved = null;
-    const problem = removeLimits(this.#context.cgroups, this.instance_id);
-    if (problem !== null) this.#context.log.debug({ problem }, 'a control group stays');
+    await this.#held.end();
   }
 
   async #remove(): Promise<void> {
@@ -418,7 +349,6 @@ export class VmRunner {
     await removeOverlay(this.#context.paths.overlays, this.instance_id);
     await rm(this.#folder.folder, { recursive: true, force: true });
     await this.#say({ kind: 'deleted' });
-    this.#last = null;
     this.#ended = vm_id;
     this.#assignment = null;
     this.#context.log.info('removed from this host');
@@ -428,76 +358,57 @@ export class VmRunner {
 
   async #say(observed: Observation): Promise<void> {
     const { vm_id, epoch } = this.#current;
-    const accepted = await this.#reporter.report({ vm_id, epoch, observed });
-    if (!accepted && this.#machine) {
-      this.#context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
-      await this.#endMachine();
-    }
-    if (!accepted) this.#ended = vm_id;
+    if (await this.#reporter.report({ vm_id, epoch, observed })) return;
+    if (this.#held.machine) this.#context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
+    await this.#endMachine();
+    this.#ended = vm_id;
+  }
+
+  async #sayPending(error: unknown): Promise<void> {
+    if (error instanceof FencedError) return;
+    const { message } = reasonFor(error, 'flush_failed');
+    const reason = { code: 'flush_pending', message: `The final flush waits: ${message}` };
+    await this.#say({ kind: 'flush_pending', reason });
+  }
+
+  /** From here on a stop is wanted, whether or not the control plane's word of it has arrived. */
+  async #sayPoweredOff(): Promise<void> {
+    const assignment = this.#current;
+    await this.#say({ kind: 'powered_off' });
+    if (this.#assignment === assignment) this.#assignment = { ...assignment, desired: 'stopped' };
   }
 
   async #sayStopped(): Promise<void> {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'stopped' });
     this.#ended = vm_id;
-    await removeRecord(this.#folder);
-    this.#last = null;
+    await this.#held.forget();
   }
 
-  async #end(reason: Reason): Promise<void> {
+  async #sayFailed(reason: Reason): Promise<void> {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'failed', reason });
     this.#ended = vm_id;
   }
 
   #deathReason(): Reason {
+    if (!this.#held.panicked) {
+      return {
+        code: 'vm_died',
+        message: 'The VM process ended by itself; what it had written is kept on its host.',
+      };
+    }
     const said = consoleTail(this.#folder.console_log);
-    return this.#panicked
-      ? { code: 'guest_panicked', message: `The guest's kernel panicked. ${said}`.trim() }
-      : {
-          code: 'vm_died',
-          message: 'The VM process ended by itself; what it had written is kept on its host.',
-        };
+    return { code: 'guest_panicked', message: `The guest's kernel panicked. ${said}`.trim() };
   }
 
-  // Adoption ---------------------------------------------------------------------------------------------
-
-  /** Finds what an earlier agent left: a machine to go on with, or its overlay. */
-  async #adopt(): Promise<void> {
-    const record = await readRecord(this.#folder);
-    this.#last = record;
-    const changed = () => this.#changed();
-    const machine =
-      record && (await Machine.adopt({ folder: this.#folder, record, log: this.#context.log, changed }));
-    if (machine && !machine.record.released) {
-      this.#context.log.info('a launch was under way; it begins again');
-      await machine.end();
-      await removeRecord(this.#folder);
-      this.#last = null;
-    } else if (machine) {
-      this.#machine = machine;
-      this.#context.log.info({ vm_id: machine.record.vm_id, pid: machine.record.identity.pid }, 'VM adopted');
-      await this.#retryingWhileAway(() => settleFlush(machine, this.#disk));
-    }
-  }
-
-  async #lookForUnsaved(): Promise<void> {
-    const { epoch } = this.#current;
-    try {
-      await this.#disk.refresh();
-      this.#unsaved = (await this.#disk.overlayState(epoch)) === 'unsaved';
-    } catch (error) {
-      if (!(error instanceof InstanceGoneError)) throw error;
-      this.#unsaved = false;
-    }
-  }
-
-  async #retryingWhileAway(work: () => Promise<void>): Promise<void> {
+  /** Tries until it succeeds or the agent closes: for what cannot be decided without the control plane. */
+  async #insist(work: () => Promise<void>): Promise<void> {
     for (let attempt = 0; !this.#closing.signal.aborted; attempt++) {
       try {
         return await work();
       } catch (error) {
-        if (this.#machine?.gone) return;
+        if (this.#held.machine?.gone) return;
         this.#context.log.warn({ reason: messageOf(error) }, 'waiting to look at the disk');
         await pause(backoffMs(attempt, 200, 3_000), this.#closing.signal);
       }
@@ -507,7 +418,8 @@ export class VmRunner {
 
 /** Whether a step that is under way is given up for what is wanted now. */
 function isInterruptible(step: Step, wanted: Assignment | null): boolean {
-  if (step === 'flush' || step === 'save' || step === 'save_offline')
-    return wanted?.desired === 'deleted' || wanted === null;
+  if (step === 'flush' || step === 'save' || step === 'save_offline') {
+    return wanted === null || wanted.desired === 'deleted';
+  }
   return step !== 'remove' && step !== 'end_machine';
 }

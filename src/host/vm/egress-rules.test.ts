@@ -40,6 +40,15 @@ test('replies and DNS to the host’s resolvers come before what is closed, and 
   assert.ok(text.includes('ip6 daddr { fd00::53 } tcp dport 53 accept'));
 });
 
+test('the networks that the host is on are closed, whatever their addresses', () => {
+  const host_networks = ['203.0.113.7/24', 'fd00::2/64', 'x/24', '1.2.3.4/8 accept'];
+  const text = egressRules({ data_folder_id: 'a', resolvers: [], host_networks });
+  assert.ok(
+    text.includes('ip daddr 203.0.113.7/24 goto refuse') && text.includes('ip6 daddr fd00::2/64 goto refuse'),
+  );
+  assert.ok(!text.includes('x/24') && !text.includes('1.2.3.4'));
+});
+
 test('a hostile table name or resolver cannot add rules', () => {
   assert.throws(() => egressRules({ data_folder_id: 'a; flush ruleset', resolvers: [] }), {
     name: 'InvariantError',

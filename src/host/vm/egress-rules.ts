@@ -17,9 +17,12 @@ import { assert } from '../../lib/assert.ts';
 import { VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
 
 /**
- * IANA's special-purpose registry (RFC 6890 and later) for IPv4: this network, private, shared (CGNAT), loopback,
- * link-local with cloud metadata, protocol assignments, documentation, 6to4 relays, benchmarking, multicast,
- * reserved and broadcast; and one cloud's metadata service at a public address.
+ * From IANA's special-purpose registry (RFC 6890 and later) for IPv4: this network, private, shared (CGNAT),
+ * loopback, link-local with cloud metadata, protocol assignments, 6to4 relays, benchmarking, multicast, reserved
+ * and broadcast; and one cloud's metadata service at a public address.
+ * The documentation ranges (192.0.2.0/24 and its like) are not among them: nobody is there on the internet, and
+ * where a closed network uses them as its outside, they are the outside. Networks that the host itself is on are
+ * closed by {@link EgressOptions.host_networks}, whatever their addresses.
  */
 export const CLOSED_IPV4 = [
   '0.0.0.0/8',
@@ -30,12 +33,9 @@ export const CLOSED_IPV4 = [
   '169.254.0.0/16',
   '172.16.0.0/12',
   '192.0.0.0/24',
-  '192.0.2.0/24',
   '192.88.99.0/24',
   '192.168.0.0/16',
   '198.18.0.0/15',
-  '198.51.100.0/24',
-  '203.0.113.0/24',
   '224.0.0.0/4',
   '240.0.0.0/4',
 ] as const;
@@ -43,23 +43,17 @@ export const CLOSED_IPV4 = [
 /**
  * The same for IPv6. Outside of 2000::/3 nothing is global unicast, so all of that is closed at once: loopback,
  * mapped (::ffff:0:0/96), translated (64:ff9b::/96), discard, unique local, link-local, site-local, multicast.
- * Inside it: protocol assignments with Teredo, documentation, 6to4.
+ * Inside it: protocol assignments with Teredo, and 6to4.
  */
-export const CLOSED_IPV6 = [
-  '::/3',
-  '4000::/2',
-  '8000::/1',
-  '2001::/23',
-  '2001:db8::/32',
-  '2002::/16',
-  '3fff::/20',
-] as const;
+export const CLOSED_IPV6 = ['::/3', '4000::/2', '8000::/1', '2001::/23', '2002::/16'] as const;
 
 export interface EgressOptions {
   /** Tells this installation's table from another's: letters, digits and `_`. */
   readonly data_folder_id: string;
   /** Addresses of the host's resolvers. */
   readonly resolvers: readonly string[];
+  /** Networks that the host is on (`address/prefix`): its neighbours are as private as 10.0.0.0/8. */
+  readonly host_networks?: readonly string[];
   /** First and last user of the VMs. */
   readonly first_uid?: number;
   readonly last_uid?: number;
@@ -94,6 +88,7 @@ export function egressRules(options: EgressOptions): string {
     ...resolverRules('ip', resolvers_v4),
     ...resolverRules('ip6', resolvers_v6),
     '    oifname "lo" goto refuse',
+    ...(options.host_networks ?? []).flatMap(networkRule),
     `    ip daddr { ${CLOSED_IPV4.join(', ')} } goto refuse`,
     `    ip6 daddr { ${CLOSED_IPV6.join(', ')} } goto refuse`,
     '  }',
@@ -114,6 +109,13 @@ export function parseResolvers(resolv_conf: string): string[] {
     .map((line) => /^nameserver\s+(\S+)/.exec(line)?.[1])
     .filter((address) => address !== undefined && isIP(address) !== 0)
     .slice(0, 3) as string[];
+}
+
+function networkRule(network: string): string[] {
+  const [address = '', prefix = ''] = network.split('/');
+  const family = isIP(address);
+  const usable = family !== 0 && /^[0-9]{1,3}$/.test(prefix) && !address.includes('%');
+  return usable ? [`    ${family === 4 ? 'ip' : 'ip6'} daddr ${address}/${prefix} goto refuse`] : [];
 }
 
 function resolverRules(family: 'ip' | 'ip6', resolvers: readonly string[]): string[] {

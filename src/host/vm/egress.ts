@@ -5,6 +5,7 @@
  */
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
+import { networkInterfaces } from 'node:os';
 import { egressRules, egressTable, parseResolvers } from './egress-rules.ts';
 
 const NFT_TIMEOUT_MS = 10_000;
@@ -19,7 +20,7 @@ export type EgressResult =
 
 /**
  * Applies the rules, again and again if called so: the table is replaced whole. Never throws.
- * The resolvers are those of the host's resolv.conf; call it again when that changes.
+ * Resolvers and networks are the host's at this moment; call it again when they change.
  */
 export async function applyEgressRules(options: {
   readonly data_folder_id: string;
@@ -35,7 +36,7 @@ export async function applyEgressRules(options: {
   } catch {
     // Without it there are no resolvers to open: guests get no DNS, and nothing else changes.
   }
-  const text = egressRules({ ...options, resolvers });
+  const text = egressRules({ ...options, resolvers, host_networks: hostNetworks() });
   const trouble = await nft(options.nft_binary ?? 'nft', ['-f', '-'], text);
   return trouble === null
     ? { closed: true }
@@ -51,6 +52,14 @@ export async function egressRulesPresent(data_folder_id: string, nft_binary = 'n
 export async function removeEgressRules(data_folder_id: string, nft_binary = 'nft'): Promise<string | null> {
   const table = egressTable(data_folder_id);
   return nft(nft_binary, ['-f', '-'], `table inet ${table} {}\ndelete table inet ${table}\n`);
+}
+
+/** Every network of the host's interfaces; a single address (/32, /128) is nobody's neighbour. */
+function hostNetworks(): string[] {
+  return Object.values(networkInterfaces())
+    .flatMap((addresses) => addresses ?? [])
+    .map((address) => address.cidr)
+    .filter((cidr) => cidr !== null && !/\/(32|128)$/.test(cidr)) as string[];
 }
 
 /** Null on success, else what went wrong. */

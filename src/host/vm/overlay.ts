@@ -29,6 +29,8 @@ export interface OverlaySidecar {
   readonly generation: number;
   /** The epoch that committed it. */
   readonly epoch: number;
+  /** The epoch of the placement whose machine last had the overlay open. */
+  readonly placement: number;
   /** True when the overlay holds nothing beyond that generation, and no VM has it open. */
   readonly clean: boolean;
 }
@@ -88,7 +90,7 @@ export async function writeSidecar(
   instance_id: string,
   sidecar: OverlaySidecar,
 ): Promise<void> {
-  assert(isSidecar(sidecar), 'a sidecar must hold generation, epoch and clean');
+  assert(isSidecar(sidecar), 'a sidecar must hold generation, epoch, placement and clean');
   const { sidecar: path } = overlayPaths(folder, instance_id);
   try {
     await writeFileDurably(path, `${JSON.stringify(sidecar)}\n`);
@@ -102,7 +104,14 @@ export async function readSidecar(folder: string, instance_id: string): Promise<
   const { sidecar: path } = overlayPaths(folder, instance_id);
   try {
     const value: unknown = JSON.parse(await readFile(path, 'utf8'));
-    return isSidecar(value) ? { generation: value.generation, epoch: value.epoch, clean: value.clean } : null;
+    return isSidecar(value)
+      ? {
+          generation: value.generation,
+          epoch: value.epoch,
+          placement: value.placement,
+          clean: value.clean,
+        }
+      : null;
   } catch (error) {
     if (errnoOf(error) === 'ENOENT' || error instanceof SyntaxError) return null;
     throw error;
@@ -120,8 +129,8 @@ export async function removeOverlay(folder: string, instance_id: string): Promis
 
 function isSidecar(value: unknown): value is OverlaySidecar {
   if (typeof value !== 'object' || value === null) return false;
-  const { generation, epoch, clean } = value as Record<string, unknown>;
-  return isCount(generation) && isCount(epoch) && typeof clean === 'boolean';
+  const { generation, epoch, placement, clean } = value as Record<string, unknown>;
+  return isCount(generation) && isCount(epoch) && isCount(placement) && typeof clean === 'boolean';
 }
 
 function isCount(value: unknown): boolean {

@@ -1,0 +1,151 @@
+/**
+ * The agent of one host: polls what it is to look after, keeps a runner for each VM, and says every few seconds how
+ * it is. It dials; nothing dials it. Its death leaves every VM running, and its next start adopts them.
+ */
+import { cpus, totalmem } from 'node:os';
+import type { Assignment, HostFacts } from '../agent-api/types.ts';
+import { backoffMs, pause } from '../lib/backoff.ts';
+import { messageOf } from '../lib/errors.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import type { HostContext } from './host-context.ts';
+import { listHostImages } from './images.ts';
+import { listVmFolders } from './runner/record.ts';
+import { VmRunner } from './runner/vm-runner.ts';
+import { killProcess } from './vm/process-identity.ts';
+import { findOrphans } from './vm/qemu-process.ts';
+
+const HEARTBEAT_MS = 5_000;
+const STORE_CHECK_EVERY = 6;
+
+export interface AgentFacts {
+  readonly accelerator_reason: string;
+  readonly isolation_problem: string | null;
+}
+
+export class Agent {
+  readonly #context: HostContext;
+  readonly #facts: AgentFacts;
+  readonly #runners = new Map<InstanceId, { runner: VmRunner; done: Promise<void> }>();
+  #store_problem: string | null = null;
+
+  constructor(context: HostContext, facts: AgentFacts) {
+    this.#context = context;
+    this.#facts = facts;
+  }
+
+  /** Runs until `signal` aborts; then lets go of every VM, which run on. */
+  async run(signal: AbortSignal): Promise<void> {
+    // Whatever ran here is adopted at once, before the control plane is asked: a guest may be waiting for its thaw.
+    const left = await listVmFolders(this.#context.paths.vms);
+    for (const instance_id of left) this.#keep(instance_id);
+    this.#endOrphans(new Set(left));
+    await Promise.all([this.#heartbeats(signal), this.#polls(signal)]);
+    for (const { runner } of this.#runners.values()) runner.close();
+    await Promise.all([...this.#runners.values()].map(({ done }) => done));
+  }
+
+  #keep(instance_id: InstanceId): VmRunner {
+    const present = this.#runners.get(instance_id);
+    if (present) return present.runner;
+    const runner = new VmRunner(this.#context, instance_id);
+    const done = runner
+      .run()
+      .catch((error: unknown) => this.#context.log.error({ err: error, instance_id }, 'a runner ended'))
+      .finally(() => this.#runners.delete(instance_id));
+    this.#runners.set(instance_id, { runner, done });
+    return runner;
+  }
+
+  /** A QEMU of ours whose folder is gone can never be spoken to again. */
+  #endOrphans(known: ReadonlySet<string>): void {
+    for (const found of findOrphans(this.#context.paths.vms)) {
+      if (known.has(found.instance_id)) continue;
+      this.#context.log.error(
+        { instance_id: found.instance_id, pid: found.identity.pid },
+        'a VM without a record is ended',
+      );
+      killProcess(found.identity, 'SIGKILL');
+    }
+  }
+
+  async #polls(signal: AbortSignal): Promise<void> {
+    let seen: string | null = null;
+    for (let failures = 0; !signal.aborted; ) {
+      try {
+        const answer = await this.#context.client.poll({ seen }, signal);
+        failures = 0;
+        if (answer.etag !== seen) this.#apply(answer.assignments);
+        seen = answer.etag;
+      } catch (error) {
+        if (signal.aborted) return;
+        if (failures === 0)
+          this.#context.log.warn({ reason: messageOf(error) }, 'the control plane is away; VMs run on');
+        await pause(backoffMs(failures++, 100, 2_000), signal);
+      }
+    }
+  }
+
+  #apply(assignments: readonly Assignment[]): void {
+    const assigned = new Set<InstanceId>();
+    for (const assignment of assignments) {
+      assigned.add(assignment.instance_id);
+      this.#keep(assignment.instance_id).assign(assignment);
+    }
+    for (const [instance_id, { runner }] of this.#runners) {
+      if (!assigned.has(instance_id)) runner.assign(null);
+    }
+  }
+
+  async #heartbeats(signal: AbortSignal): Promise<void> {
+    for (let beat = 0; !signal.aborted; beat++) {
+      if (beat % STORE_CHECK_EVERY === 0 || this.#store_problem !== null) await this.#checkStore();
+      try {
+        await this.#context.client.heartbeat({
+          facts: await this.#describe(),
+          disks: await this.#dirtyDisks(),
+        });
+      } catch (error) {
+        this.#context.log.debug({ reason: messageOf(error) }, 'heartbeat not heard');
+      }
+      await pause(HEARTBEAT_MS, signal);
+    }
+  }
+
+  async #checkStore(): Promise<void> {
+    const before = this.#store_problem;
+    this.#store_problem = await this.#context.store.check().then(
+      () => null,
+      (error: unknown) => messageOf(error),
+    );
+    if (this.#store_problem !== before) {
+      this.#context.log.warn(
+        { problem: this.#store_problem },
+        this.#store_problem ? 'the object store cannot be used' : 'the object store works again',
+      );
+    }
+  }
+
+  async #dirtyDisks(): Promise<{ instance_id: InstanceId; dirty_bytes: number }[]> {
+    const all = await Promise.all(
+      [...this.#runners].map(async ([instance_id, { runner }]) => ({
+        instance_id,
+        dirty_bytes: await runner.dirtyBytes(),
+      })),
+    );
+    return all.flatMap(({ instance_id, dirty_bytes }) =>
+      dirty_bytes === null ? [] : [{ instance_id, dirty_bytes }],
+    );
+  }
+
+  async #describe(): Promise<HostFacts> {
+    const images = await listHostImages(this.#context.paths.images);
+    return {
+      accelerator: this.#context.accel,
+      ...this.#facts,
+      cpus: cpus().length,
+      memory_mib: Math.floor(totalmem() / 2 ** 20),
+      images: images.map(({ id, version }) => ({ id, version })),
+      object_store_problem: this.#store_problem,
+    };
+  }
+}

@@ -1,0 +1,157 @@
+/**
+ * What is there of an instance on this host: its machine, the record of the last one, and whether the overlay holds
+ * something unsaved. The runner beside it knows what is wanted.
+ *
+ * Invariant: at most one machine at a time, and none while the overlay is looked at or removed.
+ */
+import type { Assignment, FlushReceipt, Reason } from '../../agent-api/types.ts';
+import { assert, present } from '../../lib/assert.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import type { HostContext } from '../host-context.ts';
+import { removeLimits } from '../vm/cgroup.ts';
+import type { MachineView } from './decide.ts';
+import { DiskState, InstanceGoneError } from './disk-state.ts';
+import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts';
+import { launchMachine, vmOwner } from './launch-machine.ts';
+import { Machine } from './machine.ts';
+import { readRecord, removeRecord, type VmFolder, type VmRecord } from './record.ts';
+
+export class HeldMachine {
+  readonly disk: DiskState;
+  /** Set by a launch that could not continue where the last boot ended. */
+  recovered: Reason | null = null;
+  readonly #context: HostContext;
+  readonly #instance_id: InstanceId;
+  readonly #folder: VmFolder;
+  readonly #changed: () => void;
+  #machine: Machine | null = null;
+  #last: VmRecord | null = null;
+  #panicked = false;
+  #unsaved: boolean | null = null;
+
+  constructor(context: HostContext, instance_id: InstanceId, folder: VmFolder, changed: () => void) {
+    this.#context = context;
+    this.#instance_id = instance_id;
+    this.#folder = folder;
+    this.#changed = changed;
+    this.disk = new DiskState(context, instance_id);
+  }
+
+  get machine(): Machine | null {
+    return this.#machine;
+  }
+  get running(): Machine {
+    return present(this.#machine, 'machine');
+  }
+  /** The last machine ended by a panic of its guest's kernel. */
+  get panicked(): boolean {
+    return this.#panicked;
+  }
+  /** Whether the overlay holds writes beyond the head while no machine has it; null until it was looked at. */
+  get unsaved(): boolean | null {
+    return this.#unsaved;
+  }
+  /** A machine of this boot was launched, now or before. */
+  wasLaunched(vm_id: string | null): boolean {
+    return vm_id !== null && this.#last?.vm_id === vm_id;
+  }
+
+  view(vm_id: string | null): MachineView {
+    const machine = this.#machine;
+    if (!machine || machine.gone || machine.panicked) return 'none';
+    return vm_id !== null && machine.record.vm_id !== vm_id ? 'stale' : machine.view;
+  }
+
+  /** Finds what an earlier agent left and frees it of what that one's death may have left half done. */
+  async adopt(retrying: (work: () => Promise<void>) => Promise<void>): Promise<void> {
+    const record = await readRecord(this.#folder);
+    this.#last = record;
+    if (!record) return;
+    const log = this.#context.log;
+    const machine = await Machine.adopt({ folder: this.#folder, record, log, changed: this.#changed });
+    if (!machine) return;
+    if (!machine.record.released) {
+      log.info('a launch was under way; it begins again');
+      await machine.end();
+      await this.forget();
+      return;
+    }
+    this.#machine = machine;
+    log.info({ vm_id: record.vm_id, pid: record.identity.pid }, 'VM adopted');
+    await retrying(() => settleFlush(machine, this.disk));
+  }
+
+  /** With `run: false` the guest stays off: the machine only opens the disk. */
+  async launch(assignment: Assignment, signal: AbortSignal, { run }: { run: boolean }): Promise<void> {
+    assert(this.#machine === null, 'no machine has the disk');
+    this.#unsaved = null;
+    const launch = { context: this.#context, assignment, disk: this.disk, changed: this.#changed, signal };
+    const launched = await launchMachine(launch, { run });
+    this.#machine = launched.machine;
+    this.#last = launched.machine.record;
+    this.#panicked = false;
+    this.recovered = launched.recovered;
+  }
+
+  flush(
+    assignment: Assignment,
+    quiesce: FlushOptions['quiesce'],
+    signal: AbortSignal,
+  ): Promise<FlushReceipt> {
+    const owner = vmOwner(this.#context, assignment.spec.ssh_port);
+    return flushMachine({
+      context: this.#context,
+      machine: this.running,
+      disk: this.disk,
+      owner,
+      quiesce,
+      signal,
+    });
+  }
+
+  /** Ends the machine if there is one; what it wrote stays in the overlay. */
+  async end(): Promise<void> {
+    const machine = this.#machine;
+    if (!machine) return;
+    await machine.end();
+    this.#panicked = machine.panicked;
+    this.#machine = null;
+    this.#unsaved = null;
+    const problem = removeLimits(this.#context.cgroups, this.#instance_id);
+    if (problem !== null) this.#context.log.debug({ problem }, 'a control group stays');
+  }
+
+  /** The final flush is durable and the machine gone: the overlay is a cache of the head now. */
+  async markSaved(epoch: number): Promise<void> {
+    assert(this.#machine === null, 'no machine has the disk');
+    await this.disk.vouch(epoch, true);
+    this.#unsaved = false;
+  }
+
+  async lookForUnsaved(epoch: number): Promise<void> {
+    assert(this.#machine === null, 'no machine has the disk');
+    try {
+      await this.disk.refresh();
+      this.#unsaved = (await this.disk.overlayState(epoch)) === 'unsaved';
+    } catch (error) {
+      if (!(error instanceof InstanceGoneError)) throw error;
+      this.#unsaved = false;
+    }
+  }
+
+  /** Something else is to be looked at: another boot. */
+  lookAgain(): void {
+    if (!this.#machine) this.#unsaved = null;
+  }
+
+  /** This boot is over and said. */
+  async forget(): Promise<void> {
+    await removeRecord(this.#folder);
+    this.#last = null;
+  }
+
+  /** Lets go; a machine runs on, to be adopted. */
+  release(): void {
+    this.#machine?.release();
+  }
+}

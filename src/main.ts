@@ -1,0 +1,63 @@
+/** The program: its roles, and nothing else. `start` runs all of them on this machine. */
+import { join } from 'node:path';
+import { readEnv } from './config/env.ts';
+import { announceWhenReady } from './launch/ready.ts';
+import { configOrRefuse, start } from './launch/start.ts';
+import { refuse, StartError, sayOnStdout } from './launch/start-error.ts';
+import { createLog } from './lib/log.ts';
+import { runAgent } from './roles/agent.ts';
+import { runControlPlane } from './roles/control-plane.ts';
+import { runIngress } from './roles/ingress.ts';
+import { shutdownSignal } from './roles/shutdown.ts';
+
+const ROLES = ['start', 'control-plane', 'agent', 'ingress'] as const;
+type Role = (typeof ROLES)[number];
+
+const SUPERVISED = (['control-plane', 'agent', 'ingress'] as const).map((name) => ({
+  name,
+  args: [join(import.meta.dirname, 'main.ts'), name],
+}));
+
+async function run(role: Role): Promise<number> {
+  const env = readEnv();
+  const config = configOrRefuse(env, process.cwd());
+  const log = createLog(role, config.log_level);
+  const say = sayOnStdout;
+  switch (role) {
+    case 'start':
+      return start({
+        config,
+        env,
+        project_dir: join(import.meta.dirname, '..'),
+        say,
+        log,
+        roles: SUPERVISED,
+        started: (_prepared, ended) => {
+          void announceWhenReady(config, ended, (line) => process.stdout.write(line));
+        },
+      });
+    case 'control-plane':
+      await runControlPlane({ config, log, say, signal: shutdownSignal() });
+      return 0;
+    case 'agent':
+      await runAgent({ config, log, say, signal: shutdownSignal() });
+      return 0;
+    case 'ingress':
+      await runIngress({ config, log, signal: shutdownSignal() });
+      return 0;
+  }
+}
+
+async function main(): Promise<void> {
+  const role = ROLES.find((each) => each === process.argv[2]);
+  if (!role || process.argv.length > 3) {
+    throw new StartError(`usage: main.ts ${ROLES.join('|')}`);
+  }
+  process.exit(await run(role));
+}
+
+main().catch((error: unknown) => {
+  if (error instanceof StartError) process.exit(refuse(error));
+  createLog('main', 'error').fatal({ err: error }, 'ended by an error');
+  process.exit(1);
+});

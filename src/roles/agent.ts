@@ -1,0 +1,80 @@
+/** The agent of this host as a process. */
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import { ControlPlaneClient } from '../agent-api/client.ts';
+import type { Config } from '../config/config.ts';
+import { pathsIn } from '../config/paths.ts';
+import { Agent } from '../host/agent.ts';
+import { CompressPool } from '../host/block/compress-pool.ts';
+import { findHostImage } from '../host/images.ts';
+import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
+import { hostCgroups } from '../host/vm/cgroup.ts';
+import { applyEgressRules } from '../host/vm/egress.ts';
+import { PROBE_UID } from '../host/vm/uid.ts';
+import { readSecrets } from '../launch/data-folder.ts';
+import { type Say, StartError } from '../launch/start-error.ts';
+import type { Log } from '../lib/log.ts';
+import { VM_GID } from '../lib/system-ids.ts';
+import { FolderStore } from '../object-store/folder-store.ts';
+
+const QEMU = 'qemu-system-x86_64';
+const QEMU_IMG = 'qemu-img';
+
+export interface AgentOptions {
+  readonly config: Config;
+  readonly log: Log;
+  readonly say: Say;
+  readonly signal: AbortSignal;
+}
+
+/** Runs until `signal` aborts; the VMs run on. @throws StartError for what the operator must mend */
+export async function runAgent({ config, log, say, signal }: AgentOptions): Promise<void> {
+  const paths = pathsIn(config.data_dir);
+  const { host_token } = await readSecrets(paths, config.secret_key);
+  const separate_users = process.getuid?.() === 0;
+  const image = await findHostImage(paths.images, 'debian-12', null);
+  const choice = await chooseAccelerator({
+    setting: config.accel,
+    qemu_binary: QEMU,
+    kernel_path: image.kernel_path,
+    initrd_path: image.initrd_path,
+    cache_path: join(paths.run, 'accelerator.json'),
+    ...(separate_users ? { run_as: { uid: PROBE_UID, gid: VM_GID } } : {}),
+  }).catch((error: unknown) => {
+    if (error instanceof AcceleratorError)
+      throw new StartError(`BERTH_ACCEL: ${error.message}`, 2, { cause: error });
+    throw error;
+  });
+  say(`accelerator: ${choice.accel} (${choice.reason})`);
+  const isolation_problem = await isolate(paths.data, separate_users);
+  if (isolation_problem !== null) log.warn({ problem: isolation_problem }, 'guests are not fully isolated');
+  const client = new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token: host_token });
+  const pool = new CompressPool();
+  const store = await FolderStore.open(paths.objects);
+  const agent = new Agent(
+    {
+      paths,
+      log,
+      client,
+      store,
+      pool,
+      accel: choice.accel,
+      qemu_binary: QEMU,
+      qemu_img_binary: QEMU_IMG,
+      separate_users,
+      cgroups: hostCgroups(),
+    },
+    { accelerator_reason: choice.reason, isolation_problem },
+  );
+  await agent.run(signal);
+  await pool.close();
+  await client.close();
+}
+
+/** null, or what is not closed off. */
+async function isolate(data_dir: string, separate_users: boolean): Promise<string | null> {
+  if (!separate_users) return 'not run as root: VMs share one user, and their network cannot be closed off';
+  const data_folder_id = createHash('sha256').update(data_dir).digest('hex').slice(0, 12);
+  const egress = await applyEgressRules({ data_folder_id });
+  return egress.closed ? null : egress.reason;
+}

@@ -1,0 +1,125 @@
+/** The control plane as a process: API, internal API for the agents, background tasks. Its state is the database's. */
+import { randomInt } from 'node:crypto';
+import { chmod, readFile, rm } from 'node:fs/promises';
+import type { FastifyInstance } from 'fastify';
+import { createFirstAdministrator } from '../auth/first-administrator.ts';
+import { hashToken } from '../auth/tokens.ts';
+import type { Config } from '../config/config.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
+import { MigrationError, migrate } from '../db/migrate.ts';
+import { NotifyHub } from '../db/notify.ts';
+import { type Db, openPool } from '../db/pool.ts';
+import { upsertHost } from '../hosts/store.ts';
+import { createApp } from '../http/app.ts';
+import type { AppContext } from '../http/context.ts';
+import { createInternalApp } from '../http/internal.ts';
+import { readSecrets, type Secrets } from '../launch/data-folder.ts';
+import { type Say, StartError } from '../launch/start-error.ts';
+import { messageOf } from '../lib/errors.ts';
+import type { Log } from '../lib/log.ts';
+import { FolderStore } from '../object-store/folder-store.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
+import { freeDeleted } from '../tasks/free-deleted.ts';
+import { runTasks, type Task } from '../tasks/run-tasks.ts';
+import { sweep } from '../tasks/sweep.ts';
+import { applyDeadlines } from '../vms/apply-report.ts';
+import { aborted } from './shutdown.ts';
+
+export interface ControlPlaneOptions {
+  readonly config: Config;
+  readonly log: Log;
+  readonly say: Say;
+  readonly signal: AbortSignal;
+}
+
+/** Runs until `signal` aborts. @throws StartError for what the operator must mend */
+export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
+  const paths = pathsIn(config.data_dir);
+  const secrets = await readSecrets(paths, config.secret_key);
+  const { database_url } = config;
+  if (database_url === null)
+    throw new StartError('DATABASE_URL: is not set; the control plane needs a database');
+  await bringUpToDate(database_url);
+  const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
+  const hub = new NotifyHub(database_url, log);
+  const store = await FolderStore.open(paths.objects);
+  await upsertHost(db, 'local', hashToken(secrets.host_token));
+  await ensureAdministrator(db, config, say);
+  const context = await appContext(config, secrets, db, hub, log);
+  const apps = [await createApp(context), createInternalApp(context)] as const;
+  hub.start();
+  await listen(apps, config, paths);
+  log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
+  const tasks = runTasks(tasksOf(db, store, log), hub, log, signal);
+  await aborted(signal);
+  // Ends the long polls first: they would hold the servers open.
+  await hub.stop();
+  await Promise.all([...apps.map((app) => app.close()), tasks]);
+  await db.destroy();
+}
+
+async function bringUpToDate(database_url: string): Promise<void> {
+  try {
+    await migrate(database_url);
+  } catch (error) {
+    if (error instanceof MigrationError)
+      throw new StartError(`database: ${error.message}`, 2, { cause: error });
+    throw new StartError(`DATABASE_URL: the database cannot be used: ${messageOf(error)}`, 1, {
+      cause: error,
+    });
+  }
+}
+
+const PASSWORD_ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';
+
+async function ensureAdministrator(db: Db, { admin }: Config, say: Say): Promise<void> {
+  const generated = Array.from({ length: 20 }, () =>
+    PASSWORD_ALPHABET.charAt(randomInt(PASSWORD_ALPHABET.length)),
+  ).join('');
+  if (!(await createFirstAdministrator(db, admin.email, admin.password ?? generated))) return;
+  say(`first administrator: ${admin.email}`);
+  say(
+    admin.password === null
+      ? `its password, shown this once: ${generated}`
+      : 'its password is the one in BERTH_ADMIN_PASSWORD',
+  );
+}
+
+async function appContext(
+  config: Config,
+  secrets: Secrets,
+  db: Db,
+  hub: NotifyHub,
+  log: Log,
+): Promise<AppContext> {
+  const { tls, ssh } = config;
+  return {
+    db,
+    hub,
+    log,
+    secret_key: secrets.secret_key,
+    ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
+    public_url: config.public_url,
+    trusted_proxies: config.trusted_proxies.map(({ address, prefix }) => `${address}/${prefix}`),
+    tls: tls && { cert: await readFile(tls.cert_path), key: await readFile(tls.key_path) },
+  };
+}
+
+async function listen(
+  [app, internal]: readonly [FastifyInstance, FastifyInstance],
+  config: Config,
+  paths: Paths,
+): Promise<void> {
+  await rm(paths.agent_api_socket, { force: true });
+  await internal.listen({ path: paths.agent_api_socket });
+  await chmod(paths.agent_api_socket, 0o600);
+  await app.listen({ host: config.listen.host, port: config.listen.port });
+}
+
+function tasksOf(db: Db, store: ObjectStore, log: Log): Task[] {
+  return [
+    { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
+    { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
+    { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
+  ];
+}

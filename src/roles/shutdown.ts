@@ -1,0 +1,15 @@
+import { exitWithParent } from '../launch/supervise.ts';
+
+/** Aborts when this process is asked to end, or the launcher that started it is gone. */
+export function shutdownSignal(): AbortSignal {
+  const controller = new AbortController();
+  const end = () => controller.abort(new Error('shutting down'));
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, end);
+  exitWithParent(end);
+  return controller.signal;
+}
+
+export function aborted(signal: AbortSignal): Promise<void> {
+  if (signal.aborted) return Promise.resolve();
+  return new Promise((resolve) => signal.addEventListener('abort', () => resolve(), { once: true }));
+}
