@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import swagger from '@fastify/swagger';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
-import Fastify, { type FastifyInstance } from 'fastify';
+import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
@@ -34,7 +34,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   const fastify = Fastify({
     // The type of a logger differs between Fastify's own and ours only by name.
     loggerInstance: context.log as never,
-    disableRequestLogging: true,
+    logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'request_id' }),
     genReqId: newRequestId,
     bodyLimit: BODY_LIMIT_BYTES,
     trustProxy: context.trusted_proxies.length === 0 ? false : [...context.trusted_proxies],
@@ -76,9 +76,9 @@ function registerConventions(fastify: FastifyInstance): void {
     return payload;
   });
   fastify.addHook('onResponse', async (request, reply) => {
-    request.log.info(
+    const level = isProbe(request.routeOptions.url) ? 'debug' : 'info';
+    request.log[level](
       {
-        request_id: request.id,
         method: request.method,
         route: request.routeOptions.url ?? null,
         status: reply.statusCode,
@@ -103,6 +103,11 @@ function registerConventions(fastify: FastifyInstance): void {
   fastify.addHook('preValidation', async (request) => {
     if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
   });
+}
+
+/** What supervisors ask every second or so. */
+function isProbe(url: string | undefined): boolean {
+  return url === '/healthz' || url === '/readyz';
 }
 
 /** JSON.parse, refusing keys that would reach an object's prototype. */

@@ -2,7 +2,12 @@
  * The internal API: what agents and the ingress call (agent-api/types.ts). It is served on a unix socket (or
  * an address of its own in a fleet), never on the public listener, and every call carries a host's token.
  */
-import Fastify, { type FastifyInstance, type FastifyRequest } from 'fastify';
+import Fastify, {
+  type FastifyInstance,
+  type FastifyReply,
+  type FastifyRequest,
+  LogController,
+} from 'fastify';
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
 import type {
   CommitRequest,
@@ -43,7 +48,7 @@ export function createInternalApp(context: InternalContext): FastifyInstance {
   const { db, log } = context;
   const app = Fastify({
     loggerInstance: log as never,
-    disableRequestLogging: true,
+    logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_LIMIT_BYTES,
     keepAliveTimeout: 65_000,
   }) as unknown as FastifyInstance;
@@ -97,34 +102,42 @@ function registerReports(app: FastifyInstance, { db }: InternalContext): void {
 }
 
 function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void {
-  app.post<{ Body: PollRequest }>('/internal/v1/poll', async (request): Promise<PollResponse> => {
+  app.post<{ Body: PollRequest }>('/internal/v1/poll', async (request, reply): Promise<PollResponse> => {
     const host_id = hostOf(request);
     const read = async () => {
       const assignments = await listAssignments(db, host_id);
       return { etag: etagOf(assignments), assignments };
     };
-    return held(read, request, (look, signal) => hub.waitFor('host', host_id, POLL_HOLD_MS, look, signal));
+    return held(read, request, reply, (look, signal) =>
+      hub.waitFor('host', host_id, POLL_HOLD_MS, look, signal),
+    );
   });
-  app.post<{ Body: RoutesRequest }>('/internal/v1/routes', async (request): Promise<RoutesResponse> => {
-    for (const { port, problem } of request.body.blocked) {
-      request.log.warn({ port, problem }, 'an SSH port cannot be opened');
-    }
-    const read = async () => {
-      const routes = await listRoutes(db);
-      return { etag: etagOf(routes), routes };
-    };
-    return held(read, request, (look, signal) => hub.waitFor('routes', '', POLL_HOLD_MS, look, signal));
-  });
+  app.post<{ Body: RoutesRequest }>(
+    '/internal/v1/routes',
+    async (request, reply): Promise<RoutesResponse> => {
+      for (const { port, problem } of request.body.blocked) {
+        request.log.warn({ port, problem }, 'an SSH port cannot be opened');
+      }
+      const read = async () => {
+        const routes = await listRoutes(db);
+        return { etag: etagOf(routes), routes };
+      };
+      return held(read, request, reply, (look, signal) =>
+        hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
+      );
+    },
+  );
 }
 
 /** Holds a poll open until its answer differs from the one that the caller has seen, or the time is over. */
 async function held<T extends { etag: string }>(
   read: () => Promise<T>,
   request: FastifyRequest<{ Body: { seen: string | null } }>,
+  reply: FastifyReply,
   wait: (look: () => Promise<T | undefined>, signal: AbortSignal) => Promise<T | undefined>,
 ): Promise<T> {
   const gone = new AbortController();
-  request.raw.socket.once('close', () => gone.abort());
+  reply.raw.once('close', () => gone.abort());
   const look = async () => {
     const answer = await read();
     return answer.etag === request.body.seen ? undefined : answer;

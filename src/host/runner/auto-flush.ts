@@ -1,10 +1,20 @@
-/** When the automatic flush is due: its interval is over and something is dirty. */
+/**
+ * When the automatic flush is due: its interval is over and something is dirty.
+ *
+ * Thawing after a flush writes the file system's superblock again, so a guest that does nothing has one dirty block
+ * for ever. Any real write dirties more than one (data, inode, journal); a single one waits ten intervals.
+ */
+import { BLOCK_BYTES } from '../block/segment-format.ts';
+
+const LONE_BLOCK_INTERVALS = 10;
+
 export class AutoFlush {
   readonly #due: () => void;
   #interval_s: number | null = null;
   #timer: NodeJS.Timeout | undefined;
-  #elapsed = false;
-  #dirty = false;
+  /** Whole intervals since the last flush began. */
+  #elapsed = 0;
+  #dirty_bytes = 0;
 
   /** `due` is called when {@link due} becomes true. */
   constructor(due: () => void) {
@@ -12,7 +22,8 @@ export class AutoFlush {
   }
 
   get due(): boolean {
-    return this.#elapsed && this.#dirty;
+    if (this.#dirty_bytes === 0) return false;
+    return this.#elapsed >= (this.#dirty_bytes > BLOCK_BYTES ? 1 : LONE_BLOCK_INTERVALS);
   }
 
   /** null turns it off. */
@@ -24,28 +35,29 @@ export class AutoFlush {
 
   /** A flush, automatic or not, begins now. */
   began(): void {
-    this.#dirty = false;
+    this.#dirty_bytes = 0;
     this.#restart();
   }
 
   /** What the bitmap says; null is unknown. */
   observe(dirty_bytes: number | null): void {
     const was = this.due;
-    this.#dirty = dirty_bytes === null ? this.#dirty : dirty_bytes > 0;
+    if (dirty_bytes !== null) this.#dirty_bytes = dirty_bytes;
     if (this.due && !was) this.#due();
   }
 
   close(): void {
-    clearTimeout(this.#timer);
+    clearInterval(this.#timer);
   }
 
   #restart(): void {
-    clearTimeout(this.#timer);
-    this.#elapsed = false;
+    clearInterval(this.#timer);
+    this.#elapsed = 0;
     if (this.#interval_s === null) return;
-    this.#timer = setTimeout(() => {
-      this.#elapsed = true;
-      if (this.#dirty) this.#due();
+    this.#timer = setInterval(() => {
+      const was = this.due;
+      this.#elapsed += 1;
+      if (this.due && !was) this.#due();
     }, this.#interval_s * 1000);
   }
 }

@@ -6,18 +6,18 @@
  * A step is given up when what it serves is no longer wanted; a flush is not, because its caller waits.
  */
 import { rm } from 'node:fs/promises';
-import type { Assignment, FlushReceipt, Observation, Reason } from '../../agent-api/types.ts';
+import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
-import type { FlushId, InstanceId } from '../../lib/ids.ts';
+import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeOverlay } from '../vm/overlay.ts';
 import { AutoFlush } from './auto-flush.ts';
 import { consoleTail } from './console-log.ts';
 import { decide, type Situation, type Step } from './decide.ts';
+import { DiskSaver } from './disk-saver.ts';
 import { reasonFor } from './failure-reasons.ts';
-import { FencedError } from './flush-machine.ts';
 import { awaitGuest, powerOffGuest, rebootGuest } from './guest-steps.ts';
 import { HeldMachine } from './held-machine.ts';
 import { KeyPusher } from './key-pusher.ts';
@@ -32,12 +32,12 @@ export class VmRunner {
   readonly #reporter: Reporter;
   readonly #keys: KeyPusher;
   readonly #auto: AutoFlush;
+  readonly #saver: DiskSaver;
   readonly #closing = new AbortController();
   /** undefined until the control plane has said something. */
   #assignment: Assignment | null | undefined = undefined;
   /** The VM whose end was said. */
   #ended: string | null = null;
-  #flushed: FlushId | null = null;
   #step: { readonly name: Step; readonly abort: AbortController } | null = null;
   #wake: () => void = () => undefined;
   #news = true;
@@ -50,6 +50,14 @@ export class VmRunner {
     this.#reporter = new Reporter(this.#context, this.#closing.signal);
     this.#keys = new KeyPusher(this.#context.log);
     this.#auto = new AutoFlush(() => this.#changed());
+    this.#saver = new DiskSaver({
+      held: this.#held,
+      reporter: this.#reporter,
+      log: this.#context.log,
+      endMachine: () => this.#endMachine(),
+      say: (observed) => this.#say(observed),
+      sayFailed: (reason) => this.#sayFailed(reason),
+    });
   }
 
   /** Takes what the control plane says now; null when it says nothing of this instance any more. */
@@ -161,8 +169,7 @@ export class VmRunner {
 
   /** A caller waits for a flush that was not begun, or the automatic one is due. */
   #flushWanted(): boolean {
-    const flush_id = this.#assignment?.flush_id ?? null;
-    return flush_id === null || flush_id === this.#flushed ? this.#auto.due : true;
+    return this.#saver.isAsked(this.#assignment ?? null) || this.#auto.due;
   }
 
   async #take(step: Step, signal: AbortSignal): Promise<void> {
@@ -182,7 +189,7 @@ export class VmRunner {
       case 'save':
         return this.#save(signal);
       case 'save_offline':
-        return this.#saveOffline(signal);
+        return this.#saver.saveOffline(this.#current, signal);
       case 'end_machine':
         return this.#endMachine();
       case 'remove':
@@ -244,99 +251,14 @@ export class VmRunner {
   }
 
   async #flush(signal: AbortSignal): Promise<void> {
-    const { flush_id } = this.#current;
     this.#auto.began();
-    const work = () => this.#flushNow('freeze', signal);
-    if (flush_id !== null && flush_id !== this.#flushed) return this.#answerFlush(flush_id, work);
-    try {
-      await work();
-    } catch (error) {
-      if (error instanceof FencedError) throw error;
-      this.#context.log.warn(
-        { err: error },
-        'the automatic flush failed; it is tried again at its next time',
-      );
-    }
+    await this.#saver.flush(this.#current, signal);
   }
 
-  /** Serves a flush that callers wait for: what comes of it is told, whatever it is. */
-  async #answerFlush(flush_id: FlushId, work: () => Promise<FlushReceipt>): Promise<void> {
-    await this.#reporter.flush({ flush_id, state: 'running' });
-    this.#flushed = flush_id;
-    try {
-      const receipt = await work();
-      await this.#reporter.flush({ flush_id, state: 'done', receipt });
-    } catch (error) {
-      await this.#reporter.flush({ flush_id, state: 'failed', error: reasonFor(error, 'flush_failed') });
-      if (error instanceof FencedError) throw error;
-      this.#context.log.warn({ err: error }, 'a flush failed');
-    }
-  }
-
-  /** Fenced, another placement has the disk: what this machine wrote since its last commit is void. */
-  async #flushNow(quiesce: 'freeze' | 'offline' | 'crash', signal: AbortSignal): Promise<FlushReceipt> {
-    try {
-      return await this.#held.flush(this.#current, quiesce, signal);
-    } catch (error) {
-      if (error instanceof FencedError) {
-        this.#context.log.error({ err: error }, 'fenced: the VM is ended');
-        await this.#endMachine();
-        await this.#sayFailed({
-          code: 'fenced',
-          message: `The disk has moved on without this VM: ${error.message}.`,
-        });
-      }
-      throw error;
-    }
-  }
-
-  /** The final flush, tried until it succeeds, and the machine's end: only then is `stopped` true. */
+  /** Only when all is durable and the machine gone is it stopped. */
   async #save(signal: AbortSignal): Promise<void> {
-    const machine = this.#held.running;
-    const { epoch } = this.#current;
-    try {
-      await this.#flushNow(machine.cleanly_off ? 'offline' : 'crash', signal);
-    } catch (error) {
-      if (!signal.aborted && !machine.gone) await this.#sayPending(error);
-      throw error;
-    }
-    await this.#endMachine();
-    await this.#held.markSaved(epoch);
+    await this.#saver.save(this.#current, signal);
     await this.#sayStopped();
-  }
-
-  /** Saves what a machine that died has left in its overlay: its disk is opened without running the guest. */
-  async #saveOffline(signal: AbortSignal): Promise<void> {
-    const { flush_id } = this.#current;
-    if (flush_id !== null && flush_id !== this.#flushed) {
-      return this.#answerFlush(flush_id, () => this.#saveOverlay(signal));
-    }
-    try {
-      await this.#saveOverlay(signal);
-    } catch (error) {
-      if (!signal.aborted) await this.#sayPending(error);
-      throw error;
-    }
-  }
-
-  async #saveOverlay(signal: AbortSignal): Promise<FlushReceipt> {
-    const assignment = this.#current;
-    if (this.#held.unsaved !== true) return this.#unchanged();
-    await this.#held.launch(assignment, signal, { run: false });
-    try {
-      const receipt = await this.#flushNow('crash', signal);
-      await this.#endMachine();
-      await this.#held.markSaved(assignment.epoch);
-      return receipt;
-    } finally {
-      await this.#endMachine();
-    }
-  }
-
-  async #unchanged(): Promise<FlushReceipt> {
-    const { generation, durable_at } = await this.#held.disk.refresh();
-    const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
-    return { generation, durable_at, ...nothing, consistency: 'crash' };
   }
 
   async #endMachine(): Promise<void> {
@@ -362,13 +284,6 @@ export class VmRunner {
     if (this.#held.machine) this.#context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
     await this.#endMachine();
     this.#ended = vm_id;
-  }
-
-  async #sayPending(error: unknown): Promise<void> {
-    if (error instanceof FencedError) return;
-    const { message } = reasonFor(error, 'flush_failed');
-    const reason = { code: 'flush_pending', message: `The final flush waits: ${message}` };
-    await this.#say({ kind: 'flush_pending', reason });
   }
 
   /** From here on a stop is wanted, whether or not the control plane's word of it has arrived. */

@@ -1,4 +1,4 @@
-import type { FastifyRequest } from 'fastify';
+import type { FastifyReply } from 'fastify';
 import { Type } from 'typebox';
 import type { InstanceRow } from '../../instances/store.ts';
 import { findInstance } from '../../instances/store.ts';
@@ -28,10 +28,10 @@ const FlushReceipt = closed({
 const DEFAULT_WAIT_S = 30;
 const MAX_WAIT_S = 60;
 
-/** Aborts when the caller hangs up. */
-function hangUp(request: FastifyRequest): AbortSignal {
+/** Aborts when the caller hangs up (or has its answer). */
+function hangUp(reply: FastifyReply): AbortSignal {
   const controller = new AbortController();
-  request.raw.socket.once('close', () => controller.abort());
+  reply.raw.once('close', () => controller.abort());
   return controller.signal;
 }
 
@@ -66,7 +66,7 @@ function registerRead(app: App, { db, hub }: AppContext): void {
       }),
       response: { 200: Vm, ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
+    handler: async (request, reply) => {
       const { org_id } = principalOf(request);
       const { wait } = request.query;
       const timeout_s = readTimeout(request.query.timeout_seconds, wait !== undefined);
@@ -84,7 +84,7 @@ function registerRead(app: App, { db, hub }: AppContext): void {
         const row = await read();
         return reached(row) ? row : undefined;
       };
-      const found = await hub.waitFor('instance', id, timeout_s * 1000, settled, hangUp(request));
+      const found = await hub.waitFor('instance', id, timeout_s * 1000, settled, hangUp(reply));
       return vmView(found ?? (await read()));
     },
   });
@@ -167,7 +167,7 @@ function registerCalls(app: App, { db, hub }: AppContext): void {
       ...describe('flushVm', 'Write dirty disk pages to object storage now'),
       response: { 200: FlushReceipt, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
     },
-    handler: async (request) =>
-      flushVm(db, hub, principalOf(request), instanceId(request.params), hangUp(request)),
+    handler: async (request, reply) =>
+      flushVm(db, hub, principalOf(request), instanceId(request.params), hangUp(reply)),
   });
 }

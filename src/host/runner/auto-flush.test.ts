@@ -1,0 +1,57 @@
+import assert from 'node:assert/strict';
+import { mock, test } from 'node:test';
+import { AutoFlush } from './auto-flush.ts';
+
+function scene(): { auto: AutoFlush; calls: () => number; pass: (seconds: number) => void } {
+  mock.timers.enable({ apis: ['setInterval'] });
+  let calls = 0;
+  const auto = new AutoFlush(() => {
+    calls += 1;
+  });
+  return { auto, calls: () => calls, pass: (seconds) => mock.timers.tick(seconds * 1000) };
+}
+
+test.afterEach(() => mock.timers.reset());
+
+test('an automatic flush is due when its interval is over and something was written', () => {
+  const { auto, calls, pass } = scene();
+  auto.configure(60);
+  auto.observe(200_000);
+  pass(59);
+  assert.equal(auto.due, false);
+  pass(1);
+  assert.equal(auto.due, true);
+  assert.equal(calls(), 1);
+  auto.close();
+});
+
+test('what is written after the interval was over is flushed as soon as it is seen', () => {
+  const { auto, calls, pass } = scene();
+  auto.configure(60);
+  pass(300);
+  assert.equal(auto.due, false);
+  auto.observe(200_000);
+  assert.equal(calls(), 1);
+  auto.close();
+});
+
+test('the one block that a thaw itself dirties waits ten intervals', () => {
+  const { auto, pass } = scene();
+  auto.configure(60);
+  auto.observe(65_536);
+  pass(599);
+  assert.equal(auto.due, false);
+  pass(1);
+  assert.equal(auto.due, true);
+  auto.close();
+});
+
+test('null turns it off', () => {
+  const { auto, pass } = scene();
+  auto.configure(60);
+  auto.observe(200_000);
+  auto.configure(null);
+  pass(6_000);
+  assert.equal(auto.due, false);
+  auto.close();
+});

@@ -1,0 +1,144 @@
+/**
+ * The runner's flushes: asked for, automatic, final, and of a disk whose machine has died. Whatever comes of a flush
+ * that callers wait for is told them; what a failed one did not save stays marked, and goes with the next.
+ */
+import type { Assignment, FlushReceipt, Observation, Reason } from '../../agent-api/types.ts';
+import type { FlushId } from '../../lib/ids.ts';
+import type { Log } from '../../lib/log.ts';
+import { reasonFor } from './failure-reasons.ts';
+import { FencedError } from './flush-machine.ts';
+import type { HeldMachine } from './held-machine.ts';
+import type { Reporter } from './reporter.ts';
+
+export interface DiskSaverParts {
+  readonly held: HeldMachine;
+  readonly reporter: Reporter;
+  readonly log: Log;
+  readonly endMachine: () => Promise<void>;
+  readonly say: (observed: Observation) => Promise<void>;
+  readonly sayFailed: (reason: Reason) => Promise<void>;
+}
+
+export class DiskSaver {
+  readonly #parts: DiskSaverParts;
+  /** The last flush that was begun for callers. */
+  #begun: FlushId | null = null;
+
+  constructor(parts: DiskSaverParts) {
+    this.#parts = parts;
+  }
+
+  /** Callers wait for a flush that was not begun. */
+  isAsked(assignment: Assignment | null): boolean {
+    const flush_id = assignment?.flush_id ?? null;
+    return flush_id !== null && flush_id !== this.#begun;
+  }
+
+  /** Of a running guest. A failed automatic flush is only logged: it comes again. */
+  async flush(assignment: Assignment, signal: AbortSignal): Promise<void> {
+    const work = () => this.#flushMachine(assignment, 'freeze', signal);
+    if (assignment.flush_id !== null && this.isAsked(assignment)) {
+      await this.#answer(assignment.flush_id, work);
+      return;
+    }
+    try {
+      await work();
+    } catch (error) {
+      if (error instanceof FencedError) throw error;
+      this.#parts.log.warn({ err: error }, 'the automatic flush failed; it is tried again at its next time');
+    }
+  }
+
+  /** The final flush of a machine that is off, and its end. Throws, to be tried again, until all is durable. */
+  async save(assignment: Assignment, signal: AbortSignal): Promise<void> {
+    const { held, endMachine } = this.#parts;
+    const machine = held.running;
+    try {
+      await this.#flushMachine(assignment, machine.cleanly_off ? 'offline' : 'crash', signal);
+    } catch (error) {
+      if (!signal.aborted && !machine.gone) await this.#sayPending(error);
+      throw error;
+    }
+    await endMachine();
+    await held.markSaved(assignment.epoch);
+  }
+
+  /** What a machine that died has left in its overlay: the disk is opened without running the guest. */
+  async saveOffline(assignment: Assignment, signal: AbortSignal): Promise<void> {
+    if (assignment.flush_id !== null && this.isAsked(assignment)) {
+      await this.#answer(assignment.flush_id, () => this.#saveOverlay(assignment, signal));
+      return;
+    }
+    try {
+      await this.#saveOverlay(assignment, signal);
+    } catch (error) {
+      if (!signal.aborted) await this.#sayPending(error);
+      throw error;
+    }
+  }
+
+  async #saveOverlay(assignment: Assignment, signal: AbortSignal): Promise<FlushReceipt> {
+    const { held, endMachine } = this.#parts;
+    if (held.unsaved !== true) return this.#unchanged();
+    await held.launch(assignment, signal, { run: false });
+    try {
+      const receipt = await this.#flushMachine(assignment, 'crash', signal);
+      await endMachine();
+      await held.markSaved(assignment.epoch);
+      return receipt;
+    } finally {
+      await endMachine();
+    }
+  }
+
+  async #unchanged(): Promise<FlushReceipt> {
+    const { generation, durable_at } = await this.#parts.held.disk.refresh();
+    const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
+    return { generation, durable_at, ...nothing, consistency: 'crash' };
+  }
+
+  async #answer(flush_id: FlushId, work: () => Promise<FlushReceipt>): Promise<void> {
+    const { reporter, log } = this.#parts;
+    await reporter.flush({ flush_id, state: 'running' });
+    this.#begun = flush_id;
+    try {
+      const receipt = await work();
+      await reporter.flush({ flush_id, state: 'done', receipt });
+    } catch (error) {
+      await reporter.flush({ flush_id, state: 'failed', error: reasonFor(error, 'flush_failed') });
+      if (error instanceof FencedError) throw error;
+      log.warn({ err: error }, 'a flush failed');
+    }
+  }
+
+  /** Fenced, another placement has the disk: what this machine wrote since its last commit is void. */
+  async #flushMachine(
+    assignment: Assignment,
+    quiesce: 'freeze' | 'offline' | 'crash',
+    signal: AbortSignal,
+  ): Promise<FlushReceipt> {
+    const { held, log, endMachine, sayFailed } = this.#parts;
+    try {
+      return await held.flush(assignment, quiesce, signal);
+    } catch (error) {
+      if (error instanceof FencedError) {
+        log.error({ err: error }, 'fenced: the VM is ended');
+        await endMachine();
+        await sayFailed({
+          code: 'fenced',
+          message: `The disk has moved on without this VM: ${error.message}.`,
+        });
+      }
+      throw error;
+    }
+  }
+
+  async #sayPending(error: unknown): Promise<void> {
+    if (error instanceof FencedError) return;
+    const { message } = reasonFor(error, 'flush_failed');
+    await this.#parts.say({
+      kind: 'flush_pending',
+      reason: { code: 'flush_pending', message: `The final flush waits: ${message}` },
+    });
+  }
+}
