@@ -1,39 +1,36 @@
+import { BlockList, isIP } from 'node:net';
 import { findApiKeyPrincipal, touchApiKey } from '../api-keys/store.ts';
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { isId } from '../lib/ids.ts';
-import { effectiveScopes } from './permissions.ts';
+import { effectiveScopes, parseScope } from './permissions.ts';
 import type { Principal } from './principal.ts';
 import { findSessionPrincipal, sessionExists, touchSession } from './store.ts';
 import { API_KEY_PREFIX, hashToken, SESSION_PREFIX, tokenPrefix } from './tokens.ts';
 
 const MINUTE_MS = 60_000;
 
-/**
- * The principal of a request, from its `Authorization` header and, for a session, `Berth-Org`.
- * @throws AppError UNAUTHENTICATED; FORBIDDEN when a session asks for an organisation it is no member of
- */
-export async function authenticate(
-  tx: Tx,
-  authorization: string | undefined,
-  org_header: string | undefined,
-): Promise<Principal> {
-  const token = /^Bearer ([\x21-\x7e]{1,200})$/i.exec(authorization ?? '')?.[1];
-  const prefix = token === undefined ? null : tokenPrefix(token);
-  if (token === undefined || prefix === null) throw new AppError('UNAUTHENTICATED');
-  switch (prefix) {
-    case SESSION_PREFIX:
-      return authenticateSession(tx, hashToken(token), org_header);
-    case API_KEY_PREFIX:
-      return authenticateApiKey(tx, hashToken(token));
-  }
+export interface CredentialHeaders {
+  readonly authorization: string | undefined;
+  /** `Berth-Org`: the organisation that a session acts in. */
+  readonly org: string | undefined;
+  /** The peer's address, for keys bound to networks. */
+  readonly ip: string;
 }
 
-async function authenticateSession(
-  tx: Tx,
-  token_hash: Buffer,
-  org_header: string | undefined,
-): Promise<Principal> {
+/**
+ * The principal of a request.
+ * @throws AppError UNAUTHENTICATED; FORBIDDEN when a session asks for an organisation it is no member of
+ */
+export async function authenticate(tx: Tx, headers: CredentialHeaders): Promise<Principal> {
+  const token = /^Bearer ([\x21-\x7e]{1,200})$/i.exec(headers.authorization ?? '')?.[1];
+  const prefix = token === undefined ? null : tokenPrefix(token);
+  if (token !== undefined && prefix === SESSION_PREFIX) return ofSession(tx, hashToken(token), headers.org);
+  if (token !== undefined && prefix === API_KEY_PREFIX) return ofApiKey(tx, hashToken(token), headers.ip);
+  throw new AppError('UNAUTHENTICATED');
+}
+
+async function ofSession(tx: Tx, token_hash: Buffer, org_header: string | undefined): Promise<Principal> {
   const org_id = org_header === undefined || org_header === '' ? null : org_header;
   const found =
     org_id === null || isId('org', org_id) ? await findSessionPrincipal(tx, token_hash, org_id) : undefined;
@@ -47,24 +44,43 @@ async function authenticateSession(
   }
   if (Date.now() - found.last_seen_at.getTime() > MINUTE_MS) await touchSession(tx, found.id);
   return {
-    credential: { kind: 'session', id: found.id },
-    user_id: found.user_id,
+    credential: { kind: 'session', id: found.id, user_id: found.user_id },
     org_id: found.org_id,
     role: found.role,
     scopes: effectiveScopes(found.role, null),
   };
 }
 
-async function authenticateApiKey(tx: Tx, token_hash: Buffer): Promise<Principal> {
+async function ofApiKey(tx: Tx, token_hash: Buffer, ip: string): Promise<Principal> {
   const found = await findApiKeyPrincipal(tx, token_hash);
-  if (!found) throw new AppError('UNAUTHENTICATED');
+  if (!found || !isAllowedFrom(found.allowed_cidrs, ip)) throw new AppError('UNAUTHENTICATED');
   const last_used_ms = found.last_used_at?.getTime() ?? 0;
   if (Date.now() - last_used_ms > MINUTE_MS) await touchApiKey(tx, found.id);
+  if (found.service_account_id !== null) {
+    const within = new Set(parseScope(found.service_account_scope ?? ''));
+    return {
+      credential: { kind: 'service_key', id: found.id, service_account_id: found.service_account_id },
+      org_id: found.org_id,
+      role: null,
+      scopes: new Set(parseScope(found.scope).filter((scope) => within.has(scope))),
+    };
+  }
+  if (found.user_id === null || found.role === null) throw new AppError('UNAUTHENTICATED');
   return {
-    credential: { kind: 'api_key', id: found.id },
-    user_id: found.user_id,
+    credential: { kind: 'api_key', id: found.id, user_id: found.user_id },
     org_id: found.org_id,
     role: found.role,
     scopes: effectiveScopes(found.role, found.scope),
   };
+}
+
+/** An empty list allows every network. */
+function isAllowedFrom(cidrs: readonly string[], ip: string): boolean {
+  if (cidrs.length === 0) return true;
+  const list = new BlockList();
+  for (const cidr of cidrs) {
+    const [address = '', prefix = ''] = cidr.split('/');
+    list.addSubnet(address, Number(prefix), isIP(address) === 6 ? 'ipv6' : 'ipv4');
+  }
+  return list.check(ip, isIP(ip) === 6 ? 'ipv6' : 'ipv4');
 }

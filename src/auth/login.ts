@@ -1,41 +1,85 @@
-import type { Db } from '../db/pool.ts';
+import type { AuditLog } from '../audit/append.ts';
+import { type Db, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { newId } from '../lib/ids.ts';
-import { PasswordsBusyError, verifyPassword } from './passwords.ts';
-import { findUserByEmail, insertSession } from './store.ts';
-import { hashToken, newToken, SESSION_PREFIX } from './tokens.ts';
+import type { OrgId, UserId } from '../lib/ids.ts';
+import { beginAttempt, fail, succeed, withdraw } from './lockout.ts';
+import { openSession, type Caller, type OpenedSession } from './sessions.ts';
+import { findUser, findUserByEmail } from './store.ts';
+import { checkPassword, failAttempt } from './verify-account.ts';
 
-/** A session token is good for one hour. */
-export const SESSION_LIFETIME_MS = 3_600_000;
+/** What the caller brought besides the password; the verdict on it is `verifySecondFactor`'s. */
+export type FactorVerdict = 'not_needed' | 'missing' | 'wrong' | 'right';
 
-export interface LoginRequest {
+export interface LoginRequest extends Caller {
   readonly email: string;
   readonly password: string;
-  readonly ip: string;
-  readonly user_agent: string;
+  readonly request_id: string;
 }
 
-/** Opens a session. @throws AppError UNAUTHENTICATED, the same for an unknown address and a wrong password */
-export async function login(db: Db, request: LoginRequest) {
+export interface LoginParts {
+  readonly db: Db;
+  readonly audit: AuditLog;
+  readonly verifySecondFactor: (user_id: UserId) => Promise<FactorVerdict>;
+  /** Called once when this attempt has locked an account that exists. */
+  readonly onLocked: (user_id: UserId) => Promise<void>;
+}
+
+const WRONG = { message: 'The e-mail address or the password is wrong.' };
+
+/**
+ * Opens a session. The same work and the same answer for an unknown address and a wrong password.
+ * @throws AppError UNAUTHENTICATED, MFA_REQUIRED, ACCOUNT_LOCKED
+ */
+export async function login(parts: LoginParts, request: LoginRequest) {
+  const { db } = parts;
+  const attempt = await beginAttempt(db, request.email);
   const user = await findUserByEmail(db, request.email);
-  const right = await verifyPassword(user?.password_hash ?? null, request.password).catch(
-    (error: unknown) => {
-      if (error instanceof PasswordsBusyError)
-        throw new AppError('UNAVAILABLE', { retry_after_seconds: 1, cause: error });
-      throw error;
-    },
-  );
-  if (!user || !right)
-    throw new AppError('UNAUTHENTICATED', { message: 'The e-mail address or the password is wrong.' });
-  const token = newToken(SESSION_PREFIX);
-  const expires_at = new Date(Date.now() + SESSION_LIFETIME_MS);
-  await insertSession(db, {
-    id: newId('sess'),
-    user_id: user.id,
-    token_hash: hashToken(token),
-    ip: request.ip,
-    user_agent: request.user_agent,
-    expires_at,
+  const right = await checkPassword(user?.password_hash ?? null, request.password);
+  if (!user || !right) {
+    const { error, locked } = await transaction(db, (tx) => fail(tx, attempt, new AppError('UNAUTHENTICATED', WRONG)));
+    if (locked && user) await parts.onLocked(user.id);
+    throw error;
+  }
+  const verdict = await parts.verifySecondFactor(user.id);
+  if (verdict === 'missing') {
+    await withdraw(db, attempt);
+    throw new AppError('MFA_REQUIRED');
+  }
+  if (verdict === 'wrong') {
+    await failAttempt(db, attempt, new AppError('MFA_REQUIRED', { message: 'The second factor is wrong.' }));
+  }
+  await succeed(db, attempt);
+  return finishLogin(parts, user.id, request);
+}
+
+/** After whatever proved who it is. */
+export async function finishLogin(
+  { db, audit }: Pick<LoginParts, 'db' | 'audit'>,
+  user_id: UserId,
+  caller: Caller & { readonly request_id: string },
+) {
+  return transaction(db, async (tx) => {
+    const user = await findUser(tx, user_id);
+    if (!user) throw new AppError('UNAUTHENTICATED');
+    const { ip, user_agent } = caller;
+    const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent });
+    const org = await tx
+      .selectFrom('memberships')
+      .select('org_id')
+      .where('user_id', '=', user.id)
+      .orderBy('created_at')
+      .limit(1)
+      .executeTakeFirst();
+    if (org) {
+      await audit.append(tx, org.org_id as OrgId, {
+        actor: user.id,
+        action: 'auth.login',
+        target: session.session_id,
+        ip,
+        request_id: caller.request_id,
+        data: { user_agent },
+      });
+    }
+    return { user, ...session };
   });
-  return { user, session_token: token, expires_at };
 }

@@ -1,19 +1,37 @@
 import type { Role } from '../db/tables.ts';
-import type { ApiKeyId, OrgId, SessionId, UserId } from '../lib/ids.ts';
+import { AppError } from '../lib/errors.ts';
+import type { ApiKeyId, OrgId, ServiceAccountId, SessionId, UserId } from '../lib/ids.ts';
 import type { Scope } from './permissions.ts';
 
-/** Who acts: a person by a session or by an API key, in one organisation. */
+export type Credential =
+  | { readonly kind: 'session'; readonly id: SessionId; readonly user_id: UserId }
+  | { readonly kind: 'api_key'; readonly id: ApiKeyId; readonly user_id: UserId }
+  /** An API key of a service account: no person, no role. */
+  | { readonly kind: 'service_key'; readonly id: ApiKeyId; readonly service_account_id: ServiceAccountId };
+
+/** Who acts, in one organisation. */
 export interface Principal {
-  readonly credential:
-    | { readonly kind: 'session'; readonly id: SessionId }
-    | { readonly kind: 'api_key'; readonly id: ApiKeyId };
-  readonly user_id: UserId;
+  readonly credential: Credential;
   readonly org_id: OrgId;
-  readonly role: Role;
+  /** Null for a service account. */
+  readonly role: Role | null;
   readonly scopes: ReadonlySet<Scope>;
 }
 
-/** As it stands in events and reasons. */
-export function actorOf(principal: Principal): string {
-  return principal.user_id;
+/** As it stands in events, reasons and the audit log: the person, or the service account. */
+export function actorOf({ credential }: Principal): UserId | ServiceAccountId {
+  return credential.kind === 'service_key' ? credential.service_account_id : credential.user_id;
+}
+
+/** The person who acts. @throws AppError FORBIDDEN for a service account */
+export function userOf({ credential }: Principal): UserId {
+  if (credential.kind === 'service_key') {
+    throw new AppError('FORBIDDEN', { message: 'A service account is no person: it has no account of its own.' });
+  }
+  return credential.user_id;
+}
+
+/** Whether the principal is an owner or administrator of its organisation. */
+export function isAdmin({ role }: Principal): boolean {
+  return role === 'owner' || role === 'admin';
 }

@@ -6,35 +6,95 @@ export async function findUserByEmail(tx: Tx, email: string) {
   return tx.selectFrom('users').selectAll().where('email_key', '=', email.toLowerCase()).executeTakeFirst();
 }
 
+/** A user with whether a second factor is confirmed. */
 export async function findUser(tx: Tx, id: UserId) {
-  return tx.selectFrom('users').selectAll().where('id', '=', id).executeTakeFirst();
+  return tx
+    .selectFrom('users')
+    .selectAll()
+    .select((eb) =>
+      eb
+        .exists(
+          eb
+            .selectFrom('mfa_factors')
+            .select('mfa_factors.id')
+            .whereRef('mfa_factors.user_id', '=', 'users.id')
+            .where('confirmed_at', 'is not', null),
+        )
+        .as('mfa_enabled'),
+    )
+    .where('id', '=', id)
+    .executeTakeFirst();
+}
+
+export async function updateUser(tx: Tx, id: UserId, change: { name?: string; password_hash?: string }): Promise<void> {
+  await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }
 
 export interface NewSession {
   readonly id: SessionId;
   readonly user_id: UserId;
-  readonly token_hash: Buffer;
+  readonly refresh_hash: Buffer;
   readonly ip: string;
   readonly user_agent: string;
-  readonly expires_at: Date;
+  readonly ends_at: Date;
 }
 
 export async function insertSession(tx: Tx, session: NewSession): Promise<void> {
   await tx.insertInto('sessions').values(session).execute();
 }
 
-export async function deleteSession(tx: Tx, id: SessionId): Promise<void> {
-  await tx.deleteFrom('sessions').where('id', '=', id).execute();
+export async function insertSessionToken(tx: Tx, token_hash: Buffer, session_id: SessionId, expires_at: Date): Promise<void> {
+  await tx.insertInto('session_tokens').values({ token_hash, session_id, expires_at }).execute();
+}
+
+/** A live session of this refresh token. */
+export async function findSessionByRefresh(tx: Tx, refresh_hash: Buffer) {
+  return tx
+    .selectFrom('sessions')
+    .selectAll()
+    .where('refresh_hash', '=', refresh_hash)
+    .where('ends_at', '>', sql<Date>`now()`)
+    .executeTakeFirst();
+}
+
+/** Ends a session with its tokens and sudo grants. */
+export async function deleteSession(tx: Tx, user_id: UserId, id: SessionId): Promise<boolean> {
+  const gone = await tx.deleteFrom('sessions').where('id', '=', id).where('user_id', '=', user_id).executeTakeFirst();
+  return gone.numDeletedRows > 0n;
+}
+
+/** Ends all sessions of a user but one, and every sudo grant. */
+export async function deleteOtherSessions(tx: Tx, user_id: UserId, keep: SessionId | null): Promise<void> {
+  await tx
+    .deleteFrom('sessions')
+    .where('user_id', '=', user_id)
+    .$if(keep !== null, (query) => query.where('id', '!=', keep as SessionId))
+    .execute();
+  await tx.deleteFrom('sudo_grants').where('user_id', '=', user_id).execute();
+}
+
+export async function listSessions(tx: Tx, user_id: UserId, before: string | null, limit: number) {
+  return tx
+    .selectFrom('sessions')
+    .select(['id', 'ip', 'user_agent', 'created_at', 'last_seen_at', 'ends_at'])
+    .where('user_id', '=', user_id)
+    .where('ends_at', '>', sql<Date>`now()`)
+    .$if(before !== null, (query) => query.where('id', '<', before as SessionId))
+    .orderBy('id', 'desc')
+    .limit(limit)
+    .execute();
 }
 
 /** A live session by its token's hash, with the membership it acts in: the one asked for, or the oldest. */
 export async function findSessionPrincipal(tx: Tx, token_hash: Buffer, org_id: OrgId | null) {
   return tx
-    .selectFrom('sessions as s')
+    .selectFrom('session_tokens as t')
+    .innerJoin('sessions as s', 's.id', 't.session_id')
     .innerJoin('memberships as m', 'm.user_id', 's.user_id')
     .select(['s.id', 's.user_id', 's.last_seen_at', 'm.org_id', 'm.role'])
-    .where('s.token_hash', '=', token_hash)
-    .where('s.expires_at', '>', sql<Date>`now()`)
+    .where('t.token_hash', '=', token_hash)
+    .where('t.expires_at', '>', sql<Date>`now()`)
+    .where('s.ends_at', '>', sql<Date>`now()`)
     .$if(org_id !== null, (query) => query.where('m.org_id', '=', org_id as OrgId))
     .orderBy('m.created_at')
     .orderBy('m.org_id')
@@ -45,8 +105,8 @@ export async function findSessionPrincipal(tx: Tx, token_hash: Buffer, org_id: O
 /** Whether a live session has this token's hash, whatever organisation it asks for. */
 export async function sessionExists(tx: Tx, token_hash: Buffer): Promise<boolean> {
   const row = await tx
-    .selectFrom('sessions')
-    .select('id')
+    .selectFrom('session_tokens')
+    .select('session_id')
     .where('token_hash', '=', token_hash)
     .where('expires_at', '>', sql<Date>`now()`)
     .executeTakeFirst();
@@ -63,6 +123,17 @@ export async function touchSession(tx: Tx, id: SessionId): Promise<void> {
     .execute();
 }
 
-export async function deleteExpiredSessions(tx: Tx): Promise<void> {
-  await tx.deleteFrom('sessions').where('expires_at', '<', sql<Date>`now()`).execute();
+/** Removes what is past its time. */
+export async function deleteExpired(tx: Tx): Promise<void> {
+  const now = sql<Date>`now()`;
+  await tx.deleteFrom('session_tokens').where('expires_at', '<', now).execute();
+  await tx.deleteFrom('sessions').where('ends_at', '<', now).execute();
+  await tx.deleteFrom('sudo_grants').where('expires_at', '<', now).execute();
+  await tx.deleteFrom('mail_tokens').where('expires_at', '<', now).execute();
+  await tx.deleteFrom('webauthn_challenges').where('expires_at', '<', now).execute();
+  await tx
+    .deleteFrom('lockouts')
+    .where('updated_at', '<', sql<Date>`now() - interval '7 days'`)
+    .where((eb) => eb.or([eb('locked_until', 'is', null), eb('locked_until', '<', now)]))
+    .execute();
 }

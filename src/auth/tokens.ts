@@ -13,7 +13,12 @@ const SHAPE = new RegExp(`^[0-9A-Za-z]{${RANDOM_LENGTH + CHECKSUM_LENGTH}}$`);
 
 export const SESSION_PREFIX = 'berth_sess_';
 export const API_KEY_PREFIX = 'berth_live_';
-export type TokenPrefix = typeof SESSION_PREFIX | typeof API_KEY_PREFIX;
+export const REFRESH_PREFIX = 'berth_refr_';
+export const SUDO_PREFIX = 'berth_sudo_';
+/** Tokens that go by mail. */
+export const MAIL_PREFIX = 'berth_mail_';
+const PREFIXES = [SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX, SUDO_PREFIX, MAIL_PREFIX] as const;
+export type TokenPrefix = (typeof PREFIXES)[number];
 
 function checksum(random: string): string {
   let value = crc32(random) >>> 0;
@@ -33,7 +38,7 @@ export function newToken(prefix: TokenPrefix): string {
 
 /** The kind of a well-formed token; null when it cannot be one of ours. */
 export function tokenPrefix(token: string): TokenPrefix | null {
-  for (const prefix of [SESSION_PREFIX, API_KEY_PREFIX] as const) {
+  for (const prefix of PREFIXES) {
     if (!token.startsWith(prefix)) continue;
     const body = token.slice(prefix.length);
     if (!SHAPE.test(body)) return null;

@@ -3,11 +3,15 @@ import type { ColumnType, Generated } from 'kysely';
 import type { HostFacts, HostKey, SegmentRef } from '../agent-api/types.ts';
 import type {
   ApiKeyId,
+  AuditId,
   EventId,
   FlushId,
   HostId,
   InstanceId,
+  InvitationId,
+  MfaFactorId,
   OrgId,
+  ServiceAccountId,
   SessionId,
   SshKeyId,
   UserId,
@@ -21,6 +25,16 @@ type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
 export const ROLES = ['owner', 'admin', 'member', 'billing'] as const;
 export type Role = (typeof ROLES)[number];
 
+/** A WebAuthn credential: what is needed to verify its assertions. */
+export interface StoredCredential {
+  /** base64url, as the browser names it. */
+  readonly id: string;
+  /** COSE key, base64url. */
+  readonly public_key: string;
+  readonly counter: number;
+  readonly transports: readonly string[];
+}
+
 export interface Database {
   users: {
     id: UserId;
@@ -30,30 +44,120 @@ export interface Database {
     password_hash: string;
     created_at: Generated<Date>;
   };
-  organisations: { id: OrgId; name: string; billing_email: string; created_at: Generated<Date> };
+  organisations: {
+    id: OrgId;
+    name: string;
+    billing_email: string;
+    created_at: Generated<Date>;
+    quota_instances: number | null;
+    quota_cpus: number | null;
+    quota_memory_mib: number | null;
+    quota_disk_gib: number | null;
+  };
   memberships: { org_id: OrgId; user_id: UserId; role: Role; created_at: Generated<Date> };
   sessions: {
     id: SessionId;
     user_id: UserId;
-    token_hash: Buffer;
+    refresh_hash: Buffer | null;
     ip: string;
     user_agent: string;
     created_at: Generated<Date>;
     last_seen_at: Generated<Date>;
+    ends_at: Date;
+  };
+  session_tokens: { token_hash: Buffer; session_id: SessionId; expires_at: Date };
+  sudo_grants: { token_hash: Buffer; session_id: SessionId; user_id: UserId; expires_at: Date };
+  lockouts: {
+    email_key: string;
+    failures: Generated<number>;
+    locks: Generated<number>;
+    locked_until: Date | null;
+    updated_at: Generated<Date>;
+  };
+  mail_tokens: {
+    token_hash: Buffer;
+    kind: 'password_reset' | 'email_change';
+    user_id: UserId;
+    email: string | null;
     expires_at: Date;
+  };
+  mfa_factors: {
+    id: MfaFactorId;
+    user_id: UserId;
+    type: 'totp' | 'webauthn';
+    name: string;
+    secret: Buffer | null;
+    credential: NullableJson<StoredCredential>;
+    last_step: number | null;
+    confirmed_at: Date | null;
+    created_at: Generated<Date>;
+    last_used_at: Date | null;
+  };
+  recovery_codes: { user_id: UserId; code_hash: Buffer };
+  webauthn_challenges: {
+    challenge: string;
+    user_id: UserId | null;
+    purpose: 'register' | 'login';
+    expires_at: Date;
+  };
+  invitations: {
+    id: InvitationId;
+    org_id: OrgId;
+    email: string;
+    role: Role;
+    token_hash: Buffer;
+    invited_by: string;
+    created_at: Generated<Date>;
+    expires_at: Date;
+  };
+  service_accounts: {
+    id: ServiceAccountId;
+    org_id: OrgId;
+    name: string;
+    scope: string;
+    created_by: string;
+    created_at: Generated<Date>;
   };
   api_keys: {
     id: ApiKeyId;
     org_id: OrgId;
-    user_id: UserId;
+    user_id: UserId | null;
+    service_account_id: ServiceAccountId | null;
     name: string;
     scope: string;
     token_hash: Buffer;
     prefix: string;
     last4: string;
+    allowed_cidrs: Generated<string[]>;
+    previous_hash: Buffer | null;
+    previous_expires_at: Date | null;
     created_at: Generated<Date>;
     last_used_at: Date | null;
     expires_at: Date | null;
+  };
+  idempotency_keys: {
+    org_id: OrgId;
+    principal: string;
+    route: string;
+    key: string;
+    fingerprint: Buffer;
+    status: number;
+    response: Buffer;
+    expires_at: Date;
+  };
+  audit_heads: { org_id: OrgId; seq: number; mac: Buffer };
+  audit_log: {
+    org_id: OrgId;
+    seq: number;
+    id: AuditId;
+    at: Date;
+    actor: string;
+    action: string;
+    target: string | null;
+    ip: string | null;
+    request_id: string | null;
+    data: Json<Record<string, unknown>>;
+    mac: Buffer;
   };
   ssh_keys: {
     id: SshKeyId;

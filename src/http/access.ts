@@ -1,52 +1,76 @@
 /**
  * Who may call a route. Every route says it (registration fails otherwise), and it is checked before the body
- * is read: 401, then 403, then all the rest.
+ * is read: 401, then 403, then sudo, then all the rest.
  */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { authenticate } from '../auth/authenticate.ts';
 import type { Scope } from '../auth/permissions.ts';
 import type { Principal } from '../auth/principal.ts';
-import type { Db } from '../db/pool.ts';
+import { requireSudo } from '../auth/sudo.ts';
+import type { Db, Tx } from '../db/pool.ts';
+import type { Role } from '../db/tables.ts';
 import { assert, present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
+import { readCookie, SUDO_COOKIE } from './cookies.ts';
+import type { RateLimits } from './rate-limits.ts';
 
-/** `public`: no credential. `session`: a person's session only. Otherwise the scope that is needed. */
+/**
+ * `public`: no credential. `session`: a person's session only. `any`: any credential. Otherwise the scope that is
+ * needed.
+ */
 export type Access = 'public' | 'session' | 'any' | Scope;
 
 declare module 'fastify' {
   interface FastifyContextConfig {
     access?: Access;
+    /** A person's role, one of these. A service account has none; its scope decides, where the route allows it. */
+    roles?: readonly Role[];
+    /** A live sudo grant of this session is needed. */
+    sudo?: boolean;
+    /** Never with a service account. */
+    people_only?: boolean;
   }
   interface FastifyRequest {
     principal: Principal | null;
   }
 }
 
-export function registerAccess(app: FastifyInstance, db: Db): void {
+export function registerAccess(app: FastifyInstance, db: Db, limits: RateLimits): void {
   app.decorateRequest('principal', null);
   app.addHook('onRoute', (route) => {
-    assert(
-      route.config?.access !== undefined,
-      `${String(route.method)} ${route.url} does not say who may call it`,
-    );
+    const { access, sudo } = route.config ?? {};
+    assert(access !== undefined, `${String(route.method)} ${route.url} does not say who may call it`);
+    assert(sudo !== true || access !== 'public', `${route.url}: sudo without a credential`);
   });
-  app.addHook('onRequest', async (request) => {
-    const access = request.routeOptions.config.access;
+  app.addHook('onRequest', async (request, reply) => {
+    const { access } = request.routeOptions.config;
     if (access === undefined || access === 'public') return;
-    const principal = await authenticate(
-      db,
-      request.headers.authorization,
-      one(request.headers['berth-org']),
-    );
-    request.principal = principal;
-    if (access === 'any') return;
-    if (access === 'session') {
-      if (principal.credential.kind !== 'session')
-        throw new AppError('FORBIDDEN', { message: 'Only a session may do that; log in.' });
-    } else if (!principal.scopes.has(access)) {
-      throw new AppError('FORBIDDEN', { message: `This needs the scope ${access}, and a role that has it.` });
-    }
+    request.principal = await authenticate(db, {
+      authorization: request.headers.authorization,
+      org: one(request.headers['berth-org']),
+      ip: request.ip,
+    });
+    await limits.countPrincipal(request, reply);
+    await authorise(db, request, request.principal, access);
   });
+}
+
+async function authorise(tx: Tx, request: FastifyRequest, principal: Principal, access: Access): Promise<void> {
+  const { roles, sudo, people_only } = request.routeOptions.config;
+  const { credential, role } = principal;
+  if (access === 'session' && credential.kind !== 'session') {
+    throw new AppError('FORBIDDEN', { message: 'Only a session may do that; log in.' });
+  }
+  if (people_only === true && credential.kind === 'service_key') {
+    throw new AppError('FORBIDDEN', { message: 'A service account may not do that.' });
+  }
+  if (access !== 'session' && access !== 'any' && access !== 'public' && !principal.scopes.has(access)) {
+    throw new AppError('FORBIDDEN', { message: `This needs the scope ${access}, and a role that has it.` });
+  }
+  if (roles !== undefined && role !== null && !roles.includes(role)) {
+    throw new AppError('FORBIDDEN', { message: `This needs the role ${roles.join(' or ')} in the organisation.` });
+  }
+  if (sudo === true) await requireSudo(tx, principal, readCookie(request, SUDO_COOKIE));
 }
 
 function one(header: string | string[] | undefined): string | undefined {

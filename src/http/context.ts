@@ -1,17 +1,29 @@
+import type { AuditLog } from '../audit/append.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
 import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
+import type { Sealer } from '../lib/seal.ts';
+import type { Mailer } from '../mail/mailer.ts';
 
-/** What the handlers need, made once by `main.ts`. */
+/** What the handlers need, made once by the control plane's role. */
 export interface AppContext {
   readonly db: Db;
   readonly hub: NotifyHub;
   readonly log: Log;
   /** 32 bytes; keys for single purposes are derived from it. */
   readonly secret_key: Buffer;
+  readonly audit: AuditLog;
+  /** Seals the answers kept for Idempotency-Keys. */
+  readonly idempotency: Sealer;
+  /** Seals second factors' secrets. */
+  readonly factors: Sealer;
+  readonly mailer: Mailer;
   readonly ssh: SshEndpoint;
+  /** The origin people use; no slash at its end. */
   readonly public_url: string;
+  readonly signups: 'open' | 'closed';
+  readonly rate_limits: boolean;
   /** Addresses or CIDRs whose `X-Forwarded-For` is believed. */
   readonly trusted_proxies: readonly string[];
   readonly tls: { readonly cert: Buffer; readonly key: Buffer } | null;

@@ -35,6 +35,9 @@ export type InstanceId = Id<'inst'>;
 export type VmId = Id<'vm'>;
 export type SshKeyId = Id<'key'>;
 export type HostId = Id<'host'>;
+export type AuditId = Id<'aud'>;
+export type MfaFactorId = Id<'mfa'>;
+export type InvitationId = Id<'inv'>;
 export type EventId = Id<'evt'>;
 export type FlushId = Id<'flush'>;
 

@@ -1,0 +1,99 @@
+/**
+ * The lockout shared by login, sudo and every other place that takes a password, by e-mail address, whether or not
+ * there is an account.
+ *
+ * An attempt is counted as a failure before its password is looked at, and given back when it was right: however
+ * many come at once, at most five are looked at. Failures 1 to 4 are 401; the 5th in a row locks for 15 minutes,
+ * doubling with each further lock up to a day, and is 423; so is everything while locked, which counts for nothing.
+ */
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
+
+export const MAX_FAILURES = 5;
+const FIRST_LOCK_S = 15 * 60;
+const LONGEST_LOCK_S = 24 * 3600;
+
+export interface Attempt {
+  readonly email_key: string;
+  /** Which failure in a row this one would be. */
+  readonly number: number;
+}
+
+/** How long the n-th lock in a row lasts, n from 1. */
+export function lockSeconds(n: number): number {
+  return Math.min(LONGEST_LOCK_S, FIRST_LOCK_S * 2 ** Math.min(n - 1, 20));
+}
+
+/** @throws AppError ACCOUNT_LOCKED while locked, or while five attempts are undecided */
+export async function beginAttempt(tx: Tx, email: string): Promise<Attempt> {
+  const email_key = email.toLowerCase();
+  const { rows } = await sql<{ failures: number; locked_s: number | null }>`
+    insert into lockouts as l (email_key, failures) values (${email_key}, 1)
+    on conflict (email_key) do update set
+      failures = case when l.locked_until > now() then l.failures
+                      when l.locked_until is not null and l.failures >= ${MAX_FAILURES} then 1
+                      else l.failures + 1 end,
+      locked_until = case when l.locked_until > now() then l.locked_until end,
+      updated_at = now()
+    returning failures, extract(epoch from locked_until - now())::float8 as locked_s`.execute(tx);
+  const row = rows[0];
+  if (!row) throw new Error('lockouts: no row');
+  if (row.locked_s !== null) throw locked(row.locked_s);
+  if (row.failures > MAX_FAILURES) throw locked(FIRST_LOCK_S);
+  return { email_key, number: row.failures };
+}
+
+/** The attempt was right: everything is forgotten. */
+export async function succeed(tx: Tx, { email_key }: Attempt): Promise<void> {
+  await tx.deleteFrom('lockouts').where('email_key', '=', email_key).execute();
+}
+
+/** The attempt was neither right nor wrong (the second factor is still to come): it is given back. */
+export async function withdraw(tx: Tx, { email_key }: Attempt): Promise<void> {
+  await tx
+    .updateTable('lockouts')
+    .set({ failures: sql`greatest(failures - 1, 0)` })
+    .where('email_key', '=', email_key)
+    .where('locked_until', 'is', null)
+    .execute();
+}
+
+/**
+ * The attempt was wrong. The fifth locks. Answers the error to throw and whether it has just locked.
+ */
+export async function fail(tx: Tx, attempt: Attempt, otherwise: AppError): Promise<{ error: AppError; locked: boolean }> {
+  if (attempt.number < MAX_FAILURES) return { error: otherwise, locked: false };
+  const row = await tx
+    .selectFrom('lockouts')
+    .select(['locks'])
+    .where('email_key', '=', attempt.email_key)
+    .forUpdate()
+    .executeTakeFirst();
+  const locks = (row?.locks ?? 0) + 1;
+  const seconds = lockSeconds(locks);
+  await tx
+    .updateTable('lockouts')
+    .set({ locks, locked_until: sql<Date>`now() + make_interval(secs => ${seconds})`, updated_at: sql`now()` })
+    .where('email_key', '=', attempt.email_key)
+    .execute();
+  return { error: locked(seconds), locked: true };
+}
+
+/** Ends a lock: a password reset by mail, or the operator. Answers whether there was a row. */
+export async function unlock(tx: Tx, email: string): Promise<boolean> {
+  const gone = await tx.deleteFrom('lockouts').where('email_key', '=', email.toLowerCase()).executeTakeFirst();
+  return gone.numDeletedRows > 0n;
+}
+
+/** Whether the address is locked now; the error to answer with if so. Counts nothing. */
+export async function lockedNow(tx: Tx, email: string): Promise<AppError | null> {
+  const { rows } = await sql<{ locked_s: number }>`
+    select extract(epoch from locked_until - now())::float8 as locked_s from lockouts
+    where email_key = ${email.toLowerCase()} and locked_until > now()`.execute(tx);
+  return rows[0] ? locked(rows[0].locked_s) : null;
+}
+
+function locked(seconds: number): AppError {
+  return new AppError('ACCOUNT_LOCKED', { retry_after_seconds: Math.max(1, Math.ceil(seconds)) });
+}

@@ -1,0 +1,29 @@
+import type { Tx } from '../db/pool.ts';
+import { violates } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
+import { newId, type UserId } from '../lib/ids.ts';
+
+export interface NewAccount {
+  readonly email: string;
+  readonly name: string;
+  readonly password_hash: string;
+}
+
+/** Makes an account with an organisation of its own. @throws AppError CONFLICT when the address is taken */
+export async function insertAccount(tx: Tx, account: NewAccount): Promise<UserId> {
+  const user_id = newId('usr');
+  const org_id = newId('org');
+  try {
+    await tx
+      .insertInto('users')
+      .values({ id: user_id, email_key: account.email.toLowerCase(), ...account })
+      .execute();
+  } catch (error) {
+    if (!violates(error, 'users_email_key_key')) throw error;
+    throw new AppError('CONFLICT', { message: 'An account with this e-mail address exists already.', cause: error });
+  }
+  const org = { id: org_id, name: account.name || account.email, billing_email: account.email };
+  await tx.insertInto('organisations').values(org).execute();
+  await tx.insertInto('memberships').values({ org_id, user_id, role: 'owner' }).execute();
+  return user_id;
+}

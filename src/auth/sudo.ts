@@ -1,0 +1,47 @@
+/** Sudo: a recent password re-verification of one session, five minutes by the database's clock. */
+import { sql } from 'kysely';
+import type { Db, Tx } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
+import type { Principal } from './principal.ts';
+import { verifyAccountPassword } from './verify-account.ts';
+import { hashToken, newToken, SUDO_PREFIX, tokenPrefix } from './tokens.ts';
+
+export const SUDO_LIFETIME_S = 300;
+
+/** Verifies the password and grants. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+export async function grantSudo(db: Db, principal: Principal, password: string): Promise<{ token: string; expires_at: Date }> {
+  const { credential } = principal;
+  if (credential.kind !== 'session') {
+    throw new AppError('UNAUTHENTICATED', { message: 'Sudo needs a session; an API key has no password to re-enter.' });
+  }
+  await verifyAccountPassword(db, credential.user_id, password);
+  const token = newToken(SUDO_PREFIX);
+  const row = await db
+    .insertInto('sudo_grants')
+    .values({
+      token_hash: hashToken(token),
+      session_id: credential.id,
+      user_id: credential.user_id,
+      expires_at: sql<Date>`date_trunc('milliseconds', clock_timestamp()) + make_interval(secs => ${SUDO_LIFETIME_S})`,
+    })
+    .returning('expires_at')
+    .executeTakeFirstOrThrow();
+  return { token, expires_at: row.expires_at };
+}
+
+/** @throws AppError SUDO_REQUIRED unless the token is a live grant of this very session */
+export async function requireSudo(tx: Tx, principal: Principal, token: string | undefined): Promise<void> {
+  const { credential } = principal;
+  const found =
+    credential.kind === 'session' &&
+    token !== undefined &&
+    tokenPrefix(token) === SUDO_PREFIX &&
+    (await tx
+      .selectFrom('sudo_grants')
+      .select('expires_at')
+      .where('token_hash', '=', hashToken(token))
+      .where('session_id', '=', credential.id)
+      .where('expires_at', '>', sql<Date>`clock_timestamp()`)
+      .executeTakeFirst());
+  if (!found) throw new AppError('SUDO_REQUIRED');
+}

@@ -1,0 +1,33 @@
+/**
+ * The two cookies. The refresh token of the console's session, for one route only in effect, and the sudo grant,
+ * with exactly the attributes of the interface. RFC 6265bis, sections 4.1.2 and 4.1.3.
+ */
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { SESSION_LIFETIME_S } from '../auth/sessions.ts';
+import { SUDO_LIFETIME_S } from '../auth/sudo.ts';
+
+export const REFRESH_COOKIE = '__Host-berth_refresh';
+export const SUDO_COOKIE = '__Secure-berth_sudo';
+
+export function setRefreshCookie(reply: FastifyReply, token: string): void {
+  reply.header('set-cookie', `${REFRESH_COOKIE}=${token}; Path=/; Max-Age=${SESSION_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`);
+}
+
+export function clearRefreshCookie(reply: FastifyReply): void {
+  reply.header('set-cookie', `${REFRESH_COOKIE}=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Strict`);
+}
+
+export function setSudoCookie(reply: FastifyReply, token: string): void {
+  reply.header('set-cookie', `${SUDO_COOKIE}=${token}; Path=/v1; Max-Age=${SUDO_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`);
+}
+
+/** A cookie's value; undefined when it is not there, or there twice. */
+export function readCookie(request: FastifyRequest, name: string): string | undefined {
+  const header = request.headers.cookie ?? '';
+  const values = header
+    .split(';')
+    .map((pair) => pair.trim())
+    .filter((pair) => pair.startsWith(`${name}=`))
+    .map((pair) => pair.slice(name.length + 1));
+  return values.length === 1 ? values[0] : undefined;
+}

@@ -1,0 +1,93 @@
+/**
+ * Idempotency-Key. The key is claimed, the resource made and the answer kept in one transaction, so a request either
+ * happened with its answer or did not happen. While one is served, others with its key are told so at once
+ * (an advisory lock of the transaction, never a wait). Only success is kept, for a day, sealed under the server's key.
+ */
+import { createHash } from 'node:crypto';
+import type { FastifyRequest } from 'fastify';
+import { sql } from 'kysely';
+import type { Principal } from '../auth/principal.ts';
+import type { Tx } from '../db/pool.ts';
+import { canonicalJson } from '../lib/canonical-json.ts';
+import { AppError, invalid } from '../lib/errors.ts';
+import type { Sealer } from '../lib/seal.ts';
+
+const KEPT_HOURS = 24;
+
+export interface Answer<T = unknown> {
+  readonly status: number;
+  readonly body: T;
+}
+
+/** The header's key, bare or quoted; null when there is none (absent, empty and `null` mean that). */
+export function readIdempotencyKey(request: FastifyRequest): string | null {
+  const header = request.headers['idempotency-key'];
+  const text = (Array.isArray(header) ? header.join(',') : (header ?? '')).trim();
+  if (text === '' || text === 'null') return null;
+  const quoted = /^"(.*)"$/.exec(text);
+  const key = quoted ? (quoted[1] ?? '') : text;
+  if (!/^[\x20-\x7e]{1,255}$/.test(key)) throw invalid('Idempotency-Key', 'must be 1 to 255 printable ASCII characters');
+  return key;
+}
+
+export interface Claim {
+  readonly org_id: Principal['org_id'];
+  readonly principal: string;
+  readonly route: string;
+  readonly key: string;
+  readonly fingerprint: Buffer;
+}
+
+/** Who a key belongs to: an API key by its id, which outlives rotation; a session by its user, whom it acts for. */
+export function claimOf(request: FastifyRequest, principal: Principal, key: string): Claim {
+  const { credential } = principal;
+  const canonical = canonicalJson([request.params ?? {}, request.query ?? {}, request.body ?? {}]);
+  return {
+    org_id: principal.org_id,
+    principal: credential.kind === 'session' ? credential.user_id : credential.id,
+    route: `${request.method} ${request.routeOptions.url ?? ''}`,
+    key,
+    fingerprint: createHash('sha256').update(canonical).digest(),
+  };
+}
+
+function nameOf(claim: Claim): string {
+  return JSON.stringify([claim.org_id, claim.principal, claim.route, claim.key]);
+}
+
+/**
+ * Claims the key for this transaction. Answers what was answered before, or null: then do the work and `keep` it.
+ * @throws AppError IDEMPOTENCY_IN_PROGRESS, IDEMPOTENCY_KEY_REUSED
+ */
+export async function claim(tx: Tx, sealer: Sealer, wanted: Claim): Promise<Answer | null> {
+  const digest = createHash('sha256').update(nameOf(wanted)).digest();
+  const { rows } = await sql<{ locked: boolean }>`
+    select pg_try_advisory_xact_lock(${digest.readInt32BE(0)}, ${digest.readInt32BE(4)}) as locked`.execute(tx);
+  if (rows[0]?.locked !== true) throw new AppError('IDEMPOTENCY_IN_PROGRESS', { retry_after_seconds: 1 });
+  const found = await tx
+    .selectFrom('idempotency_keys')
+    .select(['fingerprint', 'status', 'response', 'expires_at'])
+    .where('org_id', '=', wanted.org_id)
+    .where('principal', '=', wanted.principal)
+    .where('route', '=', wanted.route)
+    .where('key', '=', wanted.key)
+    .where('expires_at', '>', sql<Date>`now()`)
+    .executeTakeFirst();
+  if (!found) return null;
+  if (!found.fingerprint.equals(wanted.fingerprint)) throw new AppError('IDEMPOTENCY_KEY_REUSED');
+  const text = sealer.open(found.response, nameOf(wanted));
+  if (text === null) throw new Error('a kept answer does not open: the secret key has changed');
+  return { status: found.status, body: JSON.parse(text) as unknown };
+}
+
+/** Keeps a successful answer. */
+export async function keep(tx: Tx, sealer: Sealer, wanted: Claim, answer: Answer): Promise<void> {
+  const { org_id, principal, route, key, fingerprint } = wanted;
+  const response = sealer.seal(JSON.stringify(answer.body), nameOf(wanted));
+  const kept = { fingerprint, status: answer.status, response, expires_at: sql<Date>`now() + make_interval(hours => ${KEPT_HOURS})` };
+  await tx
+    .insertInto('idempotency_keys')
+    .values({ org_id, principal, route, key, ...kept })
+    .onConflict((conflict) => conflict.columns(['org_id', 'principal', 'route', 'key']).doUpdateSet(kept))
+    .execute();
+}

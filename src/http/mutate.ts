@@ -1,0 +1,68 @@
+/**
+ * How every changing request runs: one transaction that claims the Idempotency-Key (where the route takes one), does
+ * the work, writes the audit entry, and keeps the answer. Handlers give the work and what it is called.
+ */
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import type { AuditLog } from '../audit/append.ts';
+import { actorOf, type Principal } from '../auth/principal.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import type { Sealer } from '../lib/seal.ts';
+import { principalOf } from './access.ts';
+import { claim, claimOf, keep, readIdempotencyKey } from './idempotency.ts';
+
+export interface MutationContext {
+  readonly db: Db;
+  readonly audit: AuditLog;
+  readonly idempotency: Sealer;
+}
+
+export interface Mutation {
+  /** As the audit log has it. */
+  readonly action: string;
+  /** The route takes an Idempotency-Key. */
+  readonly idempotent?: boolean;
+}
+
+export interface Outcome<Status extends number, Body> {
+  readonly status: Status;
+  readonly body: Body;
+  /** The id of what was changed. */
+  readonly target: string | null;
+  /** For the audit log: what is worth knowing, never a secret. */
+  readonly data?: Record<string, unknown>;
+  /** Nothing was changed: no audit entry. */
+  readonly unchanged?: boolean;
+}
+
+/** Runs `work` and answers with its outcome, or with what was answered before to the same key. */
+export async function mutate<Status extends number, Body>(
+  context: MutationContext,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  mutation: Mutation,
+  work: (tx: Tx, principal: Principal) => Promise<Outcome<Status, Body>>,
+): Promise<{ status: Status; body: Body }> {
+  const principal = principalOf(request);
+  const key = mutation.idempotent === true ? readIdempotencyKey(request) : null;
+  const wanted = key === null ? null : claimOf(request, principal, key);
+  return transaction(context.db, async (tx) => {
+    const before = wanted && (await claim(tx, context.idempotency, wanted));
+    if (before) {
+      reply.header('idempotency-replayed', 'true');
+      return before as { status: Status; body: Body };
+    }
+    const { status, body, target, data, unchanged } = await work(tx, principal);
+    if (wanted) await keep(tx, context.idempotency, wanted, { status, body });
+    if (unchanged !== true) {
+      await context.audit.append(tx, principal.org_id, {
+        actor: actorOf(principal),
+        action: mutation.action,
+        target,
+        ip: request.ip,
+        request_id: request.id,
+        data: { credential: principal.credential.id, ...data },
+      });
+    }
+    return { status, body };
+  });
+}

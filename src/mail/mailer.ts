@@ -1,0 +1,77 @@
+/**
+ * Mail that the service sends. Messages are written into the outbox of the folder `mail/` (one .eml each) or go out
+ * by SMTP; either way the caller's transaction never waits for it, and a failure is logged, not the caller's.
+ */
+import { mkdir, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { createTransport } from 'nodemailer';
+import { backoffMs, pause } from '../lib/backoff.ts';
+import { messageOf } from '../lib/errors.ts';
+import type { Log } from '../lib/log.ts';
+
+export interface Mail {
+  readonly to: string;
+  readonly subject: string;
+  /** Plain text. */
+  readonly text: string;
+}
+
+export interface Mailer {
+  /** Sends in the background. */
+  send(mail: Mail): void;
+  /** Resolves when everything sent so far is out or given up. */
+  close(): Promise<void>;
+}
+
+const TRIES = 5;
+const FROM_NAME = 'Berth';
+
+/** `smtp_url` null: messages become files in `folder`, readable by its owner only: they hold single-use tokens. */
+export function createMailer(options: { smtp_url: string | null; folder: string; from: string; log: Log }): Mailer {
+  const deliver = options.smtp_url === null ? intoFolder(options.folder, options.from) : bySmtp(options.smtp_url, options.from);
+  const under_way = new Set<Promise<void>>();
+  return {
+    send(mail) {
+      const sending = sendWithRetries(deliver, mail, options.log).finally(() => under_way.delete(sending));
+      under_way.add(sending);
+    },
+    async close() {
+      await Promise.all(under_way);
+    },
+  };
+}
+
+type Deliver = (mail: Mail) => Promise<void>;
+
+async function sendWithRetries(deliver: Deliver, mail: Mail, log: Log): Promise<void> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await deliver(mail);
+    } catch (error) {
+      log.warn({ reason: messageOf(error), subject: mail.subject, attempt }, 'mail could not be sent');
+      if (attempt + 1 === TRIES) return;
+      await pause(backoffMs(attempt, 1_000, 30_000));
+    }
+  }
+}
+
+function intoFolder(folder: string, from: string): Deliver {
+  // Nodemailer composes the message; nothing is sent anywhere.
+  const composer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' });
+  let count = 0;
+  return async ({ to, subject, text }) => {
+    const { message } = await composer.sendMail({ from: `${FROM_NAME} <${from}>`, to, subject, text });
+    await mkdir(folder, { recursive: true, mode: 0o700 });
+    count += 1;
+    const name = `${new Date().toISOString().replaceAll(':', '-')}-${process.pid}-${count}.eml`;
+    await writeFile(join(folder, `.${name}`), message as Buffer, { mode: 0o600 });
+    await rename(join(folder, `.${name}`), join(folder, name));
+  };
+}
+
+function bySmtp(smtp_url: string, from: string): Deliver {
+  const transport = createTransport(smtp_url, { connectionTimeout: 10_000, socketTimeout: 30_000 } as never);
+  return async ({ to, subject, text }) => {
+    await transport.sendMail({ from: `${FROM_NAME} <${from}>`, to, subject, text });
+  };
+}
