@@ -1,6 +1,7 @@
 import { sql } from 'kysely';
 import type { CommitRequest, DiskHead, SegmentRef } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
+import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
 
@@ -53,18 +54,20 @@ export async function advanceHead(tx: Tx, commit: CommitRequest): Promise<Date |
     .returning('durable_at')
     .executeTakeFirst();
   if (!row) return null;
+  const durable_at = present(row.durable_at, 'time of a commit');
   await tx
     .insertInto('generations')
     .values({
       instance_id: commit.instance_id,
       generation: commit.generation,
       epoch: commit.epoch,
+      created_at: durable_at,
       bytes,
       consistency: commit.consistency,
       segments: JSON.stringify(commit.segments),
     })
     .execute();
-  return row.durable_at;
+  return durable_at;
 }
 
 export function totalBytes(segments: readonly SegmentRef[]): number {

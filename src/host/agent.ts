@@ -6,20 +6,23 @@ import { cpus, totalmem } from 'node:os';
 import type { Assignment, HostFacts } from '../agent-api/types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
-import type { InstanceId } from '../lib/ids.ts';
+import { type InstanceId, isId } from '../lib/ids.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images.ts';
-import { listVmFolders } from './runner/record.ts';
+import { listVmFolders, readRecord, vmFolder } from './runner/record.ts';
 import { VmRunner } from './runner/vm-runner.ts';
-import { killProcess } from './vm/process-identity.ts';
+import { killProcess, waitForExit } from './vm/process-identity.ts';
 import { findOrphans } from './vm/qemu-process.ts';
 
 const HEARTBEAT_MS = 5_000;
 const STORE_CHECK_EVERY = 6;
+const UPKEEP_EVERY = 12;
+const ORPHAN_EXIT_MS = 5_000;
 
 export interface AgentFacts {
   readonly accelerator_reason: string;
-  readonly isolation_problem: string | null;
+  /** Closes the guests' network off, again and again; answers what is not closed. */
+  readonly isolate: () => Promise<string | null>;
 }
 
 export class Agent {
@@ -27,6 +30,7 @@ export class Agent {
   readonly #facts: AgentFacts;
   readonly #runners = new Map<InstanceId, { runner: VmRunner; done: Promise<void> }>();
   #store_problem: string | null = null;
+  #isolation_problem: string | null = null;
 
   constructor(context: HostContext, facts: AgentFacts) {
     this.#context = context;
@@ -36,9 +40,12 @@ export class Agent {
   /** Runs until `signal` aborts; then lets go of every VM, which run on. */
   async run(signal: AbortSignal): Promise<void> {
     // Whatever ran here is adopted at once, before the control plane is asked: a guest may be waiting for its thaw.
-    const left = await listVmFolders(this.#context.paths.vms);
-    for (const instance_id of left) this.#keep(instance_id);
-    this.#endOrphans(new Set(left));
+    this.#isolation_problem = await this.#facts.isolate();
+    if (this.#isolation_problem !== null) {
+      this.#context.log.warn({ problem: this.#isolation_problem }, 'guests are not fully isolated');
+    }
+    await this.#endOrphans();
+    for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#keep(instance_id);
     await Promise.all([this.#heartbeats(signal), this.#polls(signal)]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));
@@ -56,15 +63,18 @@ export class Agent {
     return runner;
   }
 
-  /** A QEMU of ours whose folder is gone can never be spoken to again. */
-  #endOrphans(known: ReadonlySet<string>): void {
+  /** A QEMU of ours that no record names: its launch was cut off, or its folder is gone. It never ran its guest. */
+  async #endOrphans(): Promise<void> {
     for (const found of findOrphans(this.#context.paths.vms)) {
-      if (known.has(found.instance_id)) continue;
-      this.#context.log.error(
-        { instance_id: found.instance_id, pid: found.identity.pid },
-        'a VM without a record is ended',
-      );
-      killProcess(found.identity, 'SIGKILL');
+      const { instance_id, identity } = found;
+      const record = isId('inst', instance_id)
+        ? await readRecord(vmFolder(this.#context.paths.vms, instance_id))
+        : null;
+      if (record?.identity.pid === identity.pid && record.identity.start_time === identity.start_time)
+        continue;
+      this.#context.log.error({ instance_id, pid: identity.pid }, 'a VM without a record is ended');
+      killProcess(identity, 'SIGKILL');
+      await waitForExit(identity, ORPHAN_EXIT_MS);
     }
   }
 
@@ -99,6 +109,7 @@ export class Agent {
   async #heartbeats(signal: AbortSignal): Promise<void> {
     for (let beat = 0; !signal.aborted; beat++) {
       if (beat % STORE_CHECK_EVERY === 0 || this.#store_problem !== null) await this.#checkStore();
+      if (beat % UPKEEP_EVERY === UPKEEP_EVERY - 1) await this.#upkeep();
       try {
         await this.#context.client.heartbeat({
           facts: await this.#describe(),
@@ -109,6 +120,12 @@ export class Agent {
       }
       await pause(HEARTBEAT_MS, signal);
     }
+  }
+
+  /** What others may have undone, and what would grow: the egress rules, QEMU's logs. */
+  async #upkeep(): Promise<void> {
+    this.#isolation_problem = await this.#facts.isolate();
+    for (const { runner } of this.#runners.values()) runner.boundLogs();
   }
 
   async #checkStore(): Promise<void> {
@@ -141,7 +158,8 @@ export class Agent {
     const images = await listHostImages(this.#context.paths.images);
     return {
       accelerator: this.#context.accel,
-      ...this.#facts,
+      accelerator_reason: this.#facts.accelerator_reason,
+      isolation_problem: this.#isolation_problem,
       cpus: cpus().length,
       memory_mib: Math.floor(totalmem() / 2 ** 20),
       images: images.map(({ id, version }) => ({ id, version })),

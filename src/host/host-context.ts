@@ -16,7 +16,7 @@ export interface HostContext {
   readonly accel: Accelerator;
   readonly qemu_binary: string;
   readonly qemu_img_binary: string;
-  /** As root each VM runs as a user of its own; otherwise all run as ourselves. */
-  readonly separate_users: boolean;
+  /** As root each VM runs as a user of its own, in this group; null: all run as ourselves. */
+  readonly vm_gid: number | null;
   readonly cgroups: CgroupMounts | null;
 }

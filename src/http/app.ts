@@ -5,10 +5,11 @@ import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
-import { sendError } from './errors.ts';
+import { sendError, sendMalformed } from './errors.ts';
 import { registerHealth } from './health.ts';
 import { OPENAPI } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
+import { EmptyBody } from './schemas.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAuth } from './v1/auth.ts';
 import { registerImages } from './v1/images.ts';
@@ -45,6 +46,12 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     keepAliveTimeout: 65_000,
     routerOptions: { maxParamLength: 256 },
     exposeHeadRoutes: false,
+    // A path that cannot be decoded names nothing.
+    frameworkErrors: (_error, request, reply) => {
+      reply.header('x-request-id', request.id);
+      sendError(new AppError('NOT_FOUND'), request, reply);
+    },
+    clientErrorHandler: (error, socket) => sendMalformed(error, socket, newRequestId()),
     ...(context.tls === null ? {} : { https: { cert: context.tls.cert, key: context.tls.key } as never }),
   }) as unknown as FastifyInstance;
   const app = typed(fastify);
@@ -70,6 +77,10 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
 function registerConventions(fastify: FastifyInstance): void {
   fastify.addHook('onRequest', async (request, reply) => {
     reply.header('x-request-id', request.id);
+  });
+  // Unknown query parameters are refused everywhere, so a route that takes none says so.
+  fastify.addHook('onRoute', (route) => {
+    if (route.url.startsWith('/v1/')) route.schema = { querystring: EmptyBody, ...route.schema };
   });
   fastify.addHook('onSend', async (_request, reply, payload) => {
     reply.header('x-content-type-options', 'nosniff');

@@ -1,7 +1,8 @@
 /** The one place where errors become responses: `{"error":{"code","message","request_id","details"}}`. */
+import type { Socket } from 'node:net';
 import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
 import { isUnavailable } from '../db/pool.ts';
-import { AppError, ERROR_CODES, type ErrorCode, type ErrorDetail } from '../lib/errors.ts';
+import { AppError, ERROR_CODES, type ErrorCode, type ErrorDetail, errnoOf } from '../lib/errors.ts';
 
 export interface ErrorBody {
   readonly error: {
@@ -83,4 +84,19 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
   };
   // Not by the route's serialiser: an error's shape is the same on every route.
   reply.status(status).type('application/json; charset=utf-8').serializer(JSON.stringify).send(body);
+}
+
+/** Answers what is no HTTP request (or one whose head is too large or too slow) and hangs up. */
+export function sendMalformed(error: Error, socket: Socket, request_id: string): void {
+  if (errnoOf(error) === 'ECONNRESET' || !socket.writable) {
+    socket.destroy();
+    return;
+  }
+  const { status, message } = ERROR_CODES.INVALID_REQUEST;
+  const body: ErrorBody = { error: { code: 'INVALID_REQUEST', message, request_id } };
+  const text = JSON.stringify(body);
+  socket.end(
+    `HTTP/1.1 ${status} Bad Request\r\nContent-Type: application/json; charset=utf-8\r\n` +
+      `X-Request-Id: ${request_id}\r\nContent-Length: ${Buffer.byteLength(text)}\r\nConnection: close\r\n\r\n${text}`,
+  );
 }

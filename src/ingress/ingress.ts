@@ -75,7 +75,8 @@ export class Ingress {
 
   async #open(route: IngressRoute): Promise<void> {
     const listener: Listener = {
-      server: createServer({ noDelay: true, pauseOnConnect: true }),
+      // Half-open: what one side still sends after the other has ended its own sending gets through.
+      server: createServer({ noDelay: true, pauseOnConnect: true, allowHalfOpen: true }),
       sockets: new Set(),
       target: route.target,
     };
@@ -119,6 +120,7 @@ export class Ingress {
       host: target.slice(0, at),
       port: Number(target.slice(at + 1)),
       noDelay: true,
+      allowHalfOpen: true,
     });
     const dialled = setTimeout(() => outbound.destroy(), DIAL_TIMEOUT_MS);
     listener.sockets.add(inbound);

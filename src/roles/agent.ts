@@ -10,8 +10,9 @@ import { findHostImage } from '../host/images.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
-import { PROBE_UID } from '../host/vm/uid.ts';
+import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { readSecrets } from '../launch/data-folder.ts';
+import { makeReachable } from '../launch/reachable.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import type { Log } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
@@ -39,15 +40,20 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
     kernel_path: image.kernel_path,
     initrd_path: image.initrd_path,
     cache_path: join(paths.run, 'accelerator.json'),
-    ...(separate_users ? { run_as: { uid: PROBE_UID, gid: VM_GID } } : {}),
+    ...(separate_users ? { run_as: { uid: PROBE_UID, gid: kvmGroup() ?? VM_GID } } : {}),
   }).catch((error: unknown) => {
     if (error instanceof AcceleratorError)
       throw new StartError(`BERTH_ACCEL: ${error.message}`, 2, { cause: error });
     throw error;
   });
+  // QEMU opens /dev/kvm by itself, so under KVM its group is the device's.
+  const vm_gid = choice.accel === 'kvm' ? (kvmGroup() ?? VM_GID) : VM_GID;
+  if (separate_users && vm_gid !== VM_GID) {
+    const passenger = { uid: PROBE_UID, gid: vm_gid, name: 'virtual machines under KVM' };
+    for (const folder of [paths.debian_12, paths.overlays, paths.vms])
+      await makeReachable(folder, passenger, say);
+  }
   say(`accelerator: ${choice.accel} (${choice.reason})`);
-  const isolation_problem = await isolate(paths.data, separate_users);
-  if (isolation_problem !== null) log.warn({ problem: isolation_problem }, 'guests are not fully isolated');
   const client = new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token: host_token });
   const pool = new CompressPool();
   const store = await FolderStore.open(paths.objects);
@@ -61,10 +67,10 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       accel: choice.accel,
       qemu_binary: QEMU,
       qemu_img_binary: QEMU_IMG,
-      separate_users,
+      vm_gid: separate_users ? vm_gid : null,
       cgroups: hostCgroups(),
     },
-    { accelerator_reason: choice.reason, isolation_problem },
+    { accelerator_reason: choice.reason, isolate: () => isolate(paths.data, separate_users) },
   );
   await agent.run(signal);
   await pool.close();

@@ -1,3 +1,4 @@
+import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { listFreed, removeInstance } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
@@ -16,7 +17,11 @@ export async function freeDeleted(db: Db, store: ObjectStore, log: Log): Promise
       await store.delete(key);
       objects += 1;
     }
-    await transaction(db, (tx) => removeInstance(tx, id));
+    await transaction(db, async (tx) => {
+      await removeInstance(tx, id);
+      // Whoever waits for its VM learns at once that it is gone.
+      await notify(tx, 'instance', id);
+    });
     log.info({ instance_id: id, name, objects }, 'instance deleted');
   }
 }

@@ -158,6 +158,7 @@ export async function applyDeadlines(db: Db): Promise<number> {
       await failFlushes(tx, vm.id, reason.message);
       await announce(tx, vm, next, { kind: 'failed', reason }, 'system');
       await notify(tx, 'instance', instance_id);
+      await notify(tx, 'routes');
       await notify(tx, 'host', vm.host_id);
     });
   }

@@ -10,7 +10,10 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
   const rows = await tx
     .selectFrom('vms as v')
     .innerJoin('instances as i', 'i.id', 'v.instance_id')
-    .leftJoin('flushes as f', (join) => join.onRef('f.vm_id', '=', 'v.id').on('f.state', '=', 'queued'))
+    .leftJoin('flushes as f', (join) =>
+      // A running one too: an agent that restarted in the middle of it begins it again.
+      join.onRef('f.vm_id', '=', 'v.id').on('f.state', 'in', ['queued', 'running']),
+    )
     .select([
       'v.id as vm_id',
       'v.instance_id',
@@ -64,6 +67,8 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
     )
     .orderBy('v.instance_id')
     .orderBy('v.boot', 'desc')
+    // The queued one before the running one: an agent knows what it has begun.
+    .orderBy('f.state')
     .execute();
   const keys = await keyLines(
     tx,

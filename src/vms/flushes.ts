@@ -2,7 +2,7 @@ import { sql } from 'kysely';
 import type { FlushReport } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import type { HostId, VmId } from '../lib/ids.ts';
+import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
 
 /** What the host says of a queued flush. */
 export async function recordFlush(
@@ -14,11 +14,13 @@ export async function recordFlush(
     const row = await tx
       .selectFrom('flushes as f')
       .innerJoin('vms as v', 'v.id', 'f.vm_id')
-      .select(['f.id', 'f.state', 'v.host_id'])
+      .select(['f.id', 'f.instance_id', 'f.state', 'v.host_id'])
       .where('f.id', '=', report.flush_id)
       .forUpdate('f')
       .executeTakeFirst();
     if (!row || row.host_id !== host_id || row.state === 'done' || row.state === 'failed') return 'fenced';
+    // A host flushes a disk once at a time: another one of it that still runs was broken off.
+    if (report.state === 'running') await breakOffOthers(tx, row.instance_id, report.flush_id);
     await tx
       .updateTable('flushes')
       .set({
@@ -32,6 +34,19 @@ export async function recordFlush(
     await notify(tx, 'flush', report.flush_id);
     return 'accepted';
   });
+}
+
+async function breakOffOthers(tx: Tx, instance_id: InstanceId, id: FlushId): Promise<void> {
+  const error = { code: 'interrupted', message: 'The host was interrupted.' };
+  const rows = await tx
+    .updateTable('flushes')
+    .set({ state: 'failed', error: JSON.stringify(error), finished_at: sql`now()` })
+    .where('instance_id', '=', instance_id)
+    .where('state', '=', 'running')
+    .where('id', '!=', id)
+    .returning('id')
+    .execute();
+  for (const other of rows) await notify(tx, 'flush', other.id);
 }
 
 /** Ends the flushes of a VM that is gone: nobody will serve them. */

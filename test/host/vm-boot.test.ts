@@ -18,7 +18,7 @@ import { createOverlay } from '../../src/host/vm/overlay.ts';
 import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
 import { qemuArguments, vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/vm/qemu-process.ts';
-import { prepareRuntimeDir, unreadablePaths, vmUser } from '../../src/host/vm/uid.ts';
+import { prepareRuntimeDir, unreadablePaths, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
 import { newId } from '../../src/lib/ids.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
@@ -42,7 +42,9 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
   const runtime_dir = join(root, 'run', 'vm');
   const instance_id = newId('inst');
   const vm_id = newId('vm');
-  const user = vmUser(900_000 + (process.pid % 90_000));
+  // Beyond the VMs' range: the egress rules of an installation that runs on this machine must not answer for ours.
+  const uid = VM_UID_BASE + VM_UID_COUNT + 100_000 + (process.pid % 90_000);
+  const user = { uid, gid: uid };
   const data_folder_id = `test${process.pid}`;
   const mounts = hostCgroups();
   let identity: ProcessIdentity | undefined;

@@ -5,9 +5,10 @@ import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { after, describe, test } from 'node:test';
 import { applyEgressRules, egressRulesPresent, removeEgressRules } from '../../src/host/vm/egress.ts';
-import { VM_UID_BASE } from '../../src/host/vm/uid.ts';
+import { VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
 
-const uid = VM_UID_BASE + 990_000 + (process.pid % 9_000);
+// Beyond the VMs' range: the rules of an installation that runs on this machine must not answer for ours.
+const uid = VM_UID_BASE + VM_UID_COUNT + (process.pid % 90_000);
 const data_folder_id = `egress${process.pid}`;
 const skip =
   process.getuid?.() !== 0

@@ -55,8 +55,17 @@ describe('an overlay', () => {
   });
 
   test('with a sidecar that is torn, foreign or out of range, has none', async () => {
-    const texts = ['', '{"generation":1', 'null', '[]', '{"generation":-1,"epoch":1,"placement":1,"clean":true}'];
-    texts.push('{"generation":1.5,"epoch":1,"placement":1,"clean":true}', '{"generation":1,"epoch":1,"placement":1}');
+    const texts = [
+      '',
+      '{"generation":1',
+      'null',
+      '[]',
+      '{"generation":-1,"epoch":1,"placement":1,"clean":true}',
+    ];
+    texts.push(
+      '{"generation":1.5,"epoch":1,"placement":1,"clean":true}',
+      '{"generation":1,"epoch":1,"placement":1}',
+    );
     for (const text of texts) {
       writeFileSync(overlayPaths(folder, instance_id).sidecar, text);
       assert.equal(await readSidecar(folder, instance_id), null, text);

@@ -2,7 +2,15 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { appendFileSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -26,6 +34,8 @@ import { newId } from '../../src/lib/ids.ts';
 
 describe('launching QEMU', { timeout: 60_000 }, () => {
   const root = mkdtempSync(join(tmpdir(), 'bproc-'));
+  const runtime_dir = join(root, 'vm');
+  mkdirSync(runtime_dir);
   const log_path = join(root, 'qemu.log');
   const instance_id = newId('inst');
   const alive: ProcessIdentity[] = [];
@@ -45,10 +55,15 @@ describe('launching QEMU', { timeout: 60_000 }, () => {
           'none',
           '-S',
         ],
-        ...['-msg', 'timestamp=on', '-chardev', `socket,id=qmp,path=${root}/qmp.sock,server=on,wait=off`],
+        ...[
+          '-msg',
+          'timestamp=on',
+          '-chardev',
+          `socket,id=qmp,path=${runtime_dir}/qmp.sock,server=on,wait=off`,
+        ],
         ...['-mon', 'chardev=qmp,mode=control', ...extra],
       ],
-      runtime_dir: root,
+      runtime_dir,
       log_path,
       timeout_ms: 10_000,
     };
@@ -68,9 +83,7 @@ describe('launching QEMU', { timeout: 60_000 }, () => {
     assert.equal((await qmp.execute('query-name')).name, instance_id);
     const session = readFileSync(`/proc/${identity.pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[3];
     assert.equal(Number(session), identity.pid);
-    assert.deepEqual(findOrphans(join(root, '..')), [
-      { identity, instance_id, vm_id: null, runtime_dir: root },
-    ]);
+    assert.deepEqual(findOrphans(root), [{ identity, instance_id, vm_id: null, runtime_dir }]);
     assert.deepEqual(findOrphans(`${root}-other`), []);
     qmp.close();
   });
@@ -81,7 +94,7 @@ describe('launching QEMU', { timeout: 60_000 }, () => {
       assert.match(error.message, /ended with status 1: .*-bogus: invalid option/);
       return true;
     });
-    assert.deepEqual(findOrphans(join(root, '..')), []);
+    assert.deepEqual(findOrphans(root), []);
     const missing = launchVm({ ...options(), qemu_binary: '/nonexistent/qemu' });
     await assert.rejects(missing, /ENOENT/);
   });

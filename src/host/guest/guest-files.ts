@@ -17,6 +17,7 @@ const CHUNK_BYTES = 1024 * 1024;
 const MAX_FILE_BYTES = 16 * 1024 * 1024;
 const FIRST_POLL_MS = 5;
 const MAX_POLL_MS = 250;
+const KILL_MS = 1_000;
 
 export interface GuestCommand {
   /** A program's path, or its name in the agent's PATH. */
@@ -161,13 +162,26 @@ async function startCommand(agent: GuestAgent, command: GuestCommand, timeout_ms
   return started.pid;
 }
 
-/** Best effort: the agent has no command for it, and a guest that hangs cannot be helped. */
+/**
+ * Best effort: the agent has no command for it, and a guest that hangs cannot be helped. Asking for the status until
+ * it has ended also makes the agent forget it.
+ */
 async function killCommand(agent: GuestAgent, pid: number): Promise<void> {
-  const script = `kill -KILL ${pid}`;
-  await agent
-    .execute('guest-exec', { path: SHELL, arg: ['-c', script] }, { timeout_ms: 1_000 })
-    .then(() => agent.execute('guest-exec-status', { pid }, { timeout_ms: 1_000 }))
-    .catch(() => {});
+  const deadline = performance.now() + KILL_MS;
+  try {
+    await agent.execute(
+      'guest-exec',
+      { path: SHELL, arg: ['-c', `kill -KILL ${pid}`] },
+      { timeout_ms: KILL_MS },
+    );
+    for (let poll_ms = FIRST_POLL_MS; performance.now() < deadline; poll_ms *= 2) {
+      const status = await agent.execute('guest-exec-status', { pid }, { timeout_ms: KILL_MS });
+      if ((status as ExecStatus | null)?.exited) return;
+      await pause(poll_ms);
+    }
+  } catch {
+    // The caller is told of the timeout anyway.
+  }
 }
 
 function resultOf(status: ExecStatus, max_output_bytes: number): GuestCommandResult {

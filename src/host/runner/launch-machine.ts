@@ -6,7 +6,6 @@ import { chmod } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import type { Assignment, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
-import { VM_GID } from '../../lib/system-ids.ts';
 import { NbdClient } from '../block/nbd-client.ts';
 import { restoreDisk } from '../block/restore-disk.ts';
 import type { HostContext } from '../host-context.ts';
@@ -38,7 +37,7 @@ export interface Launched {
 
 /** The user that an instance's VM runs as; null where all run as ourselves. */
 export function vmOwner(context: HostContext, ssh_port: number): { uid: number; gid: number } | null {
-  return context.separate_users ? { uid: vmUser(ssh_port).uid, gid: VM_GID } : null;
+  return context.vm_gid === null ? null : { uid: vmUser(ssh_port).uid, gid: context.vm_gid };
 }
 
 /** With `run: false` the guest is never let go: the machine only holds the disk. */
@@ -196,7 +195,7 @@ async function restore({ context, disk, signal }: Launch, qmp: QmpClient, folder
       name: 'restore',
       writable: true,
     });
-    if (!context.separate_users) await chmod(path, 0o600);
+    if (context.vm_gid === null) await chmod(path, 0o600);
     const target = await NbdClient.connect({ path, export_name: 'restore', signal });
     await restoreDisk({ store: context.store, pool: context.pool, map: disk.map, target, signal });
     await target.disconnect();

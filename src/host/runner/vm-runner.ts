@@ -13,6 +13,7 @@ import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeOverlay } from '../vm/overlay.ts';
+import { boundLog } from '../vm/qemu-process.ts';
 import { AutoFlush } from './auto-flush.ts';
 import { consoleTail } from './console-log.ts';
 import { decide, type Situation, type Step } from './decide.ts';
@@ -21,8 +22,11 @@ import { reasonFor } from './failure-reasons.ts';
 import { awaitGuest, powerOffGuest, rebootGuest } from './guest-steps.ts';
 import { HeldMachine } from './held-machine.ts';
 import { KeyPusher } from './key-pusher.ts';
+import type { Machine } from './machine.ts';
 import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
+
+const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 
 export class VmRunner {
   readonly instance_id: InstanceId;
@@ -38,6 +42,8 @@ export class VmRunner {
   #assignment: Assignment | null | undefined = undefined;
   /** The VM whose end was said. */
   #ended: string | null = null;
+  /** The machine that was last said to run. */
+  #running: Machine | null = null;
   #step: { readonly name: Step; readonly abort: AbortController } | null = null;
   #wake: () => void = () => undefined;
   #news = true;
@@ -87,6 +93,11 @@ export class VmRunner {
     const bytes = await machine.dirtyBytes().catch(() => null);
     this.#auto.observe(bytes);
     return bytes;
+  }
+
+  /** Called now and then: a guest can make QEMU complain without end. */
+  boundLogs(): void {
+    if (this.#held.machine) boundLog(this.#folder.qemu_log, QEMU_LOG_MAX_BYTES);
   }
 
   /** Runs until nothing is left to do for the instance here, or until `close`. */
@@ -225,6 +236,11 @@ export class VmRunner {
 
   async #awaitGuest(signal: AbortSignal): Promise<void> {
     const machine = this.#held.running;
+    // Up before, and nobody asked for this: the guest rebooted by itself.
+    if (this.#running === machine && machine.record.reboots_done >= this.#current.reboots) {
+      this.#running = null;
+      await this.#say({ kind: 'rebooting' });
+    }
     try {
       const found = await awaitGuest(machine, this.#keys, signal);
       if (found === null) return;
@@ -232,6 +248,7 @@ export class VmRunner {
       const { recovered } = this.#held;
       await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
       this.#held.recovered = null;
+      this.#running = machine;
     } catch (error) {
       if (signal.aborted) return;
       const reason = reasonFor(error, 'boot_timeout');
@@ -247,6 +264,7 @@ export class VmRunner {
   async #reboot(signal: AbortSignal): Promise<void> {
     const machine = this.#held.running;
     const { reboots } = this.#current;
+    this.#running = null;
     if (await rebootGuest(machine, signal)) await machine.update({ reboots_done: reboots });
   }
 

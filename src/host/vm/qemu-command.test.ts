@@ -39,10 +39,14 @@ test('the process is named after its instance first of all, and starts paused an
   });
 });
 
-test('under TCG the kernel is told the TSC frequency, under KVM it measures it', () => {
-  assert.match(valuesOf(qemuArguments(SPEC), '-append')[0] ?? '', /tsc_early_khz=1000000/);
+test('under TCG the machine has a clock that runs right, under KVM the quicker one, whose reboot needs a word', () => {
+  const tcg = qemuArguments(SPEC);
+  assert.match(valuesOf(tcg, '-machine')[0] ?? '', /^q35,.*hpet=on/);
+  assert.doesNotMatch(valuesOf(tcg, '-append')[0] ?? '', /reboot=t/);
   const kvm = qemuArguments({ ...SPEC, accel: 'kvm' });
-  assert.doesNotMatch(valuesOf(kvm, '-append')[0] ?? '', /tsc_early_khz/);
+  assert.match(valuesOf(kvm, '-machine')[0] ?? '', /^microvm,/);
+  assert.match(valuesOf(kvm, '-append')[0] ?? '', / reboot=t /);
+  assert.doesNotMatch(valuesOf(kvm, '-append')[0] ?? '', /mitigations=off/);
   assert.deepEqual(valuesOf(kvm, '-cpu'), ['host']);
 });
 

@@ -24,6 +24,8 @@ import {
   VmStateSchema,
 } from '../schemas.ts';
 
+/** PostgreSQL's text takes no NUL, and nothing that can be looked for holds a control character. */
+const PRINTABLE = '^[^\\p{C}]*$';
 const DnsLabel = Type.String({ pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$', description: 'A DNS label' });
 const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, description: 'null turns it off' }));
 const Cpus = Type.Integer({ minimum: 1, maximum: 16 });
@@ -92,8 +94,10 @@ function registerCollection(app: App, { db, ssh }: AppContext, cursors: CursorSe
       summary: "The organisation's instances",
       tags: ['Instances'],
       querystring: pageQuery(200, {
-        name: Type.Optional(Type.String({ maxLength: 63 })),
-        label: Type.Optional(Type.String({ maxLength: 320, description: '`key` or `key=value`' })),
+        name: Type.Optional(Type.String({ maxLength: 63, pattern: PRINTABLE })),
+        label: Type.Optional(
+          Type.String({ maxLength: 320, pattern: PRINTABLE, description: '`key` or `key=value`' }),
+        ),
         state: Type.Optional(VmStateSchema),
       }),
       response: { 200: pageOf(Instance), ...errors(...COMMON) },
