@@ -1,63 +1,99 @@
-import { effectiveScopes, parseScope } from '../auth/permissions.ts';
-import { actorOf, type Principal } from '../auth/principal.ts';
+import { parseScope, type Scope } from '../auth/permissions.ts';
+import { actorOf, type Principal, userOf } from '../auth/principal.ts';
 import { API_KEY_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
-import { type Db, transaction } from '../db/pool.ts';
+import { sqlStateOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
-import { newId } from '../lib/ids.ts';
-import { deleteApiKey, insertApiKey } from './store.ts';
+import { newId, type ServiceAccountId } from '../lib/ids.ts';
+import { findServiceAccount } from '../service-accounts/store.ts';
+import { canonicalCidrs } from './networks.ts';
+import { canonicalScope, requireWithinOwn, scopeWithin } from './scope-within.ts';
+import { type ApiKeyRow, insertApiKey, type NewApiKey, type PlainKey } from './store.ts';
+import { apiKeyView } from './view.ts';
+import { refuseServiceAccount, requireKeysOf } from './viewer.ts';
 
 export interface ApiKeyRequest {
   readonly name: string;
   readonly scope: string;
   readonly expires_in_seconds?: number;
+  readonly service_account_id?: ServiceAccountId;
+  readonly allowed_cidrs?: readonly string[];
 }
 
-/** Makes a key whose scope is within its maker's own. The plain key is in the answer and nowhere else. */
-export async function createApiKey(db: Db, principal: Principal, request: ApiKeyRequest) {
-  const wanted = parseScope(request.scope);
-  const beyond =
-    request.scope === '*'
-      ? principal.scopes.size < effectiveScopes(principal.role, null).size
-      : wanted.some((scope) => !principal.scopes.has(scope));
-  if (beyond) throw new AppError('FORBIDDEN', { message: 'The requested scope exceeds your own.' });
+/** A new key: the plain text for its holder, and what is kept of it. */
+export function newPlainKey(): { key: string; kept: PlainKey } {
   const key = newToken(API_KEY_PREFIX);
-  const lifetime_s = request.expires_in_seconds;
-  return transaction(db, async (tx) => {
-    const row = await insertApiKey(tx, {
-      id: newId('ak'),
-      org_id: principal.org_id,
-      user_id: principal.user_id,
-      name: request.name,
-      scope: request.scope === '*' ? '*' : wanted.join(' '),
+  return {
+    key,
+    kept: {
       token_hash: hashToken(key),
       prefix: key.slice(0, API_KEY_PREFIX.length + 4),
       last4: key.slice(-4),
-      expires_at: lifetime_s === undefined ? null : new Date(Date.now() + lifetime_s * 1000),
-    });
-    await append(tx, {
-      org_id: principal.org_id,
-      type: 'api_key.created',
-      data: { api_key: { id: row.id, name: row.name, scope: row.scope } },
-      actor: actorOf(principal),
-    });
-    return { ...row, key };
+    },
+  };
+}
+
+/**
+ * Makes a key of the caller, or of a service account, whose scope is within the caller's own. The plain key is in the
+ * answer and nowhere else. @throws AppError FORBIDDEN, INVALID_REQUEST, NOT_FOUND
+ */
+export async function createApiKey(
+  tx: Tx,
+  principal: Principal,
+  request: ApiKeyRequest,
+): Promise<ApiKeyRow & { key: string }> {
+  refuseServiceAccount(principal);
+  const { service_account_id = null } = request;
+  if (service_account_id !== null) requireKeysOf(principal, service_account_id);
+  requireWithinOwn(principal, request.scope);
+  const allowed_cidrs = canonicalCidrs(request.allowed_cidrs ?? []);
+  if (service_account_id !== null) {
+    await requireWithinServiceAccount(tx, principal, service_account_id, request.scope);
+  }
+  const { key, kept } = newPlainKey();
+  const row = await insertForHolder(tx, {
+    ...kept,
+    id: newId('ak'),
+    org_id: principal.org_id,
+    user_id: service_account_id === null ? userOf(principal) : null,
+    service_account_id,
+    name: request.name,
+    scope: canonicalScope(request.scope),
+    allowed_cidrs,
+    expires_in_seconds: request.expires_in_seconds ?? null,
+  });
+  await append(tx, {
+    org_id: principal.org_id,
+    type: 'api_key.created',
+    data: { api_key: apiKeyView(row) },
+    actor: actorOf(principal),
+  });
+  return { ...row, key };
+}
+
+async function requireWithinServiceAccount(
+  tx: Tx,
+  principal: Principal,
+  id: ServiceAccountId,
+  scope: string,
+): Promise<void> {
+  const account = await findServiceAccount(tx, principal.org_id, id);
+  if (!account) throw new AppError('NOT_FOUND');
+  const held: ReadonlySet<Scope> = new Set(parseScope(account.scope));
+  if (scopeWithin(held, scope)) return;
+  throw new AppError('FORBIDDEN', {
+    message: `The requested scope exceeds the service account's, which is: ${account.scope}`,
   });
 }
 
-/** Revokes one of the caller's keys, at once. @throws AppError NOT_FOUND */
-export async function revokeApiKey(
-  db: Db,
-  principal: Principal,
-  id: Parameters<typeof deleteApiKey>[2],
-): Promise<void> {
-  await transaction(db, async (tx) => {
-    if (!(await deleteApiKey(tx, principal, id))) throw new AppError('NOT_FOUND');
-    await append(tx, {
-      org_id: principal.org_id,
-      type: 'api_key.revoked',
-      data: { api_key: { id } },
-      actor: actorOf(principal),
-    });
-  });
+const FOREIGN_KEY_VIOLATION = '23503';
+
+/** The holder may end while its key is being made: then there is nobody to hold it. */
+async function insertForHolder(tx: Tx, key: NewApiKey): Promise<ApiKeyRow> {
+  try {
+    return await insertApiKey(tx, key);
+  } catch (error) {
+    if (sqlStateOf(error) !== FOREIGN_KEY_VIOLATION) throw error;
+    throw new AppError(key.user_id === null ? 'NOT_FOUND' : 'UNAUTHENTICATED', { cause: error });
+  }
 }

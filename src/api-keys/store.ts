@@ -1,36 +1,99 @@
-import { sql } from 'kysely';
+import { CompiledQuery, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import type { ApiKeyId, OrgId, UserId } from '../lib/ids.ts';
+import type { Role } from '../db/tables.ts';
+import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
 
-const SHOWN = ['id', 'name', 'scope', 'prefix', 'last4', 'created_at', 'last_used_at', 'expires_at'] as const;
+const SHOWN = [
+  'id',
+  'name',
+  'scope',
+  'service_account_id',
+  'allowed_cidrs',
+  'prefix',
+  'last4',
+  'created_at',
+  'last_used_at',
+  'expires_at',
+  'previous_expires_at',
+] as const;
 
-export interface NewApiKey {
-  readonly id: ApiKeyId;
+export type ApiKeyRow = Awaited<ReturnType<typeof insertApiKey>>;
+
+/** What a caller may see of an organisation's keys: a person's own, a service account's own, or also all of these. */
+export interface KeyViewer {
   readonly org_id: OrgId;
-  readonly user_id: UserId;
-  readonly name: string;
-  readonly scope: string;
+  readonly user_id: UserId | null;
+  readonly service_account_id: ServiceAccountId | null;
+  /** Sees the keys of every service account. */
+  readonly admin: boolean;
+}
+
+export interface PlainKey {
   readonly token_hash: Buffer;
   readonly prefix: string;
   readonly last4: string;
-  readonly expires_at: Date | null;
 }
 
-export async function insertApiKey(tx: Tx, key: NewApiKey) {
-  return tx.insertInto('api_keys').values(key).returning(SHOWN).executeTakeFirstOrThrow();
+export interface NewApiKey extends PlainKey {
+  readonly id: ApiKeyId;
+  readonly org_id: OrgId;
+  readonly user_id: UserId | null;
+  readonly service_account_id: ServiceAccountId | null;
+  readonly name: string;
+  readonly scope: string;
+  readonly allowed_cidrs: string[];
+  readonly expires_in_seconds: number | null;
 }
 
-/** A key's maker and scope, with the role that the maker has now: a key dies with the membership. */
-export async function findApiKeyPrincipal(tx: Tx, token_hash: Buffer) {
+export async function insertApiKey(tx: Tx, { expires_in_seconds, ...key }: NewApiKey) {
   return tx
-    .selectFrom('api_keys as k')
-    .innerJoin('memberships as m', (join) =>
-      join.onRef('m.user_id', '=', 'k.user_id').onRef('m.org_id', '=', 'k.org_id'),
-    )
-    .select(['k.id', 'k.user_id', 'k.org_id', 'k.scope', 'k.last_used_at', 'm.role'])
-    .where('k.token_hash', '=', token_hash)
-    .where((eb) => eb.or([eb('k.expires_at', 'is', null), eb('k.expires_at', '>', sql<Date>`now()`)]))
-    .executeTakeFirst();
+    .insertInto('api_keys')
+    .values({ ...key, expires_at: expires_in_seconds === null ? null : secondsFromNow(expires_in_seconds) })
+    .returning(SHOWN)
+    .executeTakeFirstOrThrow();
+}
+
+/** The time in so many seconds by the database's clock, to the millisecond: what is shown is what is kept. */
+function secondsFromNow(seconds: number) {
+  return sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${seconds})`;
+}
+
+/** What a request with a key acts as. */
+export interface ApiKeyPrincipal {
+  readonly id: ApiKeyId;
+  readonly org_id: OrgId;
+  /** The maker, or null for a service account's key. */
+  readonly user_id: UserId | null;
+  /** The maker's present role; null exactly when `user_id` is. */
+  readonly role: Role | null;
+  readonly service_account_id: ServiceAccountId | null;
+  readonly scope: string;
+  /** The service account's own scope; null exactly when `service_account_id` is. */
+  readonly service_account_scope: string | null;
+  readonly allowed_cidrs: string[];
+  readonly last_used_at: Date | null;
+}
+
+/**
+ * On the way of every request with a key: constant text, so that nothing is composed and the server may keep its
+ * plan; both hashes are unique indexes.
+ */
+const FIND_PRINCIPAL = `
+  select k.id, k.org_id, k.user_id, m.role, k.service_account_id, k.scope, s.scope as service_account_scope,
+         k.allowed_cidrs, k.last_used_at
+  from api_keys k
+  left join memberships m on m.org_id = k.org_id and m.user_id = k.user_id
+  left join service_accounts s on s.id = k.service_account_id
+  where (k.token_hash = $1 or (k.previous_hash = $1 and k.previous_expires_at > now()))
+    and (k.expires_at is null or k.expires_at > now())`;
+
+/**
+ * The live key with this hash, or one that had it before a rotation whose grace is not over. A person's key ends with
+ * the membership and a service account's with it (foreign keys), so the holder is always there.
+ */
+export async function findApiKeyPrincipal(tx: Tx, token_hash: Buffer): Promise<ApiKeyPrincipal | undefined> {
+  const { rows } = await tx.executeQuery<ApiKeyPrincipal>(CompiledQuery.raw(FIND_PRINCIPAL, [token_hash]));
+  return rows[0];
 }
 
 /** Notes use, at most once a minute. */
@@ -48,43 +111,94 @@ export async function touchApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
     .execute();
 }
 
+/** The keys that `viewer` may see. */
+function visible({ user_id, service_account_id, admin }: KeyViewer) {
+  const own =
+    user_id === null
+      ? sql<boolean>`service_account_id = ${service_account_id}`
+      : sql<boolean>`user_id = ${user_id}`;
+  return admin ? sql<boolean>`(${own} or service_account_id is not null)` : own;
+}
+
 export async function listApiKeys(
   tx: Tx,
-  owner: { org_id: OrgId; user_id: UserId },
+  viewer: KeyViewer,
+  filter: { readonly service_account_id?: ServiceAccountId },
   before: string | null,
   limit: number,
-) {
-  return tx
+): Promise<ApiKeyRow[]> {
+  let query = tx
     .selectFrom('api_keys')
     .select(SHOWN)
-    .where('org_id', '=', owner.org_id)
-    .where('user_id', '=', owner.user_id)
-    .$if(before !== null, (query) => query.where('id', '<', before as ApiKeyId))
-    .orderBy('id', 'desc')
-    .limit(limit)
-    .execute();
+    .where('org_id', '=', viewer.org_id)
+    .where(visible(viewer));
+  if (filter.service_account_id !== undefined) {
+    query = query.where('service_account_id', '=', filter.service_account_id);
+  }
+  if (before !== null) query = query.where('id', '<', before as ApiKeyId);
+  return query.orderBy('id', 'desc').limit(limit).execute();
 }
 
-export async function findApiKey(tx: Tx, owner: { org_id: OrgId; user_id: UserId }, id: ApiKeyId) {
+export async function findApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId): Promise<ApiKeyRow | undefined> {
   return tx
     .selectFrom('api_keys')
     .select(SHOWN)
-    .where('org_id', '=', owner.org_id)
-    .where('user_id', '=', owner.user_id)
+    .where('org_id', '=', viewer.org_id)
     .where('id', '=', id)
+    .where(visible(viewer))
     .executeTakeFirst();
 }
 
-export async function deleteApiKey(
+/** As {@link findApiKey}, held until the transaction's end, and whether the key is past its time. */
+export async function lockApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId) {
+  return tx
+    .selectFrom('api_keys')
+    .select(SHOWN)
+    .select(sql<boolean>`coalesce(expires_at <= now(), false)`.as('expired'))
+    .where('org_id', '=', viewer.org_id)
+    .where('id', '=', id)
+    .where(visible(viewer))
+    .forUpdate()
+    .executeTakeFirst();
+}
+
+/** Gives the key a new secret; the one before goes on for `grace_seconds`, and any before that one ends. */
+export async function replaceSecret(
   tx: Tx,
-  owner: { org_id: OrgId; user_id: UserId },
   id: ApiKeyId,
-): Promise<boolean> {
-  const gone = await tx
-    .deleteFrom('api_keys')
-    .where('org_id', '=', owner.org_id)
-    .where('user_id', '=', owner.user_id)
+  plain: PlainKey,
+  grace_seconds: number,
+): Promise<ApiKeyRow> {
+  return tx
+    .updateTable('api_keys')
+    .set({
+      ...plain,
+      previous_hash: grace_seconds === 0 ? null : sql<Buffer>`token_hash`,
+      previous_expires_at: grace_seconds === 0 ? null : secondsFromNow(grace_seconds),
+    })
     .where('id', '=', id)
+    .returning(SHOWN)
+    .executeTakeFirstOrThrow();
+}
+
+export async function deleteApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId): Promise<ApiKeyRow | undefined> {
+  return tx
+    .deleteFrom('api_keys')
+    .where('org_id', '=', viewer.org_id)
+    .where('id', '=', id)
+    .where(visible(viewer))
+    .returning(SHOWN)
     .executeTakeFirst();
-  return gone.numDeletedRows > 0n;
+}
+
+/** All keys that one holder has in an organisation. */
+export async function deleteKeysOf(
+  tx: Tx,
+  org_id: OrgId,
+  holder: { readonly user_id: UserId } | { readonly service_account_id: ServiceAccountId },
+): Promise<ApiKeyRow[]> {
+  const query = tx.deleteFrom('api_keys').where('org_id', '=', org_id).returning(SHOWN);
+  return 'user_id' in holder
+    ? query.where('user_id', '=', holder.user_id).execute()
+    : query.where('service_account_id', '=', holder.service_account_id).execute();
 }

@@ -76,7 +76,11 @@ export class AuditLog {
       }
       if (rows.length < PAGE) break;
     }
-    const head = await tx.selectFrom('audit_heads').selectAll().where('org_id', '=', org_id).executeTakeFirst();
+    const head = await tx
+      .selectFrom('audit_heads')
+      .selectAll()
+      .where('org_id', '=', org_id)
+      .executeTakeFirst();
     const whole = head ? head.seq === seq && head.mac.equals(previous) : seq === 0;
     return { entries: seq, broken_at: whole ? null : seq + 1 };
   }
@@ -93,6 +97,10 @@ function entriesAfter(tx: Tx, org_id: OrgId, seq: number) {
     .execute();
 }
 
-function entryText(id: AuditId, at: string, { actor, action, target, ip, request_id, data }: AuditEntry): string {
+function entryText(
+  id: AuditId,
+  at: string,
+  { actor, action, target, ip, request_id, data }: AuditEntry,
+): string {
   return canonicalJson({ id, at, actor, action, target, ip, request_id, data });
 }

@@ -6,7 +6,13 @@ export interface AuditFilter {
   readonly actor?: string;
 }
 
-export async function listAudit(tx: Tx, org_id: OrgId, filter: AuditFilter, before: string | null, limit: number) {
+export async function listAudit(
+  tx: Tx,
+  org_id: OrgId,
+  filter: AuditFilter,
+  before: string | null,
+  limit: number,
+) {
   let query = tx
     .selectFrom('audit_log')
     .select(['id', 'seq', 'at', 'actor', 'action', 'target', 'ip', 'request_id', 'data'])

@@ -62,7 +62,11 @@ export async function withdraw(tx: Tx, { email_key }: Attempt): Promise<void> {
 /**
  * The attempt was wrong. The fifth locks. Answers the error to throw and whether it has just locked.
  */
-export async function fail(tx: Tx, attempt: Attempt, otherwise: AppError): Promise<{ error: AppError; locked: boolean }> {
+export async function fail(
+  tx: Tx,
+  attempt: Attempt,
+  otherwise: AppError,
+): Promise<{ error: AppError; locked: boolean }> {
   if (attempt.number < MAX_FAILURES) return { error: otherwise, locked: false };
   const row = await tx
     .selectFrom('lockouts')
@@ -74,7 +78,11 @@ export async function fail(tx: Tx, attempt: Attempt, otherwise: AppError): Promi
   const seconds = lockSeconds(locks);
   await tx
     .updateTable('lockouts')
-    .set({ locks, locked_until: sql<Date>`now() + make_interval(secs => ${seconds})`, updated_at: sql`now()` })
+    .set({
+      locks,
+      locked_until: sql<Date>`now() + make_interval(secs => ${seconds})`,
+      updated_at: sql`now()`,
+    })
     .where('email_key', '=', attempt.email_key)
     .execute();
   return { error: locked(seconds), locked: true };
@@ -82,7 +90,10 @@ export async function fail(tx: Tx, attempt: Attempt, otherwise: AppError): Promi
 
 /** Ends a lock: a password reset by mail, or the operator. Answers whether there was a row. */
 export async function unlock(tx: Tx, email: string): Promise<boolean> {
-  const gone = await tx.deleteFrom('lockouts').where('email_key', '=', email.toLowerCase()).executeTakeFirst();
+  const gone = await tx
+    .deleteFrom('lockouts')
+    .where('email_key', '=', email.toLowerCase())
+    .executeTakeFirst();
   return gone.numDeletedRows > 0n;
 }
 

@@ -3,7 +3,7 @@ import { type Db, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import { beginAttempt, fail, succeed, withdraw } from './lockout.ts';
-import { openSession, type Caller, type OpenedSession } from './sessions.ts';
+import { type Caller, type OpenedSession, openSession } from './sessions.ts';
 import { findUser, findUserByEmail } from './store.ts';
 import { checkPassword, failAttempt } from './verify-account.ts';
 
@@ -36,7 +36,9 @@ export async function login(parts: LoginParts, request: LoginRequest) {
   const user = await findUserByEmail(db, request.email);
   const right = await checkPassword(user?.password_hash ?? null, request.password);
   if (!user || !right) {
-    const { error, locked } = await transaction(db, (tx) => fail(tx, attempt, new AppError('UNAUTHENTICATED', WRONG)));
+    const { error, locked } = await transaction(db, (tx) =>
+      fail(tx, attempt, new AppError('UNAUTHENTICATED', WRONG)),
+    );
     if (locked && user) await parts.onLocked(user.id);
     throw error;
   }

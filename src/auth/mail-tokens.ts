@@ -9,7 +9,12 @@ export const MAIL_TOKEN_LIFETIME_S = 3_600;
 type Kind = Database['mail_tokens']['kind'];
 
 /** A new token; those of the same kind before it are void. */
-export async function issueMailToken(tx: Tx, kind: Kind, user_id: UserId, email: string | null): Promise<string> {
+export async function issueMailToken(
+  tx: Tx,
+  kind: Kind,
+  user_id: UserId,
+  email: string | null,
+): Promise<string> {
   const token = newToken(MAIL_PREFIX);
   await tx.deleteFrom('mail_tokens').where('user_id', '=', user_id).where('kind', '=', kind).execute();
   await tx

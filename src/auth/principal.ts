@@ -26,7 +26,9 @@ export function actorOf({ credential }: Principal): UserId | ServiceAccountId {
 /** The person who acts. @throws AppError FORBIDDEN for a service account */
 export function userOf({ credential }: Principal): UserId {
   if (credential.kind === 'service_key') {
-    throw new AppError('FORBIDDEN', { message: 'A service account is no person: it has no account of its own.' });
+    throw new AppError('FORBIDDEN', {
+      message: 'A service account is no person: it has no account of its own.',
+    });
   }
   return credential.user_id;
 }

@@ -20,7 +20,10 @@ export async function insertAccount(tx: Tx, account: NewAccount): Promise<UserId
       .execute();
   } catch (error) {
     if (!violates(error, 'users_email_key_key')) throw error;
-    throw new AppError('CONFLICT', { message: 'An account with this e-mail address exists already.', cause: error });
+    throw new AppError('CONFLICT', {
+      message: 'An account with this e-mail address exists already.',
+      cause: error,
+    });
   }
   const org = { id: org_id, name: account.name || account.email, billing_email: account.email };
   await tx.insertInto('organisations').values(org).execute();

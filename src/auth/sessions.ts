@@ -28,7 +28,13 @@ export async function openSession(tx: Tx, user_id: UserId, caller: Caller): Prom
   const session_id = newId('sess');
   const refresh_token = newToken(REFRESH_PREFIX);
   const ends_at = new Date(Date.now() + SESSION_LIFETIME_S * 1000);
-  await insertSession(tx, { id: session_id, user_id, refresh_hash: hashToken(refresh_token), ...caller, ends_at });
+  await insertSession(tx, {
+    id: session_id,
+    user_id,
+    refresh_hash: hashToken(refresh_token),
+    ...caller,
+    ends_at,
+  });
   return { session_id, refresh_token, ...(await issueToken(tx, session_id, ends_at)) };
 }
 

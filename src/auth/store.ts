@@ -26,7 +26,11 @@ export async function findUser(tx: Tx, id: UserId) {
     .executeTakeFirst();
 }
 
-export async function updateUser(tx: Tx, id: UserId, change: { name?: string; password_hash?: string }): Promise<void> {
+export async function updateUser(
+  tx: Tx,
+  id: UserId,
+  change: { name?: string; password_hash?: string },
+): Promise<void> {
   await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }
 
@@ -43,7 +47,12 @@ export async function insertSession(tx: Tx, session: NewSession): Promise<void> 
   await tx.insertInto('sessions').values(session).execute();
 }
 
-export async function insertSessionToken(tx: Tx, token_hash: Buffer, session_id: SessionId, expires_at: Date): Promise<void> {
+export async function insertSessionToken(
+  tx: Tx,
+  token_hash: Buffer,
+  session_id: SessionId,
+  expires_at: Date,
+): Promise<void> {
   await tx.insertInto('session_tokens').values({ token_hash, session_id, expires_at }).execute();
 }
 
@@ -59,7 +68,11 @@ export async function findSessionByRefresh(tx: Tx, refresh_hash: Buffer) {
 
 /** Ends a session with its tokens and sudo grants. */
 export async function deleteSession(tx: Tx, user_id: UserId, id: SessionId): Promise<boolean> {
-  const gone = await tx.deleteFrom('sessions').where('id', '=', id).where('user_id', '=', user_id).executeTakeFirst();
+  const gone = await tx
+    .deleteFrom('sessions')
+    .where('id', '=', id)
+    .where('user_id', '=', user_id)
+    .executeTakeFirst();
   return gone.numDeletedRows > 0n;
 }
 

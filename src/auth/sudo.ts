@@ -3,16 +3,22 @@ import { sql } from 'kysely';
 import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { Principal } from './principal.ts';
-import { verifyAccountPassword } from './verify-account.ts';
 import { hashToken, newToken, SUDO_PREFIX, tokenPrefix } from './tokens.ts';
+import { verifyAccountPassword } from './verify-account.ts';
 
 export const SUDO_LIFETIME_S = 300;
 
 /** Verifies the password and grants. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
-export async function grantSudo(db: Db, principal: Principal, password: string): Promise<{ token: string; expires_at: Date }> {
+export async function grantSudo(
+  db: Db,
+  principal: Principal,
+  password: string,
+): Promise<{ token: string; expires_at: Date }> {
   const { credential } = principal;
   if (credential.kind !== 'session') {
-    throw new AppError('UNAUTHENTICATED', { message: 'Sudo needs a session; an API key has no password to re-enter.' });
+    throw new AppError('UNAUTHENTICATED', {
+      message: 'Sudo needs a session; an API key has no password to re-enter.',
+    });
   }
   await verifyAccountPassword(db, credential.user_id, password);
   const token = newToken(SUDO_PREFIX);

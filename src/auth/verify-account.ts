@@ -10,7 +10,8 @@ export async function checkPassword(stored: string | null, password: string): Pr
   try {
     return await verifyPassword(stored, password);
   } catch (error) {
-    if (error instanceof PasswordsBusyError) throw new AppError('UNAVAILABLE', { retry_after_seconds: 1, cause: error });
+    if (error instanceof PasswordsBusyError)
+      throw new AppError('UNAVAILABLE', { retry_after_seconds: 1, cause: error });
     throw error;
   }
 }

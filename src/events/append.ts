@@ -20,7 +20,11 @@ export const EVENT_TYPES = [
   'ssh_key.added',
   'ssh_key.revoked',
   'api_key.created',
+  'api_key.rotated',
   'api_key.revoked',
+  'member.added',
+  'member.removed',
+  'member.role_changed',
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 

@@ -55,7 +55,12 @@ export function registerAccess(app: FastifyInstance, db: Db, limits: RateLimits)
   });
 }
 
-async function authorise(tx: Tx, request: FastifyRequest, principal: Principal, access: Access): Promise<void> {
+async function authorise(
+  tx: Tx,
+  request: FastifyRequest,
+  principal: Principal,
+  access: Access,
+): Promise<void> {
   const { roles, sudo, people_only } = request.routeOptions.config;
   const { credential, role } = principal;
   if (access === 'session' && credential.kind !== 'session') {
@@ -68,7 +73,9 @@ async function authorise(tx: Tx, request: FastifyRequest, principal: Principal, 
     throw new AppError('FORBIDDEN', { message: `This needs the scope ${access}, and a role that has it.` });
   }
   if (roles !== undefined && role !== null && !roles.includes(role)) {
-    throw new AppError('FORBIDDEN', { message: `This needs the role ${roles.join(' or ')} in the organisation.` });
+    throw new AppError('FORBIDDEN', {
+      message: `This needs the role ${roles.join(' or ')} in the organisation.`,
+    });
   }
   if (sudo === true) await requireSudo(tx, principal, readCookie(request, SUDO_COOKIE));
 }

@@ -5,17 +5,26 @@ import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
+import { registerDocs } from './docs.ts';
 import { sendError, sendMalformed } from './errors.ts';
 import { registerHealth } from './health.ts';
 import { OPENAPI } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
+import { RateLimits } from './rate-limits.ts';
 import { EmptyBody } from './schemas.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
-import { registerAuth } from './v1/auth.ts';
+import { registerAudit } from './v1/audit.ts';
+import { answerWithSession, registerAuth } from './v1/auth.ts';
 import { registerImages } from './v1/images.ts';
 import { registerInstanceSsh } from './v1/instance-ssh.ts';
 import { registerInstances } from './v1/instances.ts';
+import { registerInvitations } from './v1/invitations.ts';
 import { registerMe } from './v1/me.ts';
+import { registerMembers } from './v1/members.ts';
+import { registerMfa } from './v1/mfa.ts';
+import { registerOrgs } from './v1/orgs.ts';
+import { registerServiceAccounts } from './v1/service-accounts.ts';
+import { registerSessions } from './v1/sessions.ts';
 import { registerVm } from './v1/vm.ts';
 
 const BODY_LIMIT_BYTES = 1024 * 1024;
@@ -57,15 +66,27 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   const app = typed(fastify);
 
   registerConventions(fastify);
-  registerAccess(fastify, context.db);
   await fastify.register(swagger, { openapi: OPENAPI });
+  // Before the access rules: these pages are for everybody, as the document is.
+  await registerDocs(fastify);
+  const limits = new RateLimits(context.rate_limits);
+  registerAccess(fastify, context.db, limits);
   const cursors = new CursorSealer(context.secret_key);
 
   await fastify.register(async () => {
     registerHealth(app, context);
-    registerAuth(app, context);
-    registerMe(app, context, cursors);
+    registerAuth(app, context, limits);
+    registerSessions(app, context, cursors, limits);
+    registerMe(app, context, cursors, limits);
+    registerMfa(app, context, cursors, limits, (request, reply, user_id) =>
+      answerWithSession(context, request, reply, user_id),
+    );
     registerApiKeys(app, context, cursors);
+    registerServiceAccounts(app, context, cursors);
+    registerOrgs(app, context);
+    registerMembers(app, context, cursors);
+    registerInvitations(app, context, cursors);
+    registerAudit(app, context, cursors);
     registerImages(app, context);
     registerInstances(app, context, cursors);
     registerVm(app, context);

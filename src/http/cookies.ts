@@ -10,7 +10,10 @@ export const REFRESH_COOKIE = '__Host-berth_refresh';
 export const SUDO_COOKIE = '__Secure-berth_sudo';
 
 export function setRefreshCookie(reply: FastifyReply, token: string): void {
-  reply.header('set-cookie', `${REFRESH_COOKIE}=${token}; Path=/; Max-Age=${SESSION_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`);
+  reply.header(
+    'set-cookie',
+    `${REFRESH_COOKIE}=${token}; Path=/; Max-Age=${SESSION_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`,
+  );
 }
 
 export function clearRefreshCookie(reply: FastifyReply): void {
@@ -18,7 +21,10 @@ export function clearRefreshCookie(reply: FastifyReply): void {
 }
 
 export function setSudoCookie(reply: FastifyReply, token: string): void {
-  reply.header('set-cookie', `${SUDO_COOKIE}=${token}; Path=/v1; Max-Age=${SUDO_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`);
+  reply.header(
+    'set-cookie',
+    `${SUDO_COOKIE}=${token}; Path=/v1; Max-Age=${SUDO_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`,
+  );
 }
 
 /** A cookie's value; undefined when it is not there, or there twice. */

@@ -26,7 +26,8 @@ export function readIdempotencyKey(request: FastifyRequest): string | null {
   if (text === '' || text === 'null') return null;
   const quoted = /^"(.*)"$/.exec(text);
   const key = quoted ? (quoted[1] ?? '') : text;
-  if (!/^[\x20-\x7e]{1,255}$/.test(key)) throw invalid('Idempotency-Key', 'must be 1 to 255 printable ASCII characters');
+  if (!/^[\x20-\x7e]{1,255}$/.test(key))
+    throw invalid('Idempotency-Key', 'must be 1 to 255 printable ASCII characters');
   return key;
 }
 
@@ -62,7 +63,9 @@ function nameOf(claim: Claim): string {
 export async function claim(tx: Tx, sealer: Sealer, wanted: Claim): Promise<Answer | null> {
   const digest = createHash('sha256').update(nameOf(wanted)).digest();
   const { rows } = await sql<{ locked: boolean }>`
-    select pg_try_advisory_xact_lock(${digest.readInt32BE(0)}, ${digest.readInt32BE(4)}) as locked`.execute(tx);
+    select pg_try_advisory_xact_lock(${digest.readInt32BE(0)}, ${digest.readInt32BE(4)}) as locked`.execute(
+    tx,
+  );
   if (rows[0]?.locked !== true) throw new AppError('IDEMPOTENCY_IN_PROGRESS', { retry_after_seconds: 1 });
   const found = await tx
     .selectFrom('idempotency_keys')
@@ -84,7 +87,12 @@ export async function claim(tx: Tx, sealer: Sealer, wanted: Claim): Promise<Answ
 export async function keep(tx: Tx, sealer: Sealer, wanted: Claim, answer: Answer): Promise<void> {
   const { org_id, principal, route, key, fingerprint } = wanted;
   const response = sealer.seal(JSON.stringify(answer.body), nameOf(wanted));
-  const kept = { fingerprint, status: answer.status, response, expires_at: sql<Date>`now() + make_interval(hours => ${KEPT_HOURS})` };
+  const kept = {
+    fingerprint,
+    status: answer.status,
+    response,
+    expires_at: sql<Date>`now() + make_interval(hours => ${KEPT_HOURS})`,
+  };
   await tx
     .insertInto('idempotency_keys')
     .values({ org_id, principal, route, key, ...kept })

@@ -32,7 +32,13 @@ export class RateLimits {
   }
 }
 
-async function consume(limiter: RateLimiterMemory, name: string, limit: number, key: string, reply: FastifyReply): Promise<void> {
+async function consume(
+  limiter: RateLimiterMemory,
+  name: string,
+  limit: number,
+  key: string,
+  reply: FastifyReply,
+): Promise<void> {
   let state: RateLimiterRes;
   let exceeded = false;
   try {

@@ -30,7 +30,8 @@ export const Scope = Type.String({
   description: '`resource:action` separated by spaces, or `*`',
 });
 
-export const InstanceParams = Type.Object({ id: Type.String() });
+export const IdParams = Type.Object({ id: Type.String() });
+export const InstanceParams = IdParams;
 
 /** `limit` and `cursor`; query strings are text, so the number is checked as one. */
 export function pageQuery<P extends Record<string, TSchema>>(max: number, more: P) {

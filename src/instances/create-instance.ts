@@ -1,12 +1,13 @@
 import { createServer } from 'node:net';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
-import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
+import { type Tx, violates } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { newId } from '../lib/ids.ts';
+import { checkQuota } from '../orgs/quotas.ts';
 import { findInstance, freePort, type InstanceRow, insertInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
@@ -27,51 +28,43 @@ export interface SshEndpoint {
   readonly last_port: number;
 }
 
-/** Makes an instance with an empty disk and an SSH port of its own. @throws AppError CONFLICT, INVALID_REQUEST, UNAVAILABLE */
+/**
+ * Makes an instance with an empty disk and an SSH port of its own.
+ * @throws AppError CONFLICT, INVALID_REQUEST, QUOTA_EXCEEDED, UNAVAILABLE
+ */
 export async function createInstance(
-  db: Db,
+  tx: Tx,
   principal: Principal,
   ssh: SshEndpoint,
   request: InstanceRequest,
 ): Promise<InstanceRow> {
-  if (!(await imageKnown(db, request.image)))
+  if (!(await imageKnown(tx, request.image))) {
     throw invalid('image', `no host has an image "${request.image}"`);
-  // Ports that another program of this machine holds are found by trying, and passed over.
-  const taken: number[] = [];
-  for (;;) {
-    const row = await attempt(db, principal, ssh, request, taken);
-    if ('id' in row) return row;
-    taken.push(row.port_taken);
+  }
+  await checkQuota(tx, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
+  const ssh_port = await openablePort(tx, ssh);
+  try {
+    return await insert(tx, principal, request, ssh_port);
+  } catch (error) {
+    if (!violates(error, 'instances_org_id_name_key')) throw error;
+    const message = `An instance named "${request.name}" exists already.`;
+    throw new AppError('CONFLICT', { message, cause: error });
   }
 }
 
-async function attempt(
-  db: Db,
-  principal: Principal,
-  ssh: SshEndpoint,
-  request: InstanceRequest,
-  taken: readonly number[],
-): Promise<InstanceRow | { port_taken: number }> {
-  try {
-    return await transaction(db, async (tx) => {
-      const ssh_port = await freePort(tx, ssh.first_port, ssh.last_port, taken);
-      if (ssh_port === undefined) {
-        throw new AppError('UNAVAILABLE', {
-          message: `All SSH ports (${ssh.first_port}-${ssh.last_port}) are in use. Delete an instance, or widen BERTH_SSH_PORTS.`,
-          retry_after_seconds: 60,
-        });
-      }
-      if (!(await portIsFree(ssh.host, ssh_port))) return { port_taken: ssh_port };
-      return insert(tx, principal, request, ssh_port);
-    });
-  } catch (error) {
-    if (violates(error, 'instances_org_id_name_key')) {
-      throw new AppError('CONFLICT', {
-        message: `An instance named "${request.name}" exists already.`,
-        cause: error,
+/** Ports that another program of this machine holds are found by trying, and passed over. */
+async function openablePort(tx: Tx, ssh: SshEndpoint): Promise<number> {
+  const taken: number[] = [];
+  for (;;) {
+    const port = await freePort(tx, ssh.first_port, ssh.last_port, taken);
+    if (port === undefined) {
+      throw new AppError('UNAVAILABLE', {
+        message: `All SSH ports (${ssh.first_port}-${ssh.last_port}) are in use. Delete an instance, or widen BERTH_SSH_PORTS.`,
+        retry_after_seconds: 60,
       });
     }
-    throw error;
+    if (await portIsFree(ssh.host, port)) return port;
+    taken.push(port);
   }
 }
 
@@ -86,7 +79,7 @@ async function insert(
     ...request,
     id,
     org_id: principal.org_id,
-    created_by: principal.user_id,
+    created_by: actorOf(principal),
     ssh_port,
   });
   const row = present(await findInstance(tx, principal.org_id, id), 'instance just made');

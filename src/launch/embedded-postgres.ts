@@ -92,6 +92,12 @@ export async function startEmbeddedPostgres(
   return new Watch(server, running, adopted !== undefined, say);
 }
 
+/** The database of a data folder whose server runs now; undefined when it does not. */
+export async function runningDatabaseUrl(paths: Pick<Paths, 'postgres'>): Promise<string | undefined> {
+  const running = await runningServer(join(paths.postgres, 'cluster'));
+  return running === undefined ? undefined : urlOf(join(paths.postgres, 'socket'), DATABASE);
+}
+
 /** The `host` parameter, an absolute folder, is a socket's for `pg` and libpq alike. */
 function urlOf(socket_dir: string, database: string): string {
   return `postgresql://berth@localhost:${POSTGRES_PORT}/${database}?host=${encodeURIComponent(socket_dir)}`;

@@ -27,8 +27,16 @@ const TRIES = 5;
 const FROM_NAME = 'Berth';
 
 /** `smtp_url` null: messages become files in `folder`, readable by its owner only: they hold single-use tokens. */
-export function createMailer(options: { smtp_url: string | null; folder: string; from: string; log: Log }): Mailer {
-  const deliver = options.smtp_url === null ? intoFolder(options.folder, options.from) : bySmtp(options.smtp_url, options.from);
+export function createMailer(options: {
+  smtp_url: string | null;
+  folder: string;
+  from: string;
+  log: Log;
+}): Mailer {
+  const deliver =
+    options.smtp_url === null
+      ? intoFolder(options.folder, options.from)
+      : bySmtp(options.smtp_url, options.from);
   const under_way = new Set<Promise<void>>();
   return {
     send(mail) {

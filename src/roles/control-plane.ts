@@ -2,6 +2,7 @@
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import type { FastifyInstance } from 'fastify';
+import { AuditLog } from '../audit/append.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
 import type { Config } from '../config/config.ts';
@@ -17,6 +18,8 @@ import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { Sealer } from '../lib/seal.ts';
+import { createMailer } from '../mail/mailer.ts';
 import { FolderStore } from '../object-store/folder-store.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
@@ -45,7 +48,13 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const store = await FolderStore.open(paths.objects);
   await upsertHost(db, 'local', hashToken(secrets.host_token));
   await ensureAdministrator(db, config, say);
-  const context = await appContext(config, secrets, db, hub, log);
+  const mailer = createMailer({
+    smtp_url: config.smtp_url,
+    folder: paths.mail,
+    from: config.admin.email,
+    log,
+  });
+  const context = await appContext(config, secrets, { db, hub, log, mailer });
   const apps = [await createApp(context), createInternalApp(context)] as const;
   hub.start();
   await listen(apps, config, paths);
@@ -55,6 +64,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   // Ends the long polls first: they would hold the servers open.
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), tasks]);
+  await mailer.close();
   await db.destroy();
 }
 
@@ -87,17 +97,18 @@ async function ensureAdministrator(db: Db, { admin }: Config, say: Say): Promise
 
 async function appContext(
   config: Config,
-  secrets: Secrets,
-  db: Db,
-  hub: NotifyHub,
-  log: Log,
+  { secret_key }: Secrets,
+  parts: Pick<AppContext, 'db' | 'hub' | 'log' | 'mailer'>,
 ): Promise<AppContext> {
   const { tls, ssh } = config;
   return {
-    db,
-    hub,
-    log,
-    secret_key: secrets.secret_key,
+    ...parts,
+    secret_key,
+    audit: new AuditLog(secret_key),
+    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
+    factors: new Sealer(secret_key, 'berth factors v1'),
+    signups: config.signups,
+    rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
     public_url: config.public_url,
     trusted_proxies: config.trusted_proxies.map(({ address, prefix }) => `${address}/${prefix}`),

@@ -1,6 +1,6 @@
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
-import { type Db, type Tx, transaction } from '../db/pool.ts';
+import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { findInstance, lockInstance } from '../instances/store.ts';
 import { AppError, invalid } from '../lib/errors.ts';
@@ -38,34 +38,35 @@ export async function readKeySet(tx: Tx, principal: Principal, id: InstanceId): 
 
 /** Replaces the set as a whole, or goes back to mode `account` (ids null). It holds at once. */
 export async function replaceKeys(
-  db: Db,
+  tx: Tx,
   principal: Principal,
   id: InstanceId,
   ids: readonly string[] | null,
+  /** Called with the set found under the lock; throws to refuse. */
+  check: (present: KeySet) => void,
 ): Promise<KeySet> {
   const wanted = [...new Set(ids ?? [])];
   const bad = wanted.find((each) => !isId('key', each));
   if (bad !== undefined)
     throw invalid('ssh_key_ids', `"${bad.slice(0, 60)}" is no SSH key of the organisation's members`);
-  return transaction(db, async (tx) => {
-    await lockInstance(tx, id);
-    const row = await findInstance(tx, principal.org_id, id);
-    if (!row) throw new AppError('NOT_FOUND');
-    if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
-    const known = await memberKeyIds(tx, principal.org_id, wanted as SshKeyId[]);
-    const foreign = wanted.find((each) => !known.has(each));
-    if (foreign !== undefined)
-      throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of the organisation's members`);
-    await replaceKeySet(tx, id, ids === null ? 'account' : 'explicit', wanted as SshKeyId[]);
-    const set = await readKeySet(tx, principal, id);
-    await append(tx, {
-      org_id: principal.org_id,
-      instance_id: id,
-      type: 'instance.ssh_keys_replaced',
-      data: { instance: { id, name: row.name }, ssh_keys: { mode: set.mode, data: set.data } },
-      actor: actorOf(principal),
-    });
-    if (row.host_id) await notify(tx, 'host', row.host_id);
-    return set;
+  await lockInstance(tx, id);
+  const row = await findInstance(tx, principal.org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  check(await readKeySet(tx, principal, id));
+  const known = await memberKeyIds(tx, principal.org_id, wanted as SshKeyId[]);
+  const foreign = wanted.find((each) => !known.has(each));
+  if (foreign !== undefined)
+    throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of the organisation's members`);
+  await replaceKeySet(tx, id, ids === null ? 'account' : 'explicit', wanted as SshKeyId[]);
+  const set = await readKeySet(tx, principal, id);
+  await append(tx, {
+    org_id: principal.org_id,
+    instance_id: id,
+    type: 'instance.ssh_keys_replaced',
+    data: { instance: { id, name: row.name }, ssh_keys: { mode: set.mode, data: set.data } },
+    actor: actorOf(principal),
   });
+  if (row.host_id) await notify(tx, 'host', row.host_id);
+  return set;
 }

@@ -1,9 +1,10 @@
 import { sql } from 'kysely';
-import { deleteExpiredSessions } from '../auth/store.ts';
+import { deleteExpired } from '../auth/store.ts';
 import type { Db } from '../db/pool.ts';
 
-/** Removes what is past its time: ended flushes after a day, expired sessions. */
+/** Removes what is past its time: ended flushes and kept answers after a day, sessions, grants, tokens. */
 export async function sweep(db: Db): Promise<void> {
   await db.deleteFrom('flushes').where('finished_at', '<', sql<Date>`now() - interval '1 day'`).execute();
-  await deleteExpiredSessions(db);
+  await db.deleteFrom('idempotency_keys').where('expires_at', '<', sql<Date>`now()`).execute();
+  await deleteExpired(db);
 }

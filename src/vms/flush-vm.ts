@@ -5,7 +5,7 @@
 import type { FlushReceipt, Reason } from '../agent-api/types.ts';
 import type { Principal } from '../auth/principal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
-import { type Db, type Tx, transaction } from '../db/pool.ts';
+import type { Db, Tx } from '../db/pool.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
@@ -16,28 +16,33 @@ import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
 /** How long a caller is kept waiting; the flush itself goes on after that. */
 export const FLUSH_WAIT_MS = 300_000;
 
-/** Flushes the VM's disk and waits for the receipt. @throws AppError CONFLICT, UNAVAILABLE */
-export async function flushVm(
+/** A flush asked for: what there is to wait for. It can be kept and waited for again. */
+export type BegunFlush =
+  | { readonly kind: 'nothing_to_do'; readonly receipt: FlushReceipt }
+  | { readonly kind: 'join_final'; readonly vm_id: VmId }
+  | { readonly kind: 'queued'; readonly flush_id: FlushId };
+
+/** Asks for a flush of everything written so far. @throws AppError CONFLICT */
+export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): Promise<BegunFlush> {
+  const row = await lockedInstance(tx, principal, id);
+  const rule = ruleOrRefuse(row, 'flush');
+  const state = row.state ?? 'stopped';
+  if (state === 'stopped' || state === 'suspended') return { kind: 'nothing_to_do', receipt: unchanged(row) };
+  if (rule === 'join') return { kind: 'join_final', vm_id: present(row.vm_id as VmId | null, 'vm id') };
+  return { kind: 'queued', flush_id: await queueFlush(tx, row) };
+}
+
+/** Waits for the receipt. @throws AppError CONFLICT, UNAVAILABLE */
+export function awaitReceipt(
   db: Db,
   hub: NotifyHub,
-  principal: Principal,
   id: InstanceId,
+  begun: BegunFlush,
   signal: AbortSignal,
 ): Promise<FlushReceipt> {
-  const begun = await transaction(db, async (tx) => {
-    const row = await lockedInstance(tx, principal, id);
-    const rule = ruleOrRefuse(row, 'flush');
-    const state = row.state ?? 'stopped';
-    if (state === 'stopped' || state === 'suspended') {
-      return { kind: 'nothing_to_do' as const, receipt: unchanged(row) };
-    }
-    if (rule === 'join')
-      return { kind: 'join_final' as const, vm_id: present(row.vm_id as VmId | null, 'vm id') };
-    return { kind: 'queued' as const, flush_id: await queueFlush(tx, row) };
-  });
   switch (begun.kind) {
     case 'nothing_to_do':
-      return begun.receipt;
+      return Promise.resolve(begun.receipt);
     case 'join_final':
       return joinFinalFlush(db, hub, id, begun.vm_id, signal);
     case 'queued':

@@ -1,15 +1,16 @@
 /**
  * The calls on an instance's VM: each validates against the state table, writes the intent and its event in
- * one transaction under the instance's lock, and wakes the host. What follows is the agent's to do.
+ * the caller's transaction under the instance's lock, and wakes the host. What follows is the agent's to do.
  */
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
-import { type Db, type Tx, transaction } from '../db/pool.ts';
+import type { Tx } from '../db/pool.ts';
 import { placeVm } from '../hosts/place.ts';
 import { findInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import { type InstanceId, newId, type VmId } from '../lib/ids.ts';
+import { checkQuota } from '../orgs/quotas.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
 import { insertVm, updateVm, type VmReason } from './store.ts';
 
@@ -49,27 +50,26 @@ function vmOf(row: InstanceRow): { id: VmId; version: number; state: VmState } {
 }
 
 async function call(
-  db: Db,
+  tx: Tx,
   principal: Principal,
   id: InstanceId,
   kind: VmCall,
-  act: (tx: Tx, row: InstanceRow, reason: (code: string, message: string) => VmReason) => Promise<void>,
+  act: (row: InstanceRow, reason: (code: string, message: string) => VmReason) => Promise<void>,
 ): Promise<CallResult> {
-  return transaction(db, async (tx) => {
-    const row = await lockedInstance(tx, principal, id);
-    if (ruleOrRefuse(row, kind) === 'already') return { status: 200, row };
-    const actor = actorOf(principal);
-    await act(tx, row, (code, message) => ({ code, message, actor }));
-    const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
-    await notify(tx, 'host', present(after.host_id, 'host of a VM'));
-    await notify(tx, 'instance', id);
-    return { status: 202, row: after };
-  });
+  const row = await lockedInstance(tx, principal, id);
+  if (ruleOrRefuse(row, kind) === 'already') return { status: 200, row };
+  const actor = actorOf(principal);
+  await act(row, (code, message) => ({ code, message, actor }));
+  const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
+  await notify(tx, 'host', present(after.host_id, 'host of a VM'));
+  await notify(tx, 'instance', id);
+  return { status: 202, row: after };
 }
 
 /** Starts a new boot, on the host that fits; 200 if one is starting or running already. */
-export function startVm(db: Db, principal: Principal, id: InstanceId): Promise<CallResult> {
-  return call(db, principal, id, 'start', async (tx, row, reason) => {
+export function startVm(tx: Tx, principal: Principal, id: InstanceId): Promise<CallResult> {
+  return call(tx, principal, id, 'start', async (row, reason) => {
+    await checkQuota(tx, principal.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
     const host = await placeVm(tx, row, row.host_id);
     const epoch = row.disk_epoch + 1;
     await tx.updateTable('disks').set({ epoch }).where('instance_id', '=', id).execute();
@@ -85,8 +85,8 @@ export function startVm(db: Db, principal: Principal, id: InstanceId): Promise<C
 }
 
 /** Asks for guest shutdown (not with `force`), final flush and the VM's end; 200 if stopped already. */
-export function stopVm(db: Db, principal: Principal, id: InstanceId, force: boolean): Promise<CallResult> {
-  return call(db, principal, id, 'stop', async (tx, row, reason) => {
+export function stopVm(tx: Tx, principal: Principal, id: InstanceId, force: boolean): Promise<CallResult> {
+  return call(tx, principal, id, 'stop', async (row, reason) => {
     await updateVm(tx, vmOf(row), {
       state: 'stopping',
       desired: 'stopped',
@@ -100,8 +100,8 @@ export function stopVm(db: Db, principal: Principal, id: InstanceId, force: bool
 }
 
 /** Soft reboot: the same VM and disk, nothing flushed. */
-export function restartVm(db: Db, principal: Principal, id: InstanceId): Promise<CallResult> {
-  return call(db, principal, id, 'restart', async (tx, row, reason) => {
+export function restartVm(tx: Tx, principal: Principal, id: InstanceId): Promise<CallResult> {
+  return call(tx, principal, id, 'restart', async (row, reason) => {
     const vm = vmOf(row);
     const { reboots } = await tx
       .selectFrom('vms')

@@ -1,20 +1,29 @@
+import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
-import { createApiKey, revokeApiKey } from '../../api-keys/create-api-key.ts';
+import { createApiKey } from '../../api-keys/create-api-key.ts';
+import { MAX_NETWORKS } from '../../api-keys/networks.ts';
+import { revokeApiKey } from '../../api-keys/revoke-api-key.ts';
+import { MAX_GRACE_S, rotateApiKey } from '../../api-keys/rotate-api-key.ts';
+import { refuseEscalation } from '../../api-keys/scope-within.ts';
 import { findApiKey, listApiKeys } from '../../api-keys/store.ts';
-import { rfc3339 } from '../../lib/clock.ts';
+import { apiKeyView } from '../../api-keys/view.ts';
+import { requireKeysOf, viewerOf } from '../../api-keys/viewer.ts';
 import { AppError } from '../../lib/errors.ts';
-import { isId } from '../../lib/ids.ts';
+import { isId, type ServiceAccountId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { requireMatch, setEtag } from '../etag.ts';
+import { mutate } from '../mutate.ts';
 import { type CursorSealer, page } from '../pagination.ts';
+import { peek } from '../path-organisation.ts';
 import { readLimit } from '../query.ts';
 import {
   COMMON,
   closed,
   EmptyBody,
   errors,
-  InstanceParams,
+  IdParams,
   Name,
   NoContent,
   nullable,
@@ -24,78 +33,132 @@ import {
   Time,
 } from '../schemas.ts';
 
+const MAX_LIFETIME_S = 10 * 365 * 86_400;
+const ServiceAccountIdSchema = Type.Unsafe<ServiceAccountId>({
+  type: 'string',
+  pattern: '^sa_[0-9a-hjkmnp-tv-z]{26}$',
+});
+
 const SHOWN = {
   id: Type.String(),
   name: Type.String(),
   scope: Type.String(),
-  prefix: Type.String(),
-  last4: Type.String(),
+  service_account_id: nullable(
+    Type.String({ description: 'The service account that holds it; null: its maker does' }),
+  ),
+  allowed_cidrs: Type.Array(Type.String(), { description: 'Where it may be used from; empty: everywhere' }),
+  prefix: Type.String({ description: 'How the key begins' }),
+  last4: Type.String({ description: 'How the key ends' }),
   created_at: Time,
   last_used_at: nullable(Time),
   expires_at: nullable(Time),
+  previous_expires_at: nullable(
+    Type.String({
+      format: 'date-time',
+      description: 'Until when the key before the last rotation works; null: it has ended at once',
+    }),
+  ),
 };
 const ApiKey = closed(SHOWN);
 const CreateApiKeyRequest = closed({
   name: Name,
   scope: Scope,
-  expires_in_seconds: Type.Optional(Type.Integer({ minimum: 60, maximum: 10 * 365 * 86_400 })),
+  expires_in_seconds: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_LIFETIME_S })),
+  service_account_id: Type.Optional(ServiceAccountIdSchema),
+  allowed_cidrs: Type.Optional(
+    Type.Array(Type.String({ minLength: 1, maxLength: 64 }), {
+      maxItems: MAX_NETWORKS,
+      description: 'Addresses or networks that it may be used from; empty or absent: everywhere',
+    }),
+  ),
 });
 const CreateApiKeyResponse = closed({
   ...SHOWN,
   key: Type.String({ description: 'The plain key, shown this once' }),
 });
+const RotateApiKeyRequest = closed({
+  grace_seconds: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      maximum: MAX_GRACE_S,
+      default: 0,
+      description: 'For how long the key before goes on',
+    }),
+  ),
+});
 
-type ApiKeyRow = Awaited<ReturnType<typeof listApiKeys>>[number];
-
-function apiKeyView(row: ApiKeyRow): Static<typeof ApiKey> {
-  const time = (value: Date | null) => (value === null ? null : rfc3339(value));
-  return {
-    id: row.id,
-    name: row.name,
-    scope: row.scope,
-    prefix: row.prefix,
-    last4: row.last4,
-    created_at: rfc3339(row.created_at),
-    last_used_at: time(row.last_used_at),
-    expires_at: time(row.expires_at),
-  };
+export function registerApiKeys(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerCreate(app, context);
+  registerReads(app, context, cursors);
+  registerRotate(app, context);
+  registerRevoke(app, context);
 }
 
-export function registerApiKeys(app: App, { db }: AppContext, cursors: CursorSealer): void {
+/** What is refused whatever else the body holds: 403 comes before 400. @throws AppError FORBIDDEN */
+async function refuseBeyondOwn(request: FastifyRequest): Promise<void> {
+  const principal = principalOf(request);
+  const holder = peek(request.body, 'service_account_id');
+  if (holder !== undefined) requireKeysOf(principal, holder as ServiceAccountId);
+  refuseEscalation(principal, request.body);
+}
+
+function registerCreate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/api-keys',
-    config: { access: 'api_keys:write' },
+    config: { access: 'api_keys:write', people_only: true },
+    preValidation: refuseBeyondOwn,
     schema: {
       operationId: 'createApiKey',
       summary: 'Make an API key',
       tags: ['API keys'],
       body: CreateApiKeyRequest,
-      response: { 201: CreateApiKeyResponse, ...errors(...COMMON) },
+      response: {
+        201: CreateApiKeyResponse,
+        ...errors(...COMMON, 'NOT_FOUND', 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'),
+      },
     },
     handler: async (request, reply) => {
-      const made = await createApiKey(db, principalOf(request), request.body);
+      const mutation = { action: 'api_key.create', idempotent: true };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const made = await createApiKey(tx, principal, request.body);
+        const shown = apiKeyView(made);
+        return { status: 201, body: { ...shown, key: made.key }, target: made.id, data: auditData(shown) };
+      });
       reply.header('cache-control', 'no-store');
-      return reply.status(201).send({ ...apiKeyView(made), key: made.key });
+      return reply.status(201).send(body);
     },
   });
+}
+
+function auditData({ name, scope, service_account_id, allowed_cidrs, expires_at }: Static<typeof ApiKey>) {
+  return { name, scope, service_account_id, allowed_cidrs, expires_at };
+}
+
+function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): void {
   app.route({
     method: 'GET',
     url: '/v1/api-keys',
     config: { access: 'api_keys:read' },
     schema: {
       operationId: 'listApiKeys',
-      summary: "The caller's API keys",
+      summary: "The caller's API keys; for owners and administrators also those of service accounts",
       tags: ['API keys'],
-      querystring: pageQuery(200, {}),
+      querystring: pageQuery(200, { service_account_id: Type.Optional(ServiceAccountIdSchema) }),
       response: { 200: pageOf(ApiKey), ...errors(...COMMON) },
+    },
+    onRequest: async (request) => {
+      const holder = peek(request.query, 'service_account_id');
+      if (holder !== undefined) requireKeysOf(principalOf(request), holder as ServiceAccountId);
     },
     handler: async (request) => {
       const principal = principalOf(request);
-      const limit = readLimit(request.query.limit, 200);
-      const scope = { route: 'api-keys', principal, filter: {} };
-      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      return page(cursors, scope, await listApiKeys(db, principal, before, limit + 1), limit, apiKeyView);
+      const { limit: limitText, cursor, ...filter } = request.query;
+      const limit = readLimit(limitText, 200);
+      const scope = { route: 'api-keys', principal, filter };
+      const before = cursor === undefined ? null : cursors.open(scope, cursor);
+      const rows = await listApiKeys(db, viewerOf(principal), filter, before, limit + 1);
+      return page(cursors, scope, rows, limit, apiKeyView);
     },
   });
   app.route({
@@ -106,32 +169,87 @@ export function registerApiKeys(app: App, { db }: AppContext, cursors: CursorSea
       operationId: 'getApiKey',
       summary: 'One API key, without the key',
       tags: ['API keys'],
-      params: InstanceParams,
+      params: IdParams,
       querystring: EmptyBody,
       response: { 200: ApiKey, ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
+    handler: async (request, reply) => {
       const { id } = request.params;
-      const row = isId('ak', id) ? await findApiKey(db, principalOf(request), id) : undefined;
+      const viewer = viewerOf(principalOf(request));
+      const row = isId('ak', id) ? await findApiKey(db, viewer, id) : undefined;
       if (!row) throw new AppError('NOT_FOUND');
+      setEtag(reply, etagValue(row));
       return apiKeyView(row);
     },
   });
+}
+
+/** What a change of a key changes; its use does not. */
+function etagValue({ id, last4, previous_expires_at }: Parameters<typeof apiKeyView>[0]) {
+  return { id, last4, previous_expires_at };
+}
+
+function registerRotate(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/api-keys/:id/rotate',
+    config: { access: 'session', sudo: true },
+    schema: {
+      operationId: 'rotateApiKey',
+      summary: 'Give an API key a new secret under the same id',
+      tags: ['API keys'],
+      params: IdParams,
+      body: RotateApiKeyRequest,
+      response: {
+        200: CreateApiKeyResponse,
+        ...errors(...COMMON, 'SUDO_REQUIRED', 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED'),
+      },
+    },
+    handler: async (request, reply) => {
+      const { id } = request.params;
+      const grace_seconds = request.body.grace_seconds ?? 0;
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'api_key.rotate' },
+        async (tx, principal) => {
+          if (!isId('ak', id)) throw new AppError('NOT_FOUND');
+          const row = await rotateApiKey(tx, principal, id, grace_seconds, (before) =>
+            requireMatch(request, etagValue(before)),
+          );
+          const shown = apiKeyView(row);
+          return { status: 200, body: { ...shown, key: row.key }, target: id, data: { grace_seconds } };
+        },
+      );
+      reply.header('cache-control', 'no-store');
+      return body;
+    },
+  });
+}
+
+function registerRevoke(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/api-keys/:id',
-    config: { access: 'api_keys:write' },
+    config: { access: 'api_keys:write', people_only: true },
     schema: {
       operationId: 'revokeApiKey',
-      summary: 'Revoke an API key',
+      summary: 'Revoke an API key, at once',
       tags: ['API keys'],
-      params: InstanceParams,
+      params: IdParams,
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
-      if (!isId('ak', request.params.id)) throw new AppError('NOT_FOUND');
-      await revokeApiKey(db, principalOf(request), request.params.id);
+      const { id } = request.params;
+      await mutate(context, request, reply, { action: 'api_key.revoke' }, async (tx, principal) => {
+        if (!isId('ak', id)) throw new AppError('NOT_FOUND');
+        const gone = await revokeApiKey(tx, principal, id, (before) =>
+          requireMatch(request, etagValue(before)),
+        );
+        return { status: 204, body: null, target: id, data: auditData(apiKeyView(gone)) };
+      });
       return reply.status(204).send(null);
     },
   });

@@ -1,21 +1,117 @@
+/** Opening and ending sessions: register, login, refresh, logout, passwords. */
+import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
-import { login } from '../../auth/login.ts';
-import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
+import {
+  changePassword,
+  confirmPasswordReset,
+  register,
+  requestPasswordReset,
+} from '../../accounts/change-account.ts';
+import { lockedNow } from '../../auth/lockout.ts';
+import { finishLogin, login } from '../../auth/login.ts';
+import { requireOneFactor, verifySecondFactor } from '../../auth/mfa/second-factor.ts';
+import { PASSWORD_MAX_LENGTH, PASSWORD_MIN_LENGTH } from '../../auth/passwords.ts';
+import { refreshSession } from '../../auth/sessions.ts';
 import { deleteSession } from '../../auth/store.ts';
+import { present } from '../../lib/assert.ts';
 import { rfc3339 } from '../../lib/clock.ts';
+import { AppError } from '../../lib/errors.ts';
+import type { UserId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
-import { closed, Email, EmptyBody, errors, NoContent, Time } from '../schemas.ts';
+import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../cookies.ts';
+import { mutate } from '../mutate.ts';
+import type { RateLimits } from '../rate-limits.ts';
+import { refuseForeignSite } from '../same-site.ts';
+import { closed, Email, EmptyBody, errors, Name, NoContent, Time } from '../schemas.ts';
 import { User, userView } from './me.ts';
+import { SecondFactor } from './mfa.ts';
 
-const LoginRequest = closed({
-  email: Email,
-  password: Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH }),
+const NewPassword = Type.String({
+  minLength: PASSWORD_MIN_LENGTH,
+  maxLength: PASSWORD_MAX_LENGTH,
+  description: `${PASSWORD_MIN_LENGTH} to ${PASSWORD_MAX_LENGTH} characters`,
 });
-const LoginResponse = closed({ user: User, session_token: Type.String(), expires_at: Time });
+const GivenPassword = Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH });
+const MailToken = Type.String({ minLength: 1, maxLength: 200 });
 
-export function registerAuth(app: App, { db }: AppContext): void {
+const RegisterRequest = closed({
+  email: Email,
+  password: NewPassword,
+  name: Type.Optional(Name),
+  invitation_token: Type.Optional(MailToken),
+});
+const LoginRequest = closed({ email: Email, password: GivenPassword, ...SecondFactor });
+const SessionResponse = closed({ user: User, session_token: Type.String(), expires_at: Time });
+const RefreshResponse = closed({ session_token: Type.String(), expires_at: Time });
+
+const PUBLIC = [
+  'INVALID_REQUEST',
+  'FORBIDDEN',
+  'UNSUPPORTED_MEDIA_TYPE',
+  'RATE_LIMITED',
+  'UNAVAILABLE',
+  'INTERNAL',
+] as const;
+
+function callerOf(request: FastifyRequest) {
+  const user_agent = (request.headers['user-agent'] ?? '').slice(0, 255);
+  return { ip: request.ip, user_agent, request_id: request.id };
+}
+
+/** Opens a session for who has proved themselves, and answers with it. */
+export async function answerWithSession(
+  context: AppContext,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  user_id: UserId,
+) {
+  const opened = await finishLogin(context, user_id, callerOf(request));
+  return sessionAnswer(reply, opened);
+}
+
+type Opened = Awaited<ReturnType<typeof finishLogin>>;
+
+function sessionAnswer(reply: FastifyReply, opened: Opened) {
+  reply.header('cache-control', 'no-store');
+  setRefreshCookie(reply, opened.refresh_token);
+  return {
+    user: userView(opened.user),
+    session_token: opened.session_token,
+    expires_at: rfc3339(opened.expires_at),
+  };
+}
+
+export function registerAuth(app: App, context: AppContext, limits: RateLimits): void {
+  registerOpening(app, context, limits);
+  registerSession(app, context, limits);
+  registerPasswords(app, context, limits);
+}
+
+function registerOpening(app: App, context: AppContext, limits: RateLimits): void {
+  const { db, public_url } = context;
+  app.route({
+    method: 'POST',
+    url: '/v1/auth/register',
+    config: { access: 'public' },
+    schema: {
+      operationId: 'register',
+      summary: 'Make an account, where sign-ups are open or with an invitation',
+      tags: ['Accounts'],
+      security: [],
+      body: RegisterRequest,
+      response: { 201: SessionResponse, ...errors(...PUBLIC, 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      refuseForeignSite(request, public_url);
+      await limits.countAddress(request, reply);
+      const { email, password, name, invitation_token } = request.body;
+      const wanted = { email, password, name: name ?? '', invitation_token: invitation_token ?? null };
+      const user_id = await register(db, context.signups, wanted);
+      return reply.status(201).send(await answerWithSession(context, request, reply, user_id));
+    },
+  });
   app.route({
     method: 'POST',
     url: '/v1/auth/login',
@@ -27,22 +123,56 @@ export function registerAuth(app: App, { db }: AppContext): void {
       security: [],
       body: LoginRequest,
       response: {
-        200: LoginResponse,
-        ...errors('INVALID_REQUEST', 'UNAUTHENTICATED', 'UNAVAILABLE', 'INTERNAL'),
+        200: SessionResponse,
+        ...errors(...PUBLIC, 'UNAUTHENTICATED', 'MFA_REQUIRED', 'ACCOUNT_LOCKED'),
       },
     },
     handler: async (request, reply) => {
-      const opened = await login(db, {
-        ...request.body,
-        ip: request.ip,
-        user_agent: (request.headers['user-agent'] ?? '').slice(0, 255),
-      });
-      reply.header('cache-control', 'no-store');
-      return {
-        user: userView(opened.user),
-        session_token: opened.session_token,
-        expires_at: rfc3339(opened.expires_at),
+      refuseForeignSite(request, public_url);
+      const { email, password, ...factor } = request.body;
+      requireOneFactor(factor);
+      const locked = await lockedNow(db, email);
+      if (locked) throw locked;
+      await limits.countAddress(request, reply);
+      const parts = {
+        db,
+        audit: context.audit,
+        verifySecondFactor: (user_id: UserId) => verifySecondFactor(context, user_id, factor),
+        onLocked: async () => {
+          context.mailer.send({
+            to: email,
+            subject: 'Your Berth account is locked',
+            text: `Five wrong passwords in a row, the last from ${request.ip}. The account is locked for a while; a password reset unlocks it.`,
+          });
+        },
       };
+      return sessionAnswer(reply, await login(parts, { email, password, ...callerOf(request) }));
+    },
+  });
+}
+
+function registerSession(app: App, context: AppContext, limits: RateLimits): void {
+  const { db, public_url } = context;
+  app.route({
+    method: 'POST',
+    url: '/v1/auth/refresh',
+    config: { access: 'public' },
+    schema: {
+      operationId: 'refresh',
+      summary: `A new session token, by the cookie ${REFRESH_COOKIE}`,
+      tags: ['Accounts'],
+      security: [],
+      body: EmptyBody,
+      response: { 200: RefreshResponse, ...errors(...PUBLIC, 'UNAUTHENTICATED') },
+    },
+    handler: async (request, reply) => {
+      refuseForeignSite(request, public_url);
+      await limits.countAddress(request, reply);
+      const cookie = readCookie(request, REFRESH_COOKIE);
+      if (cookie === undefined) throw new AppError('UNAUTHENTICATED');
+      const { session_token, expires_at } = await refreshSession(db, cookie);
+      reply.header('cache-control', 'no-store');
+      return { session_token, expires_at: rfc3339(expires_at) };
     },
   });
   app.route({
@@ -54,14 +184,85 @@ export function registerAuth(app: App, { db }: AppContext): void {
       summary: 'End this session',
       tags: ['Accounts'],
       body: EmptyBody,
-      response: {
-        204: NoContent,
-        ...errors('INVALID_REQUEST', 'UNAUTHENTICATED', 'FORBIDDEN', 'UNAVAILABLE', 'INTERNAL'),
-      },
+      response: { 204: NoContent, ...errors(...PUBLIC, 'UNAUTHENTICATED') },
     },
     handler: async (request, reply) => {
-      const { credential } = principalOf(request);
-      if (credential.kind === 'session') await deleteSession(db, credential.id);
+      await mutate(context, request, reply, { action: 'auth.logout' }, async (tx, { credential }) => {
+        if (credential.kind === 'session') await deleteSession(tx, credential.user_id, credential.id);
+        return { status: 204, body: null, target: credential.id };
+      });
+      clearRefreshCookie(reply);
+      return reply.status(204).send(null);
+    },
+  });
+}
+
+function registerPasswords(app: App, context: AppContext, limits: RateLimits): void {
+  const { db, mailer, public_url, log } = context;
+  app.route({
+    method: 'POST',
+    url: '/v1/auth/password',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'changePassword',
+      summary: 'Change the password; the other sessions end',
+      tags: ['Accounts'],
+      body: closed({ current_password: GivenPassword, new_password: NewPassword }),
+      response: { 204: NoContent, ...errors(...PUBLIC, 'UNAUTHENTICATED', 'ACCOUNT_LOCKED') },
+    },
+    handler: async (request, reply) => {
+      await limits.countAddress(request, reply);
+      const principal = principalOf(request);
+      const user = await changePassword(db, principal, request.body);
+      await mutate(context, request, reply, { action: 'auth.change_password' }, async () => ({
+        status: 204,
+        body: null,
+        target: user.id,
+      }));
+      mailer.send({
+        to: user.email,
+        subject: 'Your Berth password was changed',
+        text: 'The password of this account was changed, and its other sessions have ended. If it was not you, reset it now.',
+      });
+      return reply.status(204).send(null);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/auth/password-reset',
+    config: { access: 'public' },
+    schema: {
+      operationId: 'requestPasswordReset',
+      summary: 'Send a reset token to the address, if it has an account',
+      tags: ['Accounts'],
+      security: [],
+      body: closed({ email: Email }),
+      response: { 202: NoContent, ...errors(...PUBLIC) },
+    },
+    handler: async (request, reply) => {
+      await limits.countAddress(request, reply);
+      // Not awaited: neither the answer nor its time tells whether there is such an account.
+      requestPasswordReset(db, mailer, public_url, request.body.email).catch((error: unknown) =>
+        log.error({ err: error }, 'a password reset could not be begun'),
+      );
+      return reply.status(202).send(null);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/auth/password-reset/confirm',
+    config: { access: 'public' },
+    schema: {
+      operationId: 'confirmPasswordReset',
+      summary: 'Set a new password by the token of the mail; every session ends',
+      tags: ['Accounts'],
+      security: [],
+      body: closed({ token: MailToken, new_password: NewPassword }),
+      response: { 204: NoContent, ...errors(...PUBLIC) },
+    },
+    handler: async (request, reply) => {
+      await limits.countAddress(request, reply);
+      present(await confirmPasswordReset(db, request.body), 'user of a reset');
       return reply.status(204).send(null);
     },
   });

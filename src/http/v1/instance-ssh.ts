@@ -2,10 +2,12 @@ import { Type } from 'typebox';
 import { findInstance } from '../../instances/store.ts';
 import { AppError } from '../../lib/errors.ts';
 import { connectionDetails } from '../../ssh-keys/connection-details.ts';
-import { readKeySet, replaceKeys } from '../../ssh-keys/instance-keys.ts';
+import { type KeySet, readKeySet, replaceKeys } from '../../ssh-keys/instance-keys.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { requireMatch, setEtag } from '../etag.ts';
+import { mutate } from '../mutate.ts';
 import { COMMON, closed, EmptyBody, errors, InstanceParams } from '../schemas.ts';
 import { instanceId } from './instances.ts';
 
@@ -37,7 +39,8 @@ const ReplaceKeys = Type.Union([
   closed({ mode: Type.Literal('account') }),
 ]);
 
-export function registerInstanceSsh(app: App, { db, ssh }: AppContext): void {
+export function registerInstanceSsh(app: App, context: AppContext): void {
+  const { db, ssh } = context;
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/ssh',
@@ -70,8 +73,9 @@ export function registerInstanceSsh(app: App, { db, ssh }: AppContext): void {
       querystring: EmptyBody,
       response: { 200: KeySetSchema, ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
+    handler: async (request, reply) => {
       const { mode, data } = await readKeySet(db, principalOf(request), instanceId(request.params));
+      setEtag(reply, { mode, data });
       return { mode, data: [...data] };
     },
   });
@@ -85,12 +89,29 @@ export function registerInstanceSsh(app: App, { db, ssh }: AppContext): void {
       tags: ['SSH'],
       params: InstanceParams,
       body: ReplaceKeys,
-      response: { 200: KeySetSchema, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      response: { 200: KeySetSchema, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
     },
-    handler: async (request) => {
+    handler: async (request, reply) => {
+      const id = instanceId(request.params);
       const ids = 'ssh_key_ids' in request.body ? request.body.ssh_key_ids : null;
-      const { mode, data } = await replaceKeys(db, principalOf(request), instanceId(request.params), ids);
-      return { mode, data: [...data] };
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'instance.replace_ssh_keys' },
+        async (tx, principal) => {
+          const check = ({ mode, data }: KeySet) => requireMatch(request, { mode, data });
+          const { mode, data } = await replaceKeys(tx, principal, id, ids, check);
+          setEtag(reply, { mode, data });
+          return {
+            status: 200,
+            body: { mode, data: [...data] },
+            target: id,
+            data: { mode, ssh_keys: data.map((key) => key.id) },
+          };
+        },
+      );
+      return body;
     },
   });
 }

@@ -8,6 +8,8 @@ import { type InstanceId, isId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { requireMatch, setEtag } from '../etag.ts';
+import { mutate } from '../mutate.ts';
 import { type CursorSealer, page } from '../pagination.ts';
 import { readLimit } from '../query.ts';
 import {
@@ -59,7 +61,8 @@ export function registerInstances(app: App, context: AppContext, cursors: Cursor
   registerOne(app, context);
 }
 
-function registerCollection(app: App, { db, ssh }: AppContext, cursors: CursorSealer): void {
+function registerCollection(app: App, context: AppContext, cursors: CursorSealer): void {
+  const { db, ssh } = context;
   app.route({
     method: 'POST',
     url: '/v1/instances',
@@ -73,7 +76,7 @@ function registerCollection(app: App, { db, ssh }: AppContext, cursors: CursorSe
     },
     handler: async (request, reply) => {
       const { body } = request;
-      const row = await createInstance(db, principalOf(request), ssh, {
+      const wanted = {
         name: body.name,
         image: body.image ?? 'debian-12',
         cpus: body.cpus ?? 1,
@@ -81,8 +84,18 @@ function registerCollection(app: App, { db, ssh }: AppContext, cursors: CursorSe
         disk_gib: body.disk_gib ?? 8,
         labels: body.labels ?? {},
         auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
-      });
-      return reply.status(201).send(instanceView(row));
+      };
+      const made = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'instance.create', idempotent: true },
+        async (tx, principal) => {
+          const row = await createInstance(tx, principal, ssh, wanted);
+          return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
+        },
+      );
+      return reply.status(201).send(made.body);
     },
   });
   app.route({
@@ -114,7 +127,8 @@ function registerCollection(app: App, { db, ssh }: AppContext, cursors: CursorSe
   });
 }
 
-function registerOne(app: App, { db }: AppContext): void {
+function registerOne(app: App, context: AppContext): void {
+  const { db } = context;
   app.route({
     method: 'GET',
     url: '/v1/instances/:id',
@@ -127,9 +141,10 @@ function registerOne(app: App, { db }: AppContext): void {
       querystring: EmptyBody,
       response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
+    handler: async (request, reply) => {
       const row = await findInstance(db, principalOf(request).org_id, instanceId(request.params));
       if (!row) throw new AppError('NOT_FOUND');
+      setEtag(reply, row.version);
       return instanceView(row);
     },
   });
@@ -143,16 +158,25 @@ function registerOne(app: App, { db }: AppContext): void {
       tags: ['Instances'],
       params: InstanceParams,
       body: ChangeInstanceRequest,
-      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
     },
-    handler: async (request) => {
-      const row = await changeInstance(
-        db,
-        principalOf(request),
-        instanceId(request.params),
-        request.body as InstanceChange,
+    handler: async (request, reply) => {
+      const id = instanceId(request.params);
+      const change = request.body as InstanceChange;
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'instance.change' },
+        async (tx, principal) => {
+          const row = await changeInstance(tx, principal, id, change, (version) =>
+            requireMatch(request, version),
+          );
+          setEtag(reply, row.version);
+          return { status: 200, body: instanceView(row), target: id, data: { change } };
+        },
       );
-      return instanceView(row);
+      return body;
     },
   });
   app.route({
@@ -165,11 +189,21 @@ function registerOne(app: App, { db }: AppContext): void {
       tags: ['Instances'],
       params: InstanceParams,
       body: EmptyBody,
-      response: { 202: Instance, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 202: Instance, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
-      const row = await deleteInstance(db, principalOf(request), instanceId(request.params));
-      return reply.status(202).send(instanceView(row));
+      const id = instanceId(request.params);
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'instance.delete' },
+        async (tx, principal) => {
+          const row = await deleteInstance(tx, principal, id, (version) => requireMatch(request, version));
+          return { status: 202, body: instanceView(row), target: id, data: { name: row.name } };
+        },
+      );
+      return reply.status(202).send(body);
     },
   });
 }

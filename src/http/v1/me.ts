@@ -1,5 +1,10 @@
+/** The caller's own account, its address and its SSH keys. */
 import { type Static, Type } from 'typebox';
-import { findUser } from '../../auth/store.ts';
+import { confirmEmailChange, deleteAccount, requestEmailChange } from '../../accounts/change-account.ts';
+import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
+import { userOf } from '../../auth/principal.ts';
+import { findUser, updateUser } from '../../auth/store.ts';
+import { present } from '../../lib/assert.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
@@ -8,14 +13,18 @@ import { listSshKeys } from '../../ssh-keys/store.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { clearRefreshCookie } from '../cookies.ts';
+import { mutate } from '../mutate.ts';
 import { type CursorSealer, page } from '../pagination.ts';
 import { readLimit } from '../query.ts';
+import type { RateLimits } from '../rate-limits.ts';
 import {
   COMMON,
   closed,
+  Email,
   EmptyBody,
   errors,
-  InstanceParams,
+  IdParams,
   Name,
   NoContent,
   nullable,
@@ -31,20 +40,11 @@ export const User = closed({
   created_at: Time,
   mfa_enabled: Type.Boolean(),
 });
+type UserRow = NonNullable<Awaited<ReturnType<typeof findUser>>>;
 
-export function userView(user: {
-  id: string;
-  email: string;
-  name: string;
-  created_at: Date;
-}): Static<typeof User> {
-  return {
-    id: user.id,
-    email: user.email,
-    name: user.name,
-    created_at: rfc3339(user.created_at),
-    mfa_enabled: false,
-  };
+export function userView(user: UserRow): Static<typeof User> {
+  const { id, email, name } = user;
+  return { id, email, name, created_at: rfc3339(user.created_at), mfa_enabled: Boolean(user.mfa_enabled) };
 }
 
 const SshKey = closed({
@@ -56,7 +56,6 @@ const SshKey = closed({
   created_at: Time,
   last_used_at: nullable(Time),
 });
-
 type SshKeyRow = Awaited<ReturnType<typeof listSshKeys>>[number];
 
 function sshKeyView(row: SshKeyRow): Static<typeof SshKey> {
@@ -67,7 +66,14 @@ function sshKeyView(row: SshKeyRow): Static<typeof SshKey> {
   };
 }
 
-export function registerMe(app: App, context: AppContext, cursors: CursorSealer): void {
+export function registerMe(app: App, context: AppContext, cursors: CursorSealer, limits: RateLimits): void {
+  registerAccount(app, context);
+  registerEmail(app, context, limits);
+  registerSshKeys(app, context, cursors);
+}
+
+function registerAccount(app: App, context: AppContext): void {
+  const { db } = context;
   app.route({
     method: 'GET',
     url: '/v1/me',
@@ -80,19 +86,108 @@ export function registerMe(app: App, context: AppContext, cursors: CursorSealer)
       response: { 200: User, ...errors(...COMMON) },
     },
     handler: async (request) => {
-      const user = await findUser(context.db, principalOf(request).user_id);
-      if (!user) throw new AppError('NOT_FOUND');
+      const user = await findUser(db, userOf(principalOf(request)));
+      if (!user) throw new AppError('UNAUTHENTICATED');
       return userView(user);
     },
   });
-  registerSshKeys(app, context, cursors);
+  app.route({
+    method: 'PATCH',
+    url: '/v1/me',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'changeMe',
+      summary: "Change the caller's name",
+      tags: ['Accounts'],
+      body: closed({ name: Type.Optional(Name) }),
+      response: { 200: User, ...errors(...COMMON) },
+    },
+    handler: async (request, reply) => {
+      const { name } = request.body;
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'account.change' },
+        async (tx, principal) => {
+          const id = userOf(principal);
+          if (name !== undefined) await updateUser(tx, id, { name });
+          const user = present(await findUser(tx, id), 'user just changed');
+          return { status: 200, body: userView(user), target: id, unchanged: name === undefined };
+        },
+      );
+      return body;
+    },
+  });
+  app.route({
+    method: 'DELETE',
+    url: '/v1/me',
+    config: { access: 'session', sudo: true },
+    schema: {
+      operationId: 'deleteMe',
+      summary: 'Delete the account, with the organisations that are its alone',
+      tags: ['Accounts'],
+      body: EmptyBody,
+      response: { 204: NoContent, ...errors(...COMMON, 'SUDO_REQUIRED', 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      await mutate(context, request, reply, { action: 'account.delete' }, async (tx, principal) => {
+        await deleteAccount(tx, principal);
+        return { status: 204, body: null, target: userOf(principal) };
+      });
+      clearRefreshCookie(reply);
+      return reply.status(204).send(null);
+    },
+  });
 }
 
-function registerSshKeys(app: App, { db }: AppContext, cursors: CursorSealer): void {
+function registerEmail(app: App, context: AppContext, limits: RateLimits): void {
+  const { db, mailer, public_url } = context;
+  const Password = Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH });
+  app.route({
+    method: 'PUT',
+    url: '/v1/me/email',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'changeEmail',
+      summary: 'Change the address; it holds once the token sent there is confirmed',
+      tags: ['Accounts'],
+      body: closed({ email: Email, password: Password }),
+      response: { 202: NoContent, ...errors(...COMMON, 'ACCOUNT_LOCKED', 'RATE_LIMITED') },
+    },
+    handler: async (request, reply) => {
+      await limits.countAddress(request, reply);
+      await requestEmailChange(db, mailer, public_url, principalOf(request), request.body);
+      return reply.status(202).send(null);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/me/email/confirm',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'confirmEmail',
+      summary: 'Confirm a new address by the token sent there',
+      tags: ['Accounts'],
+      body: closed({ token: Type.String({ minLength: 1, maxLength: 200 }) }),
+      response: { 204: NoContent, ...errors(...COMMON, 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      const { token } = request.body;
+      await mutate(context, request, reply, { action: 'account.change_email' }, async (tx, principal) => {
+        await confirmEmailChange(tx, principal, token);
+        return { status: 204, body: null, target: userOf(principal) };
+      });
+      return reply.status(204).send(null);
+    },
+  });
+}
+
+function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): void {
   app.route({
     method: 'GET',
     url: '/v1/me/ssh-keys',
-    config: { access: 'ssh_keys:read' },
+    config: { access: 'ssh_keys:read', people_only: true },
     schema: {
       operationId: 'listSshKeys',
       summary: "The caller's SSH keys",
@@ -105,14 +200,14 @@ function registerSshKeys(app: App, { db }: AppContext, cursors: CursorSealer): v
       const limit = readLimit(request.query.limit, 200);
       const scope = { route: 'ssh-keys', principal, filter: {} };
       const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      const rows = await listSshKeys(db, principal.user_id, before, limit + 1);
+      const rows = await listSshKeys(context.db, userOf(principal), before, limit + 1);
       return page(cursors, scope, rows, limit, sshKeyView);
     },
   });
   app.route({
     method: 'POST',
     url: '/v1/me/ssh-keys',
-    config: { access: 'ssh_keys:write' },
+    config: { access: 'ssh_keys:write', people_only: true },
     schema: {
       operationId: 'addSshKey',
       summary: 'Register an SSH key',
@@ -121,25 +216,33 @@ function registerSshKeys(app: App, { db }: AppContext, cursors: CursorSealer): v
       response: { 201: SshKey, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
     },
     handler: async (request, reply) => {
-      const row = await addSshKey(db, principalOf(request), request.body);
-      return reply.status(201).send(sshKeyView(row));
+      const mutation = { action: 'ssh_key.add', idempotent: true };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await addSshKey(tx, principal, request.body);
+        return { status: 201, body: sshKeyView(row), target: row.id, data: { fingerprint: row.fingerprint } };
+      });
+      return reply.status(201).send(body);
     },
   });
   app.route({
     method: 'DELETE',
     url: '/v1/me/ssh-keys/:id',
-    config: { access: 'ssh_keys:write' },
+    config: { access: 'ssh_keys:write', people_only: true },
     schema: {
       operationId: 'revokeSshKey',
       summary: 'Revoke an SSH key',
       tags: ['SSH'],
-      params: InstanceParams,
+      params: IdParams,
       body: EmptyBody,
       response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND') },
     },
     handler: async (request, reply) => {
-      if (!isId('key', request.params.id)) throw new AppError('NOT_FOUND');
-      await revokeSshKey(db, principalOf(request), request.params.id);
+      const { id } = request.params;
+      await mutate(context, request, reply, { action: 'ssh_key.revoke' }, async (tx, principal) => {
+        if (!isId('key', id)) throw new AppError('NOT_FOUND');
+        const gone = await revokeSshKey(tx, principal, id);
+        return { status: 204, body: null, target: id, data: { fingerprint: gone.fingerprint } };
+      });
       return reply.status(204).send(null);
     },
   });

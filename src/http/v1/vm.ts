@@ -4,11 +4,12 @@ import type { InstanceRow } from '../../instances/store.ts';
 import { findInstance } from '../../instances/store.ts';
 import { vmView } from '../../instances/view.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
-import { flushVm } from '../../vms/flush-vm.ts';
+import { awaitReceipt, beginFlush } from '../../vms/flush-vm.ts';
 import { type CallResult, restartVm, startVm, stopVm } from '../../vms/vm-calls.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { mutate } from '../mutate.ts';
 import { COMMON, closed, EmptyBody, errors, InstanceParams, nullable, Time, Vm } from '../schemas.ts';
 import { instanceId } from './instances.ts';
 
@@ -98,7 +99,8 @@ function readTimeout(text: string | undefined, waiting: boolean): number {
   return seconds;
 }
 
-function registerCalls(app: App, { db, hub }: AppContext): void {
+function registerCalls(app: App, context: AppContext): void {
+  const { db, hub } = context;
   const describe = (operationId: string, summary: string) => ({
     operationId,
     summary,
@@ -106,7 +108,13 @@ function registerCalls(app: App, { db, hub }: AppContext): void {
     params: InstanceParams,
     body: EmptyBody,
   });
-  const answer = ({ status, row }: CallResult) => ({ status, body: vmView(row) });
+  const outcome = ({ status, row }: CallResult) => ({
+    status,
+    body: vmView(row),
+    target: row.id,
+    unchanged: status === 200,
+    data: { vm_id: row.vm_id },
+  });
 
   app.route({
     method: 'POST',
@@ -117,7 +125,14 @@ function registerCalls(app: App, { db, hub }: AppContext): void {
       response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
     },
     handler: async (request, reply) => {
-      const { status, body } = answer(await startVm(db, principalOf(request), instanceId(request.params)));
+      const id = instanceId(request.params);
+      const { status, body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'vm.start', idempotent: true },
+        async (tx, principal) => outcome(await startVm(tx, principal, id)),
+      );
       return reply.status(status).send(body);
     },
   });
@@ -130,7 +145,14 @@ function registerCalls(app: App, { db, hub }: AppContext): void {
       response: { 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING') },
     },
     handler: async (request, reply) => {
-      const { body } = answer(await restartVm(db, principalOf(request), instanceId(request.params)));
+      const id = instanceId(request.params);
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'vm.restart', idempotent: true },
+        async (tx, principal) => outcome(await restartVm(tx, principal, id)),
+      );
       return reply.status(202).send(body);
     },
   });
@@ -153,8 +175,13 @@ function registerCalls(app: App, { db, hub }: AppContext): void {
     },
     handler: async (request, reply) => {
       const force = request.query.force === 'true';
-      const { status, body } = answer(
-        await stopVm(db, principalOf(request), instanceId(request.params), force),
+      const id = instanceId(request.params);
+      const { status, body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'vm.stop' },
+        async (tx, principal) => outcome(await stopVm(tx, principal, id, force)),
       );
       return reply.status(status).send(body);
     },
@@ -167,7 +194,21 @@ function registerCalls(app: App, { db, hub }: AppContext): void {
       ...describe('flushVm', 'Write dirty disk pages to object storage now'),
       response: { 200: FlushReceipt, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
     },
-    handler: async (request, reply) =>
-      flushVm(db, hub, principalOf(request), instanceId(request.params), hangUp(reply)),
+    handler: async (request, reply) => {
+      const id = instanceId(request.params);
+      // What is kept for the key is the flush that was begun: a replay waits for the same receipt.
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'vm.flush', idempotent: true },
+        async (tx, principal) => ({
+          status: 200,
+          body: await beginFlush(tx, principal, id),
+          target: id,
+        }),
+      );
+      return awaitReceipt(db, hub, id, body, hangUp(reply));
+    },
   });
 }

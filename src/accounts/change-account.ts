@@ -1,0 +1,155 @@
+/** What people do with their own account: password, address, and its end. */
+
+import { unlock } from '../auth/lockout.ts';
+import { consumeMailToken, issueMailToken } from '../auth/mail-tokens.ts';
+import { hashPassword } from '../auth/passwords.ts';
+import type { Principal } from '../auth/principal.ts';
+import { userOf } from '../auth/principal.ts';
+import { insertAccount } from '../auth/register.ts';
+import { deleteOtherSessions, findUser, findUserByEmail, updateUser } from '../auth/store.ts';
+import { verifyAccountPassword } from '../auth/verify-account.ts';
+import { notify } from '../db/notify.ts';
+import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
+import { present } from '../lib/assert.ts';
+import { AppError, invalid } from '../lib/errors.ts';
+import type { UserId } from '../lib/ids.ts';
+import type { Mailer } from '../mail/mailer.ts';
+import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
+import { leaveAllOrganisations } from '../orgs/members.ts';
+import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+
+export interface Registration {
+  readonly email: string;
+  readonly password: string;
+  readonly name: string;
+  readonly invitation_token: string | null;
+}
+
+/** Makes an account, with an organisation of its own. @throws AppError FORBIDDEN, CONFLICT */
+export async function register(db: Db, signups: 'open' | 'closed', request: Registration): Promise<UserId> {
+  const { invitation_token } = request;
+  const invited = invitation_token === null ? undefined : await findInvitation(db, invitation_token);
+  const fits = invited !== undefined && invited.email.toLowerCase() === request.email.toLowerCase();
+  if (invitation_token !== null && !fits) {
+    throw new AppError('FORBIDDEN', { message: 'The invitation is not valid, or is for another address.' });
+  }
+  if (signups === 'closed' && !fits) {
+    throw new AppError('FORBIDDEN', { message: 'Sign-ups are closed. Ask for an invitation.' });
+  }
+  const password_hash = await hashPassword(request.password);
+  return transaction(db, async (tx) => {
+    const user_id = await insertAccount(tx, { email: request.email, name: request.name, password_hash });
+    if (invitation_token !== null) await acceptInvitation(tx, user_id, invitation_token);
+    return user_id;
+  });
+}
+
+/** Verifies the present password, sets the new one, and ends every other session. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+export async function changePassword(
+  db: Db,
+  principal: Principal,
+  request: { current_password: string; new_password: string },
+) {
+  const user_id = userOf(principal);
+  await verifyAccountPassword(db, user_id, request.current_password);
+  const password_hash = await hashPassword(request.new_password);
+  const keep = principal.credential.kind === 'session' ? principal.credential.id : null;
+  await transaction(db, async (tx) => {
+    await updateUser(tx, user_id, { password_hash });
+    await deleteOtherSessions(tx, user_id, keep);
+  });
+  return present(await findUser(db, user_id), 'user who changed the password');
+}
+
+/** Sends a reset link if there is such an account; says nothing either way. */
+export async function requestPasswordReset(
+  db: Db,
+  mailer: Mailer,
+  public_url: string,
+  email: string,
+): Promise<void> {
+  const user = await findUserByEmail(db, email);
+  if (!user) return;
+  const token = await transaction(db, (tx) => issueMailToken(tx, 'password_reset', user.id, null));
+  mailer.send({
+    to: user.email,
+    subject: 'Reset your Berth password',
+    text: [
+      'Someone, hopefully you, asked to reset the password of this account.',
+      '',
+      `Token: ${token}`,
+      '',
+      `Send it with the new password to ${public_url}/v1/auth/password-reset/confirm within an hour:`,
+      '  {"token":"…","new_password":"…"}',
+      '',
+      'If it was not you, ignore this message: nothing has changed.',
+    ].join('\n'),
+  });
+}
+
+/** Sets a new password by the token of the mail; ends every session and any lock. @throws AppError INVALID_REQUEST */
+export async function confirmPasswordReset(
+  db: Db,
+  request: { token: string; new_password: string },
+): Promise<UserId> {
+  const password_hash = await hashPassword(request.new_password);
+  return transaction(db, async (tx) => {
+    const used = await consumeMailToken(tx, 'password_reset', request.token);
+    if (!used) throw invalid('token', 'is not valid, was used already, or has expired');
+    await updateUser(tx, used.user_id, { password_hash });
+    await deleteOtherSessions(tx, used.user_id, null);
+    const user = await findUser(tx, used.user_id);
+    if (user) await unlock(tx, user.email);
+    return used.user_id;
+  });
+}
+
+/** Begins a change of address: the new one must prove itself; the old one is told. */
+export async function requestEmailChange(
+  db: Db,
+  mailer: Mailer,
+  public_url: string,
+  principal: Principal,
+  request: { email: string; password: string },
+): Promise<void> {
+  const user_id = userOf(principal);
+  await verifyAccountPassword(db, user_id, request.password);
+  const user = await findUser(db, user_id);
+  if (!user) throw new AppError('UNAUTHENTICATED');
+  const token = await transaction(db, (tx) => issueMailToken(tx, 'email_change', user_id, request.email));
+  mailer.send({
+    to: request.email,
+    subject: 'Confirm your new address',
+    text: `Token: ${token}\n\nSend it to ${public_url}/v1/me/email/confirm within an hour:\n  {"token":"…"}`,
+  });
+  mailer.send({
+    to: user.email,
+    subject: 'Your Berth address is about to change',
+    text: `A change of this account's address to ${request.email} was asked for. If it was not you, change your password now.`,
+  });
+}
+
+/** Takes the new address, by the token that was sent there. @throws AppError INVALID_REQUEST, CONFLICT */
+export async function confirmEmailChange(tx: Tx, principal: Principal, token: string): Promise<void> {
+  const used = await consumeMailToken(tx, 'email_change', token);
+  if (!used?.email || used.user_id !== userOf(principal)) {
+    throw invalid('token', 'is not valid, was used already, or has expired');
+  }
+  const { user_id, email } = used;
+  try {
+    const change = { email, email_key: email.toLowerCase() };
+    await tx.updateTable('users').set(change).where('id', '=', user_id).execute();
+  } catch (error) {
+    if (!violates(error, 'users_email_key_key')) throw error;
+    throw new AppError('CONFLICT', { message: 'Another account has this address.', cause: error });
+  }
+}
+
+/** Ends the account with all that is its own. @throws AppError CONFLICT for the last owner of what others use */
+export async function deleteAccount(tx: Tx, principal: Principal): Promise<void> {
+  const user_id = userOf(principal);
+  const hosts = await hostsOfUserKeys(tx, user_id);
+  await leaveAllOrganisations(tx, user_id);
+  await tx.deleteFrom('users').where('id', '=', user_id).execute();
+  for (const host_id of hosts) await notify(tx, 'host', host_id);
+}

@@ -1,0 +1,188 @@
+/** Adding, confirming and removing the second factors of an account. */
+import type {
+  PublicKeyCredentialCreationOptionsJSON,
+  RegistrationResponseJSON,
+} from '@simplewebauthn/server';
+import { type Db, type Tx, violates } from '../../db/pool.ts';
+import { AppError, invalid } from '../../lib/errors.ts';
+import { type MfaFactorId, newId, type UserId } from '../../lib/ids.ts';
+import type { Mail } from '../../mail/mailer.ts';
+import { type FactorType, MAX_FACTORS, MAX_WRONG_CODES, type MfaContext } from './model.ts';
+import { hashRecoveryCode, newRecoveryCodes } from './recovery-codes.ts';
+import { openSecret } from './second-factor.ts';
+import {
+  type Confirmation,
+  confirmedFactors,
+  confirmFactorRow,
+  countFactors,
+  countRecoveryCodes,
+  countTry,
+  deleteFactor,
+  deleteRecoveryCodes,
+  deleteUnconfirmedFactor,
+  findFactor,
+  insertFactor,
+  insertRecoveryCodes,
+  lockAccount,
+  sweepUnconfirmedFactors,
+} from './store.ts';
+import { matchingStep, newTotpSecret, otpauthUrl } from './totp.ts';
+import { registrationOptions, verifyRegistration } from './webauthn.ts';
+
+interface AddedNames {
+  readonly id: MfaFactorId;
+  readonly name: string;
+}
+export type AddedFactor =
+  | (AddedNames & { readonly type: 'totp'; readonly secret: string; readonly otpauth_url: string })
+  | (AddedNames & { readonly type: 'webauthn'; readonly options: PublicKeyCredentialCreationOptionsJSON });
+
+/** Adds a factor, to be confirmed within the hour. @throws AppError QUOTA_EXCEEDED; CONFLICT where WebAuthn cannot work */
+export async function addFactor(
+  tx: Tx,
+  context: MfaContext,
+  user_id: UserId,
+  wanted: { readonly type: FactorType; readonly name: string },
+): Promise<AddedFactor> {
+  const { type, name } = wanted;
+  const account = await lockAccount(tx, user_id);
+  if (!account) throw new AppError('UNAUTHENTICATED');
+  await sweepUnconfirmedFactors(tx, user_id);
+  if ((await countFactors(tx, user_id)) >= MAX_FACTORS) {
+    const message = `An account has at most ${MAX_FACTORS} factors, unconfirmed ones included. Remove one first.`;
+    throw new AppError('QUOTA_EXCEEDED', { message });
+  }
+  const id = newId('mfa');
+  if (type === 'totp') {
+    const secret = newTotpSecret();
+    await insertFactor(tx, { id, user_id, type, name, secret: context.factors.seal(secret, id) });
+    return { id, type, name, secret, otpauth_url: otpauthUrl(secret, account.email) };
+  }
+  const options = await registrationOptions(tx, context, user_id, account);
+  await insertFactor(tx, { id, user_id, type, name, secret: null });
+  return { id, type, name, options };
+}
+
+export type FactorAnswer = { readonly code: string } | RegistrationResponseJSON;
+
+/**
+ * Looks at the answer that is to confirm a factor. Outside the transaction that confirms, because a wrong one counts:
+ * the fifth wrong code in a row ends the factor, and a WebAuthn challenge is used up by any answer.
+ * @throws AppError NOT_FOUND, CONFLICT when it is confirmed, INVALID_REQUEST when the answer is wrong
+ */
+export async function proveFactor(
+  db: Db,
+  context: MfaContext,
+  user_id: UserId,
+  id: MfaFactorId,
+  answer: FactorAnswer,
+): Promise<Confirmation> {
+  const factor = await findFactor(db, user_id, id);
+  if (!factor) throw new AppError('NOT_FOUND');
+  if (factor.confirmed_at !== null) throw confirmedAlready();
+  if (factor.secret !== null) {
+    if (!('code' in answer)) throw invalid('code', 'is required: this factor is an authenticator app');
+    const secret = openSecret(context, id, factor.secret);
+    return {
+      last_step: await proveCode(db, context, { user_id, id, secret }, answer.code),
+      credential: null,
+    };
+  }
+  if ('code' in answer)
+    throw invalid('code', 'is of an authenticator app; this factor needs the WebAuthn answer');
+  const credential = await verifyRegistration(db, context, user_id, answer);
+  if (!credential) {
+    throw invalid(
+      'response',
+      'does not answer the options of this factor, or came too late; add the factor again',
+    );
+  }
+  return { last_step: null, credential };
+}
+
+/** The step of a right code. */
+async function proveCode(
+  db: Db,
+  context: MfaContext,
+  { user_id, id, secret }: { user_id: UserId; id: MfaFactorId; secret: string },
+  code: string,
+): Promise<number> {
+  const tries = await countTry(db, user_id, id);
+  if (tries === null) throw await goneOrConfirmed(db, user_id, id);
+  const step = matchingStep(secret, code, context.now?.() ?? Date.now());
+  if (step !== null) return step;
+  const left = MAX_WRONG_CODES - tries;
+  if (left > 0) throw invalid('code', `is wrong; ${left} more ${left === 1 ? 'try' : 'tries'}`);
+  await deleteUnconfirmedFactor(db, user_id, id);
+  throw invalid('code', `was wrong ${MAX_WRONG_CODES} times; add the factor again`);
+}
+
+/**
+ * Confirms a factor. Answers new recovery codes when the account has none (this is its first factor, or all of them
+ * were used), else null: those it has stay good.
+ * @throws AppError NOT_FOUND when it is gone meanwhile, CONFLICT
+ */
+export async function confirmFactor(
+  tx: Tx,
+  user_id: UserId,
+  id: MfaFactorId,
+  proof: Confirmation,
+): Promise<{ recovery_codes: string[] | null }> {
+  await lockAccount(tx, user_id);
+  const confirmed = await confirmFactorRow(tx, user_id, id, proof).catch((error: unknown) => {
+    if (!violates(error, 'mfa_factors_credential')) throw error;
+    throw new AppError('CONFLICT', { message: 'That authenticator is a factor already.' });
+  });
+  if (!confirmed) throw await goneOrConfirmed(tx, user_id, id);
+  if ((await countRecoveryCodes(tx, user_id)) > 0) return { recovery_codes: null };
+  const recovery_codes = newRecoveryCodes();
+  await insertRecoveryCodes(tx, user_id, recovery_codes.map(hashRecoveryCode));
+  return { recovery_codes };
+}
+
+export interface RemovedFactor {
+  readonly type: FactorType;
+  readonly name: string;
+  readonly confirmed: boolean;
+  readonly email: string;
+}
+
+/** Removes a factor, and the recovery codes with the last confirmed one. @throws AppError NOT_FOUND */
+export async function removeFactor(tx: Tx, user_id: UserId, id: MfaFactorId): Promise<RemovedFactor> {
+  const account = await lockAccount(tx, user_id);
+  const factor = account && (await deleteFactor(tx, user_id, id));
+  if (!factor) throw new AppError('NOT_FOUND');
+  const rest = await confirmedFactors(tx, user_id);
+  if (rest.length === 0) await deleteRecoveryCodes(tx, user_id);
+  return {
+    type: factor.type,
+    name: factor.name,
+    confirmed: factor.confirmed_at !== null,
+    email: account.email,
+  };
+}
+
+/** What the account is told of the removal. */
+export function removalMail({ email, name, type }: RemovedFactor, ip: string, at: Date): Mail {
+  const kind = type === 'totp' ? 'authenticator app' : 'passkey';
+  return {
+    to: email,
+    subject: 'A second factor was removed from your Berth account',
+    text: [
+      `The ${kind} "${name}" was removed from your account at ${at.toISOString()}, from the address ${ip}.`,
+      '',
+      'If that was not you, change your password now, end the sessions that you do not know, and add a factor again.',
+      '',
+    ].join('\n'),
+  };
+}
+
+/** Why a factor that was unconfirmed a moment ago is not any more. */
+async function goneOrConfirmed(tx: Tx, user_id: UserId, id: MfaFactorId): Promise<AppError> {
+  const factor = await findFactor(tx, user_id, id);
+  return factor?.confirmed_at ? confirmedAlready() : new AppError('NOT_FOUND');
+}
+
+function confirmedAlready(): AppError {
+  return new AppError('CONFLICT', { message: 'The factor is confirmed already.' });
+}

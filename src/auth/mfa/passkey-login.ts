@@ -1,0 +1,117 @@
+/**
+ * Logging in with a passkey: alone, where its user verification stands for the password too, or after the password as
+ * the second factor. Both begin with {@link passkeyOptions}.
+ *
+ * With an address the options name the account's credentials; for an address without any (or without an account) they
+ * name made-up ones, always the same, so that they do not tell which addresses exist (WebAuthn L3, section 14.6.2).
+ */
+import { createHmac } from 'node:crypto';
+import type {
+  AuthenticationResponseJSON,
+  PublicKeyCredentialRequestOptionsJSON,
+} from '@simplewebauthn/server';
+import { generateAuthenticationOptions } from '@simplewebauthn/server';
+import type { Db, Tx } from '../../db/pool.ts';
+import type { StoredCredential } from '../../db/tables.ts';
+import { AppError } from '../../lib/errors.ts';
+import type { UserId } from '../../lib/ids.ts';
+import { deriveKey } from '../../lib/seal.ts';
+import { CHALLENGE_LIFETIME_S, type MfaContext } from './model.ts';
+import { requireRelyingParty } from './relying-party.ts';
+import { findCredentialsByEmail, findFactorByCredential, insertChallenge } from './store.ts';
+import { descriptor, takeAnswered, userHandle, verifyAssertion } from './webauthn.ts';
+
+/** What `navigator.credentials.get()` takes. @throws AppError CONFLICT where WebAuthn cannot work */
+export async function passkeyOptions(
+  db: Db,
+  context: MfaContext & { readonly secret_key: Uint8Array },
+  email: string | null,
+): Promise<PublicKeyCredentialRequestOptionsJSON> {
+  const { id } = requireRelyingParty(context.public_url);
+  const email_key = email?.toLowerCase() ?? null;
+  const own = email_key === null ? [] : await findCredentialsByEmail(db, email_key);
+  const decoys = email_key === null ? [] : decoyCredentials(context.secret_key, email_key);
+  const named = own.length > 0 ? own.map(({ credential }) => credential) : decoys;
+  const options = await generateAuthenticationOptions({
+    rpID: id,
+    timeout: CHALLENGE_LIFETIME_S * 1000,
+    allowCredentials: named.map(descriptor),
+    // As a second factor a security key that cannot verify its user will do.
+    userVerification: email === null ? 'required' : 'preferred',
+  });
+  await insertChallenge(db, options.challenge, 'login', own[0]?.user_id ?? null);
+  return options;
+}
+
+/** Lengths of credential ids and transports as common authenticators have them. */
+const DECOYS = [
+  { bytes: 16, transports: ['hybrid', 'internal'] },
+  { bytes: 20, transports: ['hybrid', 'internal'] },
+  { bytes: 32, transports: ['internal'] },
+  { bytes: 48, transports: ['nfc', 'usb'] },
+] as const;
+
+/** One, or for one address in four two. */
+function decoyCredentials(
+  secret_key: Uint8Array,
+  email_key: string,
+): Pick<StoredCredential, 'id' | 'transports'>[] {
+  const key = deriveKey(secret_key, 'berth passkey decoys v1');
+  const made = (text: string) => createHmac('sha512', key).update(text).digest();
+  const count = made(`count ${email_key}`).readUInt8(0) % 4 === 0 ? 2 : 1;
+  return Array.from({ length: count }, (_, n) => {
+    const bytes = made(`${n} ${email_key}`);
+    const shape = DECOYS[bytes.readUInt8(63) % DECOYS.length] ?? DECOYS[0];
+    return { id: bytes.subarray(0, shape.bytes).toString('base64url'), transports: shape.transports };
+  });
+}
+
+/**
+ * The account whose passkey answered, with user verification. Not under the lockout: there is nothing to guess, and
+ * whoever locks an account by wrong passwords does not keep its owner out.
+ * @throws AppError UNAUTHENTICATED, the same whatever was wrong
+ */
+export async function loginByPasskey(
+  db: Db,
+  context: MfaContext,
+  answer: AuthenticationResponseJSON,
+): Promise<UserId> {
+  const taken = await takeAnswered(db, answer, 'login');
+  const factor = await findFactorByCredential(db, answer.id);
+  if (taken && factor?.credential) {
+    const { id, user_id, credential } = factor;
+    // Section 7.2, step 6: who was not named before is named by the authenticator.
+    const identified =
+      taken.user_id === null ? answer.response.userHandle === userHandle(user_id) : taken.user_id === user_id;
+    const assertion = {
+      challenge: taken.challenge,
+      answer,
+      factor: { id, user_id, credential },
+      user_verification: true,
+    };
+    if (identified && (await verifyAssertion(db, context, assertion))) return user_id;
+  }
+  throw new AppError('UNAUTHENTICATED', {
+    message: 'That is no passkey of an account here, or the answer came too late.',
+  });
+}
+
+/** Whether the answer is by a credential of this account, to a challenge that was made for this account's login. */
+export async function isSecondFactor(
+  tx: Tx,
+  context: MfaContext,
+  user_id: UserId,
+  answer: AuthenticationResponseJSON,
+): Promise<boolean> {
+  const taken = await takeAnswered(tx, answer, 'login');
+  const factor = await findFactorByCredential(tx, answer.id);
+  if (taken?.user_id !== user_id || factor?.user_id !== user_id || !factor.credential) return false;
+  const { id, credential } = factor;
+  const assertion = {
+    challenge: taken.challenge,
+    answer,
+    factor: { id, user_id, credential },
+    user_verification: false,
+  };
+  return verifyAssertion(tx, context, assertion);
+}

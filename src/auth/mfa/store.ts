@@ -1,0 +1,262 @@
+/** Second factors, recovery codes and WebAuthn challenges in the database. */
+import { sql } from 'kysely';
+import type { Tx } from '../../db/pool.ts';
+import type { StoredCredential } from '../../db/tables.ts';
+import type { MfaFactorId, UserId } from '../../lib/ids.ts';
+import {
+  CHALLENGE_LIFETIME_S,
+  type FactorType,
+  MAX_WRONG_CODES,
+  UNCONFIRMED_LIFETIME_MINUTES,
+} from './model.ts';
+
+/** Makes changes to one account's factors wait for each other. Undefined when the account is gone. */
+export async function lockAccount(tx: Tx, user_id: UserId) {
+  return tx
+    .selectFrom('users')
+    .select(['email', 'name'])
+    .where('id', '=', user_id)
+    .forNoKeyUpdate()
+    .executeTakeFirst();
+}
+
+// Factors ------------------------------------------------------------------------------------------------------
+
+export interface NewFactor {
+  readonly id: MfaFactorId;
+  readonly user_id: UserId;
+  readonly type: FactorType;
+  readonly name: string;
+  /** Sealed. */
+  readonly secret: Buffer | null;
+}
+
+export async function insertFactor(tx: Tx, factor: NewFactor): Promise<void> {
+  await tx.insertInto('mfa_factors').values(factor).execute();
+}
+
+export async function findFactor(tx: Tx, user_id: UserId, id: MfaFactorId) {
+  return tx
+    .selectFrom('mfa_factors')
+    .selectAll()
+    .where('id', '=', id)
+    .where('user_id', '=', user_id)
+    .executeTakeFirst();
+}
+
+export async function listFactors(tx: Tx, user_id: UserId, before: string | null, limit: number) {
+  return tx
+    .selectFrom('mfa_factors')
+    .select(['id', 'type', 'name', 'confirmed_at', 'created_at', 'last_used_at'])
+    .where('user_id', '=', user_id)
+    .$if(before !== null, (query) => query.where('id', '<', before as MfaFactorId))
+    .orderBy('id', 'desc')
+    .limit(limit)
+    .execute();
+}
+
+export async function countFactors(tx: Tx, user_id: UserId): Promise<number> {
+  const row = await tx
+    .selectFrom('mfa_factors')
+    .select((eb) => eb.fn.countAll<number>().as('n'))
+    .where('user_id', '=', user_id)
+    .executeTakeFirstOrThrow();
+  return row.n;
+}
+
+/** The confirmed factors of an account, oldest first. */
+export async function confirmedFactors(tx: Tx, user_id: UserId) {
+  return tx
+    .selectFrom('mfa_factors')
+    .select(['id', 'type', 'secret', 'credential'])
+    .where('user_id', '=', user_id)
+    .where('confirmed_at', 'is not', null)
+    .orderBy('id')
+    .execute();
+}
+
+/** The confirmed factor, of whatever account, that this WebAuthn credential is. */
+export async function findFactorByCredential(tx: Tx, credential_id: string) {
+  return tx
+    .selectFrom('mfa_factors')
+    .select(['id', 'user_id', 'credential'])
+    .where(sql<string>`credential ->> 'id'`, '=', credential_id)
+    .where('confirmed_at', 'is not', null)
+    .executeTakeFirst();
+}
+
+/** The confirmed WebAuthn credentials of whoever has this address. */
+export async function findCredentialsByEmail(tx: Tx, email_key: string) {
+  const rows = await tx
+    .selectFrom('mfa_factors as f')
+    .innerJoin('users as u', 'u.id', 'f.user_id')
+    .select(['f.user_id', 'f.credential'])
+    .where('u.email_key', '=', email_key)
+    .where('f.type', '=', 'webauthn')
+    .where('f.confirmed_at', 'is not', null)
+    .orderBy('f.id')
+    .execute();
+  return rows.flatMap(({ user_id, credential }) => (credential === null ? [] : [{ user_id, credential }]));
+}
+
+/**
+ * Counts one more try to confirm a TOTP factor, before its code is looked at; answers how many there were, or null
+ * when no more are allowed. An unconfirmed factor has accepted no step yet, so `last_step` holds the tries, negative.
+ */
+export async function countTry(tx: Tx, user_id: UserId, id: MfaFactorId): Promise<number | null> {
+  const row = await tx
+    .updateTable('mfa_factors')
+    .set({ last_step: sql<number>`coalesce(last_step, 0) - 1` })
+    .where('id', '=', id)
+    .where('user_id', '=', user_id)
+    .where('confirmed_at', 'is', null)
+    .where(sql<number>`coalesce(last_step, 0)`, '>', -MAX_WRONG_CODES)
+    .returning('last_step')
+    .executeTakeFirst();
+  return row?.last_step == null ? null : -row.last_step;
+}
+
+export interface Confirmation {
+  /** TOTP: the step of the code that confirmed it, which is used up by that. */
+  readonly last_step: number | null;
+  readonly credential: StoredCredential | null;
+}
+
+/** False when there is no such unconfirmed factor. @throws unique violation `mfa_factors_credential` */
+export async function confirmFactorRow(
+  tx: Tx,
+  user_id: UserId,
+  id: MfaFactorId,
+  by: Confirmation,
+): Promise<boolean> {
+  const done = await tx
+    .updateTable('mfa_factors')
+    .set({
+      confirmed_at: sql<Date>`now()`,
+      last_step: by.last_step,
+      credential: by.credential && JSON.stringify(by.credential),
+    })
+    .where('id', '=', id)
+    .where('user_id', '=', user_id)
+    .where('confirmed_at', 'is', null)
+    .executeTakeFirst();
+  return done.numUpdatedRows > 0n;
+}
+
+/** Uses up a time step and all before it. False when it was used already. */
+export async function useStep(tx: Tx, id: MfaFactorId, step: number): Promise<boolean> {
+  const done = await tx
+    .updateTable('mfa_factors')
+    .set({ last_step: step, last_used_at: sql<Date>`now()` })
+    .where('id', '=', id)
+    .where('confirmed_at', 'is not', null)
+    .where((eb) => eb.or([eb('last_step', 'is', null), eb('last_step', '<', step)]))
+    .executeTakeFirst();
+  return done.numUpdatedRows > 0n;
+}
+
+/**
+ * Takes a signature counter. False unless it is above the one before; authenticators without one always say 0
+ * (WebAuthn L3, section 6.1.1).
+ */
+export async function useCounter(tx: Tx, id: MfaFactorId, counter: number): Promise<boolean> {
+  const before = sql<number>`(credential ->> 'counter')::bigint`;
+  const done = await tx
+    .updateTable('mfa_factors')
+    .set({
+      credential: sql<string>`jsonb_set(credential, '{counter}', to_jsonb(${counter}::bigint))`,
+      last_used_at: sql<Date>`now()`,
+    })
+    .where('id', '=', id)
+    .where('confirmed_at', 'is not', null)
+    .where((eb) => (counter === 0 ? eb(before, '=', 0) : eb(before, '<', counter)))
+    .executeTakeFirst();
+  return done.numUpdatedRows > 0n;
+}
+
+export async function deleteFactor(tx: Tx, user_id: UserId, id: MfaFactorId) {
+  return tx
+    .deleteFrom('mfa_factors')
+    .where('id', '=', id)
+    .where('user_id', '=', user_id)
+    .returning(['type', 'name', 'confirmed_at'])
+    .executeTakeFirst();
+}
+
+/** Ends a factor unless it was confirmed meanwhile. */
+export async function deleteUnconfirmedFactor(tx: Tx, user_id: UserId, id: MfaFactorId): Promise<void> {
+  await tx
+    .deleteFrom('mfa_factors')
+    .where('id', '=', id)
+    .where('user_id', '=', user_id)
+    .where('confirmed_at', 'is', null)
+    .execute();
+}
+
+/** Removes the factors that nobody confirmed in time, of one account or of all. */
+export async function sweepUnconfirmedFactors(tx: Tx, user_id: UserId | null = null): Promise<void> {
+  await tx
+    .deleteFrom('mfa_factors')
+    .where('confirmed_at', 'is', null)
+    .where('created_at', '<', sql<Date>`now() - make_interval(mins => ${UNCONFIRMED_LIFETIME_MINUTES})`)
+    .$if(user_id !== null, (query) => query.where('user_id', '=', user_id as UserId))
+    .execute();
+}
+
+// Recovery codes -----------------------------------------------------------------------------------------------
+
+export async function insertRecoveryCodes(tx: Tx, user_id: UserId, hashes: readonly Buffer[]): Promise<void> {
+  await tx
+    .insertInto('recovery_codes')
+    .values(hashes.map((code_hash) => ({ user_id, code_hash })))
+    .execute();
+}
+
+export async function countRecoveryCodes(tx: Tx, user_id: UserId): Promise<number> {
+  const row = await tx
+    .selectFrom('recovery_codes')
+    .select((eb) => eb.fn.countAll<number>().as('n'))
+    .where('user_id', '=', user_id)
+    .executeTakeFirstOrThrow();
+  return row.n;
+}
+
+/** Uses up a recovery code. False when the account has no such code (any more). */
+export async function takeRecoveryCode(tx: Tx, user_id: UserId, code_hash: Buffer): Promise<boolean> {
+  const gone = await tx
+    .deleteFrom('recovery_codes')
+    .where('user_id', '=', user_id)
+    .where('code_hash', '=', code_hash)
+    .executeTakeFirst();
+  return gone.numDeletedRows > 0n;
+}
+
+export async function deleteRecoveryCodes(tx: Tx, user_id: UserId): Promise<void> {
+  await tx.deleteFrom('recovery_codes').where('user_id', '=', user_id).execute();
+}
+
+// WebAuthn challenges ------------------------------------------------------------------------------------------
+
+export type ChallengePurpose = 'register' | 'login';
+
+/** `user_id` null: for whoever answers. */
+export async function insertChallenge(
+  tx: Tx,
+  challenge: string,
+  purpose: ChallengePurpose,
+  user_id: UserId | null,
+): Promise<void> {
+  const expires_at = sql<Date>`clock_timestamp() + make_interval(secs => ${CHALLENGE_LIFETIME_S})`;
+  await tx.insertInto('webauthn_challenges').values({ challenge, purpose, user_id, expires_at }).execute();
+}
+
+/** Uses up a live challenge; undefined when there is none. */
+export async function takeChallenge(tx: Tx, challenge: string, purpose: ChallengePurpose) {
+  return tx
+    .deleteFrom('webauthn_challenges')
+    .where('challenge', '=', challenge)
+    .where('purpose', '=', purpose)
+    .where('expires_at', '>', sql<Date>`clock_timestamp()`)
+    .returning('user_id')
+    .executeTakeFirst();
+}

@@ -1,0 +1,40 @@
+/**
+ * Time-based one-time passwords, RFC 6238: HMAC-SHA-1, 6 digits, steps of 30 s, a secret of 160 bits (RFC 4226,
+ * section 4, R6). A code is looked for one step around the present one (RFC 6238, section 5.2); that it works once is
+ * the store's part, which remembers the last step.
+ */
+import { timingSafeEqual } from 'node:crypto';
+import { HOTP, Secret, TOTP } from 'otpauth';
+
+const ISSUER = 'Berth';
+const ALGORITHM = 'SHA1';
+const DIGITS = 6;
+const PERIOD_S = 30;
+const WINDOW_STEPS = 1;
+const SECRET_BYTES = 20;
+
+/** A new secret, base32 (RFC 4648, section 6) without padding. */
+export function newTotpSecret(): string {
+  return new Secret({ size: SECRET_BYTES }).base32;
+}
+
+/** `otpauth://totp/…`: https://github.com/google/google-authenticator/wiki/Key-Uri-Format */
+export function otpauthUrl(secret: string, account: string): string {
+  const shape = { issuer: ISSUER, algorithm: ALGORITHM, digits: DIGITS, period: PERIOD_S };
+  return new TOTP({ ...shape, label: account, secret: Secret.fromBase32(secret) }).toString();
+}
+
+/** The latest time step around `now_ms` that this code is of, or null. Takes the same time whatever matches. */
+export function matchingStep(secret: string, code: string, now_ms: number): number | null {
+  const given = Buffer.from(code.replaceAll(' ', ''));
+  const key = Secret.fromBase32(secret);
+  const present = Math.floor(now_ms / 1000 / PERIOD_S);
+  let found: number | null = null;
+  for (let step = Math.max(0, present - WINDOW_STEPS); step <= present + WINDOW_STEPS; step++) {
+    const right = Buffer.from(
+      HOTP.generate({ secret: key, algorithm: ALGORITHM, digits: DIGITS, counter: step }),
+    );
+    if (given.length === right.length && timingSafeEqual(given, right)) found = step;
+  }
+  return found;
+}

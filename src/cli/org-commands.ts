@@ -1,0 +1,87 @@
+/** `berth org …` and `berth audit …` on the server. */
+import type { Db } from '../db/pool.ts';
+import type { OrgId } from '../lib/ids.ts';
+import { readQuota, setQuota } from '../orgs/quotas.ts';
+import { CommandError } from './command-error.ts';
+import type { ServerContext } from './server-context.ts';
+import { table } from './table.ts';
+
+export const QUOTA_NAMES = ['instances', 'cpus', 'memory_mib', 'disk_gib'] as const;
+export type QuotaName = (typeof QUOTA_NAMES)[number];
+
+/** An organisation by id or name; a name must be unambiguous. */
+async function findOrg(db: Db, text: string): Promise<{ id: OrgId; name: string }> {
+  const found = await db
+    .selectFrom('organisations')
+    .select(['id', 'name'])
+    .where((eb) => eb.or([eb('id', '=', text as OrgId), eb('name', '=', text)]))
+    .limit(2)
+    .execute();
+  const [first, second] = found;
+  if (!first) throw new CommandError(`there is no organisation ${text}; berth org ls lists them`);
+  if (second) throw new CommandError(`several organisations are called ${text}; name one by its id`);
+  return first;
+}
+
+export async function listOrgs({ db }: ServerContext): Promise<string> {
+  const rows = await db
+    .selectFrom('organisations as o')
+    .select([
+      'o.id',
+      'o.name',
+      (eb) =>
+        eb
+          .selectFrom('memberships as m')
+          .select(eb.fn.countAll<number>().as('n'))
+          .whereRef('m.org_id', '=', 'o.id')
+          .as('members'),
+    ])
+    .orderBy('o.id')
+    .execute();
+  return table(
+    ['ID', 'NAME', 'MEMBERS'],
+    rows.map((row) => [row.id, row.name, String(row.members ?? 0)]),
+  );
+}
+
+/** Shows the quota of an organisation, after changing what is given: a number, or `none`. */
+export async function orgQuota(
+  { db }: ServerContext,
+  org: string,
+  change: Partial<Record<QuotaName, string>>,
+): Promise<string> {
+  const { id, name } = await findOrg(db, org);
+  const limits: Partial<Record<QuotaName, number | null>> = {};
+  for (const [key, text] of Object.entries(change) as [QuotaName, string][]) {
+    const value = text === 'none' ? null : Number(text);
+    if (value !== null && (!Number.isInteger(value) || value < 0)) {
+      throw new CommandError(`--${key.replaceAll('_', '-')} takes a whole number or none, not ${text}`);
+    }
+    limits[key] = value;
+  }
+  if (Object.keys(limits).length > 0) await setQuota(db, id, limits);
+  const quota = await readQuota(db, id);
+  const rows = QUOTA_NAMES.map((key) => [
+    key,
+    String(quota[key].used),
+    quota[key].limit === null ? 'none' : String(quota[key].limit),
+  ]);
+  return `${name} (${id})\n${table(['RESOURCE', 'USED', 'LIMIT'], rows)}`;
+}
+
+/** Proves the audit log of one organisation, or of all. */
+export async function verifyAudit({ db, audit }: ServerContext, org: string | undefined): Promise<string> {
+  const orgs =
+    org === undefined
+      ? await db.selectFrom('organisations').select(['id', 'name']).orderBy('id').execute()
+      : [await findOrg(db, org)];
+  let text = '';
+  const broken: string[] = [];
+  for (const { id, name } of orgs) {
+    const { entries, broken_at } = await audit.verify(db, id);
+    text += broken_at === null ? `${name} (${id}): ${entries} entries, whole\n` : '';
+    if (broken_at !== null) broken.push(`${name} (${id}): entry ${broken_at} was changed, removed or put in`);
+  }
+  if (broken.length > 0) throw new CommandError(broken.join('\n'));
+  return text;
+}

@@ -1,0 +1,36 @@
+/** What commands that run on the server itself have: its settings, its secrets, its database. */
+import { AuditLog } from '../audit/append.ts';
+import type { Config } from '../config/config.ts';
+import { readEnv } from '../config/env.ts';
+import { pathsIn } from '../config/paths.ts';
+import { type Db, openPool } from '../db/pool.ts';
+import { readSecrets } from '../launch/data-folder.ts';
+import { runningDatabaseUrl } from '../launch/embedded-postgres.ts';
+import { configOrRefuse } from '../launch/start.ts';
+import { StartError } from '../launch/start-error.ts';
+
+export interface ServerContext {
+  readonly config: Config;
+  readonly db: Db;
+  readonly audit: AuditLog;
+}
+
+/** @throws StartError when the settings are wrong or the database does not run */
+export async function withServer<T>(work: (server: ServerContext) => Promise<T>): Promise<T> {
+  const config = configOrRefuse(readEnv(), process.cwd());
+  const paths = pathsIn(config.data_dir);
+  const database_url = config.database_url ?? (await runningDatabaseUrl(paths));
+  if (database_url === undefined) {
+    throw new StartError(
+      `the database of ${config.data_dir} does not run; start Berth first, or set BERTH_DATA_DIR`,
+      1,
+    );
+  }
+  const { secret_key } = await readSecrets(paths, config.secret_key);
+  const db = openPool(database_url, () => undefined, 2);
+  try {
+    return await work({ config, db, audit: new AuditLog(secret_key) });
+  } finally {
+    await db.destroy();
+  }
+}

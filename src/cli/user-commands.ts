@@ -1,0 +1,71 @@
+/** `berth user …`: what nobody can do from outside. */
+import { randomInt } from 'node:crypto';
+import { unlock } from '../auth/lockout.ts';
+import { hashPassword } from '../auth/passwords.ts';
+import { deleteOtherSessions, findUserByEmail, updateUser } from '../auth/store.ts';
+import { transaction } from '../db/pool.ts';
+import { rfc3339 } from '../lib/clock.ts';
+import { CommandError } from './command-error.ts';
+import type { ServerContext } from './server-context.ts';
+import { table } from './table.ts';
+
+const ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';
+
+/** 20 characters of 55: 115 bits. */
+export function generatePassword(): string {
+  return Array.from({ length: 20 }, () => ALPHABET.charAt(randomInt(ALPHABET.length))).join('');
+}
+
+export async function listUsers({ db }: ServerContext): Promise<string> {
+  const rows = await db
+    .selectFrom('users as u')
+    .leftJoin('lockouts as l', 'l.email_key', 'u.email_key')
+    .select(['u.id', 'u.email', 'u.name', 'u.created_at', 'l.locked_until'])
+    .orderBy('u.id')
+    .execute();
+  const cells = rows.map(({ id, email, name, created_at, locked_until }) => {
+    const locked = locked_until !== null && locked_until.getTime() > Date.now();
+    return [id, email, name, rfc3339(created_at), locked ? `until ${rfc3339(locked_until)}` : '-'];
+  });
+  return table(['ID', 'EMAIL', 'NAME', 'CREATED', 'LOCKED'], cells);
+}
+
+export async function unlockUser({ db, audit }: ServerContext, email: string): Promise<string> {
+  const user = await findUserByEmail(db, email);
+  const was = await unlock(db, email);
+  if (!was) return `${email} was not locked and has no failed attempts.\n`;
+  if (user) await note({ db, audit }, user.id, 'auth.unlock');
+  return `${email} is unlocked.\n`;
+}
+
+/** A new generated password; every session ends, a lock too. */
+export async function resetPassword({ db, audit }: ServerContext, email: string): Promise<string> {
+  const user = await findUserByEmail(db, email);
+  if (!user) throw new CommandError(`there is no account ${email}; berth user ls lists them`);
+  const password = generatePassword();
+  const password_hash = await hashPassword(password);
+  await transaction(db, async (tx) => {
+    await updateUser(tx, user.id, { password_hash });
+    await deleteOtherSessions(tx, user.id, null);
+    await unlock(tx, email);
+  });
+  await note({ db, audit }, user.id, 'auth.reset_password_on_server');
+  return `New password of ${user.email}, shown this once: ${password}\n`;
+}
+
+/** Into the audit log of each organisation that the account is a member of. */
+async function note(
+  { db, audit }: Pick<ServerContext, 'db' | 'audit'>,
+  user_id: string,
+  action: string,
+): Promise<void> {
+  const orgs = await db
+    .selectFrom('memberships')
+    .select('org_id')
+    .where('user_id', '=', user_id as never)
+    .execute();
+  for (const { org_id } of orgs) {
+    const entry = { actor: 'operator', action, target: user_id, ip: null, request_id: null, data: {} };
+    await transaction(db, (tx) => audit.append(tx, org_id, entry));
+  }
+}

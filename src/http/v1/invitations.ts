@@ -1,0 +1,171 @@
+import { Type } from 'typebox';
+import { userOf } from '../../auth/principal.ts';
+import { rfc3339 } from '../../lib/clock.ts';
+import { AppError } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+import type { Mail } from '../../mail/mailer.ts';
+import { deleteInvitation, listInvitations } from '../../orgs/invitation-store.ts';
+import { acceptInvitation, invite } from '../../orgs/invitations.ts';
+import { invitationView, organisationView } from '../../orgs/view.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import { appendAudit } from '../append-audit.ts';
+import type { AppContext } from '../context.ts';
+import { mutate } from '../mutate.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
+import { readLimit } from '../query.ts';
+import {
+  COMMON,
+  closed,
+  Email,
+  EmptyBody,
+  errors,
+  IdParams,
+  NoContent,
+  pageOf,
+  pageQuery,
+  Time,
+} from '../schemas.ts';
+import { RoleSchema, refuseMakingOwners } from './members.ts';
+import { Org } from './orgs.ts';
+
+const SHOWN = { id: Type.String(), email: Type.String(), role: RoleSchema, expires_at: Time };
+const Invitation = closed(SHOWN);
+const ListedInvitation = closed({ ...SHOWN, invited_by: Type.String(), created_at: Time });
+const InvitationParams = Type.Object({ id: Type.String(), invitation_id: Type.String() });
+const ADMINS = { access: 'session', organisation: { roles: ['owner', 'admin'] } } as const;
+
+export function registerInvitations(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerInvite(app, context);
+  registerList(app, context, cursors);
+  registerWithdrawal(app, context);
+  registerAccept(app, context);
+}
+
+function registerInvite(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/orgs/:id/invitations',
+    config: ADMINS,
+    onRequest: inPathOrganisation(context.db),
+    preValidation: refuseMakingOwners,
+    schema: {
+      operationId: 'createInvitation',
+      summary: 'Invite an address; the token goes there by mail only, is good for 7 days and works once',
+      tags: ['Organisations'],
+      params: IdParams,
+      body: closed({ email: Email, role: RoleSchema }),
+      response: {
+        201: Invitation,
+        ...errors(
+          ...COMMON,
+          'NOT_FOUND',
+          'CONFLICT',
+          'QUOTA_EXCEEDED',
+          'IDEMPOTENCY_IN_PROGRESS',
+          'IDEMPOTENCY_KEY_REUSED',
+        ),
+      },
+    },
+    handler: async (request, reply) => {
+      pathOrganisation(request);
+      const mutation = { action: 'invitation.create', idempotent: true };
+      let mail: Mail | undefined;
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const invited = await invite(tx, principal, request.body, context.public_url);
+        mail = invited.mail;
+        const { id, email, role } = invited.row;
+        return { status: 201, body: invitationView(invited.row), target: id, data: { email, role } };
+      });
+      // Not for a replay: it does no work.
+      if (mail) context.mailer.send(mail);
+      return reply.status(201).send(body);
+    },
+  });
+}
+
+function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/orgs/:id/invitations',
+    config: ADMINS,
+    onRequest: inPathOrganisation(db),
+    schema: {
+      operationId: 'listInvitations',
+      summary: 'The invitations that can still be accepted',
+      tags: ['Organisations'],
+      params: IdParams,
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(ListedInvitation), ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => {
+      const limit = readLimit(request.query.limit, 200);
+      const principal = principalOf(request);
+      const scope = { route: 'invitations', principal, filter: { organisation: request.params.id } };
+      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
+      const rows = await listInvitations(db, pathOrganisation(request), before, limit + 1);
+      return page(cursors, scope, rows, limit, (row) => ({
+        ...invitationView(row),
+        invited_by: row.invited_by,
+        created_at: rfc3339(row.created_at),
+      }));
+    },
+  });
+}
+
+function registerWithdrawal(app: App, context: AppContext): void {
+  app.route({
+    method: 'DELETE',
+    url: '/v1/orgs/:id/invitations/:invitation_id',
+    config: ADMINS,
+    onRequest: inPathOrganisation(context.db),
+    schema: {
+      operationId: 'deleteInvitation',
+      summary: 'Withdraw an invitation',
+      tags: ['Organisations'],
+      params: InvitationParams,
+      body: EmptyBody,
+      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request, reply) => {
+      const org_id = pathOrganisation(request);
+      const { invitation_id } = request.params;
+      await mutate(context, request, reply, { action: 'invitation.delete' }, async (tx) => {
+        const gone = isId('inv', invitation_id)
+          ? await deleteInvitation(tx, org_id, invitation_id)
+          : undefined;
+        if (!gone) throw new AppError('NOT_FOUND');
+        const data = { email: gone.email, role: gone.role };
+        return { status: 204, body: null, target: gone.id, data };
+      });
+      return reply.status(204).send(null);
+    },
+  });
+}
+
+function registerAccept(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/invitations/accept',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'acceptInvitation',
+      summary: "Join an organisation by an invitation of the account's address",
+      tags: ['Organisations'],
+      body: closed({ token: Type.String({ minLength: 1, maxLength: 200 }) }),
+      response: { 200: Org, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      const action = 'invitation.accept';
+      const { body } = await mutate(context, request, reply, { action }, async (tx, principal) => {
+        const user_id = userOf(principal);
+        const organisation = await acceptInvitation(tx, user_id, request.body.token);
+        // Into the log of the organisation that was joined.
+        await appendAudit(context, tx, request, organisation.id, { action, target: user_id });
+        return { status: 200, body: organisationView(organisation), target: user_id, unchanged: true };
+      });
+      return body;
+    },
+  });
+}

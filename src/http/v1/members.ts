@@ -1,0 +1,186 @@
+import type { FastifyRequest } from 'fastify';
+import { Type } from 'typebox';
+import { isAdmin, type Principal, userOf } from '../../auth/principal.ts';
+import { ROLES } from '../../db/tables.ts';
+import { AppError } from '../../lib/errors.ts';
+import { isId, type UserId } from '../../lib/ids.ts';
+import { findMember, listMembers, type MemberRow } from '../../orgs/member-store.ts';
+import { changeRole, removeMember } from '../../orgs/members.ts';
+import { OWNERS_ONLY } from '../../orgs/owners.ts';
+import { memberView } from '../../orgs/view.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { requireMatch, setEtag } from '../etag.ts';
+import { mutate } from '../mutate.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { inPathOrganisation, pathOrganisation, peek } from '../path-organisation.ts';
+import { readLimit } from '../query.ts';
+import { COMMON, closed, EmptyBody, errors, IdParams, NoContent, pageOf, pageQuery } from '../schemas.ts';
+
+export const RoleSchema = Type.Unsafe<(typeof ROLES)[number]>({ type: 'string', enum: [...ROLES] });
+const Member = closed({
+  id: Type.String({ description: "The user's" }),
+  email: Type.String(),
+  name: Type.String(),
+  role: RoleSchema,
+  created_at: Type.String({ format: 'date-time', description: 'When the user joined' }),
+});
+const MemberParams = Type.Object({ id: Type.String(), user_id: Type.String() });
+const ADMINS = { access: 'session', organisation: { roles: ['owner', 'admin'] } } as const;
+
+export function registerMembers(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerReads(app, context, cursors);
+  registerChange(app, context);
+  registerRemoval(app, context);
+}
+
+/** The member of a path; an id that cannot be one is as unknown as any other. @throws AppError NOT_FOUND */
+function memberId(params: { user_id: string }): UserId {
+  if (!isId('usr', params.user_id)) throw new AppError('NOT_FOUND');
+  return params.user_id;
+}
+
+/** What can be changed of a membership. */
+function etagValue({ user_id, role }: MemberRow) {
+  return { user_id, role };
+}
+
+function isItself(request: FastifyRequest, principal: Principal): boolean {
+  return userOf(principal) === (request.params as { user_id: string }).user_id;
+}
+
+/** Only owners make owners, whatever else the body holds. @throws AppError FORBIDDEN */
+export async function refuseMakingOwners(request: FastifyRequest): Promise<void> {
+  const { org_id, role } = principalOf(request);
+  const here = org_id === (request.params as { id: string }).id;
+  if (here && role !== 'owner' && peek(request.body, 'role') === 'owner') {
+    throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });
+  }
+}
+
+function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/orgs/:id/members',
+    config: ADMINS,
+    onRequest: inPathOrganisation(db),
+    schema: {
+      operationId: 'listMembers',
+      summary: 'The members of an organisation, those who joined last first',
+      tags: ['Organisations'],
+      params: IdParams,
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(Member), ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => {
+      const limit = readLimit(request.query.limit, 200);
+      const principal = principalOf(request);
+      const scope = { route: 'members', principal, filter: { organisation: request.params.id } };
+      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
+      const rows = await listMembers(db, pathOrganisation(request), before, limit + 1);
+      return page(cursors, scope, rows, limit, memberView);
+    },
+  });
+  app.route({
+    method: 'GET',
+    url: '/v1/orgs/:id/members/:user_id',
+    config: { access: 'session', organisation: {} },
+    onRequest: [inPathOrganisation(db), requireAdminOrItself],
+    schema: {
+      operationId: 'getMember',
+      summary: 'One member; anybody may look up their own membership',
+      tags: ['Organisations'],
+      params: MemberParams,
+      querystring: EmptyBody,
+      response: { 200: Member, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request, reply) => {
+      const row = await findMember(db, pathOrganisation(request), memberId(request.params));
+      if (!row) throw new AppError('NOT_FOUND');
+      setEtag(reply, etagValue(row));
+      return memberView(row);
+    },
+  });
+}
+
+function registerChange(app: App, context: AppContext): void {
+  app.route({
+    method: 'PATCH',
+    url: '/v1/orgs/:id/members/:user_id',
+    config: ADMINS,
+    onRequest: inPathOrganisation(context.db),
+    preValidation: refuseMakingOwners,
+    schema: {
+      operationId: 'changeMember',
+      summary: 'Give a member another role; only owners make and unmake owners',
+      tags: ['Organisations'],
+      params: MemberParams,
+      body: closed({ role: RoleSchema }),
+      response: { 200: Member, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+    },
+    handler: async (request, reply) => {
+      pathOrganisation(request);
+      const user_id = memberId(request.params);
+      const { role } = request.body;
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'member.change_role' },
+        async (tx, principal) => {
+          const check = (before: MemberRow) => requireMatch(request, etagValue(before));
+          const { member, previous_role } = await changeRole(tx, principal, user_id, role, check);
+          const unchanged = previous_role === role;
+          setEtag(reply, etagValue(member));
+          return {
+            status: 200,
+            body: memberView(member),
+            target: user_id,
+            data: { role, previous_role },
+            unchanged,
+          };
+        },
+      );
+      return body;
+    },
+  });
+}
+
+/** @throws AppError FORBIDDEN */
+async function requireAdminOrItself(request: FastifyRequest): Promise<void> {
+  const principal = principalOf(request);
+  const here = principal.org_id === (request.params as { id: string }).id;
+  if (here && !isAdmin(principal) && !isItself(request, principal)) {
+    throw new AppError('FORBIDDEN', { message: 'This needs the role owner or admin in the organisation.' });
+  }
+}
+
+function registerRemoval(app: App, context: AppContext): void {
+  app.route({
+    method: 'DELETE',
+    url: '/v1/orgs/:id/members/:user_id',
+    config: { access: 'session', organisation: {} },
+    onRequest: [inPathOrganisation(context.db), requireAdminOrItself],
+    schema: {
+      operationId: 'removeMember',
+      summary: 'Remove a member, or leave',
+      description:
+        "Ends the member's API keys of the organisation and lets the member's SSH keys into its instances no more, at once. The last owner who leaves an organisation without other members and instances ends it.",
+      tags: ['Organisations'],
+      params: MemberParams,
+      body: EmptyBody,
+      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+    },
+    handler: async (request, reply) => {
+      pathOrganisation(request);
+      const user_id = memberId(request.params);
+      await mutate(context, request, reply, { action: 'member.remove' }, async (tx, principal) => {
+        const check = (before: MemberRow) => requireMatch(request, etagValue(before));
+        const gone = await removeMember(tx, principal, user_id, check);
+        return { status: 204, body: null, target: user_id, data: { role: gone.role } };
+      });
+      return reply.status(204).send(null);
+    },
+  });
+}

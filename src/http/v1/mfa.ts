@@ -1,0 +1,319 @@
+/**
+ * The routes of second factors and of logging in with a passkey. What goes to and comes from the browser's WebAuthn
+ * calls keeps the browser's names (WebAuthn L3, section 5.1): `parseCreationOptionsFromJSON` takes `options`,
+ * `parseRequestOptionsFromJSON` the answer of passkey/options, and `toJSON()` of a credential is what is sent back.
+ */
+import type { AuthenticationResponseJSON, RegistrationResponseJSON } from '@simplewebauthn/server';
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import { type Static, Type } from 'typebox';
+import {
+  addFactor,
+  confirmFactor,
+  proveFactor,
+  type RemovedFactor,
+  removalMail,
+  removeFactor,
+} from '../../auth/mfa/factors.ts';
+import { FACTOR_TYPES, type FactorType, MAX_FACTORS } from '../../auth/mfa/model.ts';
+import { loginByPasskey, passkeyOptions } from '../../auth/mfa/passkey-login.ts';
+import { listFactors } from '../../auth/mfa/store.ts';
+import { userOf } from '../../auth/principal.ts';
+import { rfc3339 } from '../../lib/clock.ts';
+import { AppError } from '../../lib/errors.ts';
+import { isId, type MfaFactorId, type UserId } from '../../lib/ids.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { mutate } from '../mutate.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { readLimit } from '../query.ts';
+import type { RateLimits } from '../rate-limits.ts';
+import { refuseForeignSite } from '../same-site.ts';
+import {
+  COMMON,
+  closed,
+  Email,
+  EmptyBody,
+  errors,
+  IdParams,
+  Name,
+  NoContent,
+  nullable,
+  pageOf,
+  pageQuery,
+  Time,
+} from '../schemas.ts';
+import { User } from './me.ts';
+
+const Base64url = (max: number) => Type.String({ minLength: 1, maxLength: max, pattern: '^[A-Za-z0-9_-]+$' });
+
+/** What the browser put in beside the fields we read stays as it is. */
+const AS_MADE = { additionalProperties: true } as const;
+const ANSWER = {
+  id: Base64url(1400),
+  rawId: Base64url(1400),
+  type: Type.Literal('public-key'),
+  authenticatorAttachment: Type.Optional(nullable(Type.String({ maxLength: 64 }))),
+  clientExtensionResults: Type.Optional(Type.Object({}, AS_MADE)),
+};
+const RegistrationAnswer = Type.Unsafe<RegistrationResponseJSON>(
+  closed({
+    ...ANSWER,
+    response: Type.Object({ clientDataJSON: Base64url(8192), attestationObject: Base64url(65_536) }, AS_MADE),
+  }),
+);
+const AuthenticationAnswer = Type.Unsafe<AuthenticationResponseJSON>(
+  closed({
+    ...ANSWER,
+    response: Type.Object(
+      {
+        clientDataJSON: Base64url(8192),
+        authenticatorData: Base64url(8192),
+        signature: Base64url(8192),
+        userHandle: Type.Optional(nullable(Type.String({ maxLength: 128 }))),
+      },
+      AS_MADE,
+    ),
+  }),
+);
+
+const TotpCode = Type.String({ pattern: '^[0-9]{3} ?[0-9]{3}$', description: 'Six digits' });
+
+/** The fields of a login that carry its second factor: at most one of them (`requireOneFactor`). */
+export const SecondFactor = {
+  totp_code: Type.Optional(TotpCode),
+  recovery_code: Type.Optional(Type.String({ minLength: 1, maxLength: 64 })),
+  webauthn: Type.Optional(AuthenticationAnswer),
+};
+
+const Options = Type.Unsafe<object>({ type: 'object', additionalProperties: true });
+const NAMES = { id: Type.String(), name: Type.String() };
+const FactorTypeSchema = Type.Unsafe<FactorType>({ type: 'string', enum: [...FACTOR_TYPES] });
+const MfaFactor = closed({
+  ...NAMES,
+  type: FactorTypeSchema,
+  created_at: Time,
+  confirmed_at: nullable(Time),
+  last_used_at: nullable(Time),
+});
+const CreateMfaFactorRequest = closed({ type: FactorTypeSchema, name: Name });
+const CreateMfaFactorResponse = Type.Union([
+  closed({
+    ...NAMES,
+    type: Type.Literal('totp'),
+    secret: Type.String({ description: 'Base32, shown this once' }),
+    otpauth_url: Type.String({ description: 'The same as a QR code holds it' }),
+  }),
+  closed({ ...NAMES, type: Type.Literal('webauthn'), options: Options }),
+]);
+const VerifyMfaFactorRequest = Type.Union([closed({ code: TotpCode }), RegistrationAnswer]);
+const VerifyMfaFactorResponse = closed({
+  recovery_codes: Type.Union([Type.Array(Type.String()), Type.Null()], {
+    description:
+      'Shown this once, each good for one login. Null when the account has some already; those stay good',
+  }),
+});
+const LoginResponse = closed({ user: User, session_token: Type.String(), expires_at: Time });
+
+type FactorRow = Awaited<ReturnType<typeof listFactors>>[number];
+
+function factorView({
+  id,
+  name,
+  type,
+  created_at,
+  confirmed_at,
+  last_used_at,
+}: FactorRow): Static<typeof MfaFactor> {
+  const time = (value: Date | null) => (value === null ? null : rfc3339(value));
+  const times = { confirmed_at: time(confirmed_at), last_used_at: time(last_used_at) };
+  return { id, name, type, created_at: rfc3339(created_at), ...times };
+}
+
+function factorIdOf(id: string): MfaFactorId {
+  if (!isId('mfa', id)) throw new AppError('NOT_FOUND');
+  return id;
+}
+
+export function registerMfa(
+  app: App,
+  context: AppContext,
+  cursors: CursorSealer,
+  limits: RateLimits,
+  finishLogin: FinishLogin,
+): void {
+  registerFactors(app, context, cursors);
+  registerVerify(app, context);
+  registerRemove(app, context);
+  registerPasskeyLogin(app, context, limits, finishLogin);
+}
+
+function registerFactors(app: App, context: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/me/mfa/factors',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'listMfaFactors',
+      summary: "The caller's second factors",
+      tags: ['MFA'],
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(MfaFactor), ...errors(...COMMON) },
+    },
+    handler: async (request) => {
+      const principal = principalOf(request);
+      const limit = readLimit(request.query.limit, 200);
+      const scope = { route: 'mfa-factors', principal, filter: {} };
+      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
+      const rows = await listFactors(context.db, userOf(principal), before, limit + 1);
+      return page(cursors, scope, rows, limit, factorView);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/me/mfa/factors',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'addMfaFactor',
+      summary: 'Add a second factor, to be confirmed within the hour',
+      description: `An account has at most ${MAX_FACTORS}.`,
+      tags: ['MFA'],
+      body: CreateMfaFactorRequest,
+      response: { 201: CreateMfaFactorResponse, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
+    },
+    handler: async (request, reply) => {
+      reply.header('cache-control', 'no-store');
+      const { body } = await mutate(context, request, reply, { action: 'mfa.add' }, async (tx, principal) => {
+        const added = await addFactor(tx, context, userOf(principal), request.body);
+        return { status: 201, body: added, target: added.id, data: { type: added.type, name: added.name } };
+      });
+      return reply.status(201).send(body);
+    },
+  });
+}
+
+function registerVerify(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/me/mfa/factors/:id/verify',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'verifyMfaFactor',
+      summary: 'Confirm a second factor by a code of it, or by what the browser made of its options',
+      tags: ['MFA'],
+      params: IdParams,
+      body: VerifyMfaFactorRequest,
+      response: { 200: VerifyMfaFactorResponse, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      const id = factorIdOf(request.params.id);
+      const proof = await proveFactor(context.db, context, userOf(principalOf(request)), id, request.body);
+      reply.header('cache-control', 'no-store');
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'mfa.confirm' },
+        async (tx, principal) => {
+          const confirmed = await confirmFactor(tx, userOf(principal), id, proof);
+          return { status: 200, body: confirmed, target: id };
+        },
+      );
+      return reply.status(200).send(body);
+    },
+  });
+}
+
+function registerRemove(app: App, context: AppContext): void {
+  app.route({
+    method: 'DELETE',
+    url: '/v1/me/mfa/factors/:id',
+    config: { access: 'session', sudo: true },
+    schema: {
+      operationId: 'removeMfaFactor',
+      summary: 'Remove a second factor; the recovery codes go with the last one',
+      tags: ['MFA'],
+      params: IdParams,
+      body: EmptyBody,
+      response: { 204: NoContent, ...errors(...COMMON, 'SUDO_REQUIRED', 'NOT_FOUND') },
+    },
+    handler: async (request, reply) => {
+      const id = factorIdOf(request.params.id);
+      let removed: RemovedFactor | undefined;
+      await mutate(context, request, reply, { action: 'mfa.remove' }, async (tx, principal) => {
+        removed = await removeFactor(tx, userOf(principal), id);
+        const { type, name } = removed;
+        return { status: 204, body: null, target: id, data: { type, name } };
+      });
+      // After the transaction: what was rolled back is told to nobody. An unconfirmed factor guarded nothing.
+      if (removed?.confirmed) context.mailer.send(removalMail(removed, request.ip, new Date()));
+      return reply.status(204).send(null);
+    },
+  });
+}
+
+/** Opens the session and sets the refresh cookie, as login does. */
+export type FinishLogin = (
+  request: FastifyRequest,
+  reply: FastifyReply,
+  user_id: UserId,
+) => Promise<Static<typeof LoginResponse>>;
+
+function registerPasskeyLogin(
+  app: App,
+  context: AppContext,
+  limits: RateLimits,
+  finishLogin: FinishLogin,
+): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/auth/passkey/options',
+    config: { access: 'public' },
+    schema: {
+      operationId: 'passkeyOptions',
+      summary: 'What the browser needs to log in with a passkey, alone or after the password',
+      tags: ['MFA'],
+      security: [],
+      body: closed({ email: Type.Optional(Email) }),
+      response: {
+        200: Options,
+        ...errors('INVALID_REQUEST', 'CONFLICT', 'RATE_LIMITED', 'UNAVAILABLE', 'INTERNAL'),
+      },
+    },
+    handler: async (request, reply) => {
+      await limits.countAddress(request, reply);
+      reply.header('cache-control', 'no-store');
+      return passkeyOptions(context.db, context, request.body.email ?? null);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/auth/passkey',
+    config: { access: 'public' },
+    schema: {
+      operationId: 'loginByPasskey',
+      summary: 'Open a session with a passkey alone',
+      tags: ['MFA'],
+      security: [],
+      body: AuthenticationAnswer,
+      response: {
+        200: LoginResponse,
+        ...errors(
+          'INVALID_REQUEST',
+          'UNAUTHENTICATED',
+          'FORBIDDEN',
+          'RATE_LIMITED',
+          'UNAVAILABLE',
+          'INTERNAL',
+        ),
+      },
+    },
+    handler: async (request, reply) => {
+      refuseForeignSite(request, context.public_url);
+      await limits.countAddress(request, reply);
+      const user_id = await loginByPasskey(context.db, context, request.body);
+      reply.header('cache-control', 'no-store');
+      return finishLogin(request, reply, user_id);
+    },
+  });
+}

@@ -1,0 +1,213 @@
+/** Organisations: their names, bills and quotas. Members and invitations have files of their own beside this one. */
+import { Type } from 'typebox';
+import { userOf } from '../../auth/principal.ts';
+import { AppError } from '../../lib/errors.ts';
+import type { Mail } from '../../mail/mailer.ts';
+import { changeBillingEmail, renameOrganisation } from '../../orgs/change-organisation.ts';
+import { createOrganisation } from '../../orgs/create-organisation.ts';
+import { readQuota } from '../../orgs/quotas.ts';
+import { findOrganisation, listOrganisations, type OrganisationRow } from '../../orgs/store.ts';
+import { organisationView } from '../../orgs/view.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import { appendAudit } from '../append-audit.ts';
+import type { AppContext } from '../context.ts';
+import { requireMatch, setEtag } from '../etag.ts';
+import { mutate } from '../mutate.ts';
+import { CursorSealer, page } from '../pagination.ts';
+import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
+import { readLimit } from '../query.ts';
+import {
+  COMMON,
+  closed,
+  Email,
+  EmptyBody,
+  errors,
+  IdParams,
+  Name,
+  nullable,
+  pageOf,
+  pageQuery,
+  Time,
+} from '../schemas.ts';
+
+export const Org = closed({
+  id: Type.String(),
+  name: Type.String(),
+  billing_email: Type.String(),
+  created_at: Time,
+});
+const QuotaOf = closed({
+  limit: nullable(Type.Integer({ description: 'null: no limit' })),
+  used: Type.Integer(),
+});
+const OrgQuota = closed({
+  instances: QuotaOf,
+  cpus: QuotaOf,
+  memory_mib: QuotaOf,
+  disk_gib: QuotaOf,
+});
+
+export function registerOrgs(
+  app: App,
+  context: AppContext,
+  cursors = new CursorSealer(context.secret_key),
+): void {
+  registerCollection(app, context, cursors);
+  registerReads(app, context);
+  registerWrites(app, context);
+}
+
+/** What can be changed of an organisation. */
+function etagValue({ id, name, billing_email }: OrganisationRow) {
+  return { id, name, billing_email };
+}
+
+function registerCollection(app: App, context: AppContext, cursors: CursorSealer): void {
+  const { db } = context;
+  app.route({
+    method: 'GET',
+    url: '/v1/orgs',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'listOrgs',
+      summary: 'The organisations that the caller is a member of',
+      tags: ['Organisations'],
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(Org), ...errors(...COMMON) },
+    },
+    handler: async (request) => {
+      const principal = principalOf(request);
+      const limit = readLimit(request.query.limit, 200);
+      const scope = { route: 'orgs', principal, filter: {} };
+      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
+      const rows = await listOrganisations(db, userOf(principal), before, limit + 1);
+      return page(cursors, scope, rows, limit, organisationView);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/orgs',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'createOrg',
+      summary: 'Make an organisation that the caller owns',
+      tags: ['Organisations'],
+      body: closed({ name: Name }),
+      response: { 201: Org, ...errors(...COMMON, 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED') },
+    },
+    handler: async (request, reply) => {
+      const mutation = { action: 'org.create', idempotent: true };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await createOrganisation(tx, userOf(principal), request.body.name);
+        await appendAudit(context, tx, request, row.id, {
+          ...mutation,
+          target: row.id,
+          data: { name: row.name },
+        });
+        return { status: 201, body: organisationView(row), target: row.id, unchanged: true };
+      });
+      return reply.status(201).send(body);
+    },
+  });
+}
+
+function registerReads(app: App, { db }: AppContext): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/orgs/:id',
+    config: { access: 'any', organisation: { scope: 'org:read' } },
+    onRequest: inPathOrganisation(db),
+    schema: {
+      operationId: 'getOrg',
+      summary: 'One organisation',
+      tags: ['Organisations'],
+      params: IdParams,
+      querystring: EmptyBody,
+      response: { 200: Org, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request, reply) => {
+      const row = await findOrganisation(db, pathOrganisation(request));
+      if (!row) throw new AppError('NOT_FOUND');
+      setEtag(reply, etagValue(row));
+      return organisationView(row);
+    },
+  });
+  app.route({
+    method: 'GET',
+    url: '/v1/orgs/:id/quota',
+    config: { access: 'any', organisation: { scope: 'org:read' } },
+    onRequest: inPathOrganisation(db),
+    schema: {
+      operationId: 'getOrgQuota',
+      summary: 'What an organisation may have, and has',
+      description:
+        'instances and disk_gib count every instance until its deletion ends; cpus and memory_mib count VMs that are not stopped, suspended or failed.',
+      tags: ['Organisations'],
+      params: IdParams,
+      querystring: EmptyBody,
+      response: { 200: OrgQuota, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => readQuota(db, pathOrganisation(request)),
+  });
+}
+
+function registerWrites(app: App, context: AppContext): void {
+  const { db } = context;
+  app.route({
+    method: 'PATCH',
+    url: '/v1/orgs/:id',
+    config: { access: 'any', organisation: { scope: 'org:write', roles: ['owner', 'admin'] } },
+    onRequest: inPathOrganisation(db),
+    schema: {
+      operationId: 'changeOrg',
+      summary: 'Rename an organisation',
+      tags: ['Organisations'],
+      params: IdParams,
+      body: closed({ name: Type.Optional(Name) }),
+      response: { 200: Org, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
+    },
+    handler: async (request, reply) => {
+      const id = pathOrganisation(request);
+      const { name } = request.body;
+      const { body } = await mutate(context, request, reply, { action: 'org.change' }, async (tx) => {
+        const check = (before: OrganisationRow) => requireMatch(request, etagValue(before));
+        const { row, unchanged } = await renameOrganisation(tx, id, name, check);
+        setEtag(reply, etagValue(row));
+        return { status: 200, body: organisationView(row), target: id, data: { name }, unchanged };
+      });
+      return body;
+    },
+  });
+  app.route({
+    method: 'PUT',
+    url: '/v1/orgs/:id/billing-email',
+    config: { access: 'session', organisation: { roles: ['owner', 'admin', 'billing'] }, sudo: true },
+    onRequest: inPathOrganisation(db),
+    schema: {
+      operationId: 'changeBillingEmail',
+      summary: 'Change where the bills go; the address before and the new one are told',
+      tags: ['Organisations'],
+      params: IdParams,
+      body: closed({ email: Email }),
+      response: { 200: Org, ...errors(...COMMON, 'SUDO_REQUIRED', 'NOT_FOUND', 'PRECONDITION_FAILED') },
+    },
+    handler: async (request, reply) => {
+      const id = pathOrganisation(request);
+      const { email } = request.body;
+      const mutation = { action: 'org.change_billing_email' };
+      let mails: Mail[] = [];
+      const { body } = await mutate(context, request, reply, mutation, async (tx) => {
+        const check = (before: OrganisationRow) => requireMatch(request, etagValue(before));
+        const changed = await changeBillingEmail(tx, id, email, check);
+        mails = changed.mails;
+        const data = { previous: changed.previous, billing_email: email };
+        setEtag(reply, etagValue(changed.row));
+        const unchanged = mails.length === 0;
+        return { status: 200, body: organisationView(changed.row), target: id, data, unchanged };
+      });
+      for (const mail of mails) context.mailer.send(mail);
+      return body;
+    },
+  });
+}

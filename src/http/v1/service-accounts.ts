@@ -1,0 +1,139 @@
+import type { FastifyRequest } from 'fastify';
+import { Type } from 'typebox';
+import { refuseEscalation } from '../../api-keys/scope-within.ts';
+import { AppError } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+import { createServiceAccount } from '../../service-accounts/create-service-account.ts';
+import { removeServiceAccount } from '../../service-accounts/remove-service-account.ts';
+import { findServiceAccount, listServiceAccounts } from '../../service-accounts/store.ts';
+import { serviceAccountView } from '../../service-accounts/view.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { requireMatch, setEtag } from '../etag.ts';
+import { mutate } from '../mutate.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { readLimit } from '../query.ts';
+import {
+  COMMON,
+  closed,
+  EmptyBody,
+  errors,
+  IdParams,
+  Name,
+  NoContent,
+  pageOf,
+  pageQuery,
+  Scope,
+  Time,
+} from '../schemas.ts';
+
+const ServiceAccount = closed({
+  id: Type.String(),
+  name: Type.String(),
+  scope: Type.String({ description: 'The most that a key of it can do' }),
+  created_at: Time,
+});
+
+const READ = { access: 'api_keys:read', roles: ['owner', 'admin'], people_only: true } as const;
+const WRITE = { access: 'api_keys:write', roles: ['owner', 'admin'], people_only: true } as const;
+
+export function registerServiceAccounts(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerReads(app, context, cursors);
+  registerWrites(app, context);
+}
+
+function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/service-accounts',
+    config: READ,
+    schema: {
+      operationId: 'listServiceAccounts',
+      summary: "The organisation's service accounts",
+      tags: ['Service accounts'],
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(ServiceAccount), ...errors(...COMMON) },
+    },
+    handler: async (request) => {
+      const principal = principalOf(request);
+      const limit = readLimit(request.query.limit, 200);
+      const scope = { route: 'service-accounts', principal, filter: {} };
+      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
+      const rows = await listServiceAccounts(db, principal.org_id, before, limit + 1);
+      return page(cursors, scope, rows, limit, serviceAccountView);
+    },
+  });
+  app.route({
+    method: 'GET',
+    url: '/v1/service-accounts/:id',
+    config: READ,
+    schema: {
+      operationId: 'getServiceAccount',
+      summary: 'One service account',
+      tags: ['Service accounts'],
+      params: IdParams,
+      querystring: EmptyBody,
+      response: { 200: ServiceAccount, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request, reply) => {
+      const { id } = request.params;
+      const { org_id } = principalOf(request);
+      const row = isId('sa', id) ? await findServiceAccount(db, org_id, id) : undefined;
+      if (!row) throw new AppError('NOT_FOUND');
+      setEtag(reply, row.id);
+      return serviceAccountView(row);
+    },
+  });
+}
+
+function registerWrites(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/service-accounts',
+    config: WRITE,
+    preValidation: async (request: FastifyRequest) => refuseEscalation(principalOf(request), request.body),
+    schema: {
+      operationId: 'createServiceAccount',
+      summary: 'Make a service account: a holder of API keys that is no person',
+      tags: ['Service accounts'],
+      body: closed({ name: Name, scope: Scope }),
+      response: {
+        201: ServiceAccount,
+        ...errors(...COMMON, 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'),
+      },
+    },
+    handler: async (request, reply) => {
+      const mutation = { action: 'service_account.create', idempotent: true };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await createServiceAccount(tx, principal, request.body);
+        const data = { name: row.name, scope: row.scope };
+        return { status: 201, body: serviceAccountView(row), target: row.id, data };
+      });
+      return reply.status(201).send(body);
+    },
+  });
+  app.route({
+    method: 'DELETE',
+    url: '/v1/service-accounts/:id',
+    config: WRITE,
+    schema: {
+      operationId: 'deleteServiceAccount',
+      summary: 'Delete a service account; its keys end at once',
+      tags: ['Service accounts'],
+      params: IdParams,
+      body: EmptyBody,
+      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
+    },
+    handler: async (request, reply) => {
+      const { id } = request.params;
+      await mutate(context, request, reply, { action: 'service_account.delete' }, async (tx, principal) => {
+        if (!isId('sa', id)) throw new AppError('NOT_FOUND');
+        const gone = await removeServiceAccount(tx, principal, id);
+        requireMatch(request, gone.id);
+        return { status: 204, body: null, target: id, data: { name: gone.name, scope: gone.scope } };
+      });
+      return reply.status(204).send(null);
+    },
+  });
+}

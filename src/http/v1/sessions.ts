@@ -1,0 +1,137 @@
+/** Sudo, and the list of the caller's sessions. */
+import { Type } from 'typebox';
+import { lockedNow } from '../../auth/lockout.ts';
+import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
+import { userOf } from '../../auth/principal.ts';
+import { deleteSession, findUser, listSessions } from '../../auth/store.ts';
+import { grantSudo } from '../../auth/sudo.ts';
+import { rfc3339 } from '../../lib/clock.ts';
+import { AppError } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { setSudoCookie } from '../cookies.ts';
+import { mutate } from '../mutate.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { readLimit } from '../query.ts';
+import type { RateLimits } from '../rate-limits.ts';
+import {
+  COMMON,
+  closed,
+  EmptyBody,
+  errors,
+  IdParams,
+  NoContent,
+  pageOf,
+  pageQuery,
+  Time,
+} from '../schemas.ts';
+
+const Session = closed({
+  id: Type.String(),
+  ip: Type.String(),
+  user_agent: Type.String(),
+  created_at: Time,
+  last_seen_at: Time,
+  ends_at: Time,
+  current: Type.Boolean(),
+});
+const SudoGrantRequest = closed({ password: Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH }) });
+const SudoGrantResponse = closed({ expires_at: Time });
+
+export function registerSessions(
+  app: App,
+  context: AppContext,
+  cursors: CursorSealer,
+  limits: RateLimits,
+): void {
+  registerSudo(app, context, limits);
+  registerList(app, context, cursors);
+}
+
+function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
+  const { db } = context;
+  app.route({
+    method: 'POST',
+    url: '/v1/auth/sudo',
+    // With an API key it is 401, not 403: what is missing is a session.
+    config: { access: 'any' },
+    schema: {
+      operationId: 'grantSudo',
+      summary: 'Re-enter the password; destructive routes are open to this session for five minutes',
+      tags: ['Accounts'],
+      body: SudoGrantRequest,
+      response: { 200: SudoGrantResponse, ...errors(...COMMON, 'ACCOUNT_LOCKED', 'RATE_LIMITED') },
+    },
+    handler: async (request, reply) => {
+      const principal = principalOf(request);
+      if (principal.credential.kind === 'session') {
+        const user = await findUser(db, principal.credential.user_id);
+        const locked = user && (await lockedNow(db, user.email));
+        if (locked) throw locked;
+      }
+      await limits.countAddress(request, reply);
+      const { token, expires_at } = await grantSudo(db, principal, request.body.password);
+      await mutate(context, request, reply, { action: 'auth.sudo' }, async () => ({
+        status: 200,
+        body: null,
+        target: principal.credential.id,
+      }));
+      setSudoCookie(reply, token);
+      reply.header('cache-control', 'no-store');
+      return { expires_at: rfc3339(expires_at) };
+    },
+  });
+}
+
+function registerList(app: App, context: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/auth/sessions',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'listSessions',
+      summary: "The caller's sessions",
+      tags: ['Accounts'],
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(Session), ...errors(...COMMON) },
+    },
+    handler: async (request) => {
+      const principal = principalOf(request);
+      const limit = readLimit(request.query.limit, 200);
+      const scope = { route: 'sessions', principal, filter: {} };
+      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
+      const rows = await listSessions(context.db, userOf(principal), before, limit + 1);
+      return page(cursors, scope, rows, limit, (row) => ({
+        ...row,
+        created_at: rfc3339(row.created_at),
+        last_seen_at: rfc3339(row.last_seen_at),
+        ends_at: rfc3339(row.ends_at),
+        current: row.id === principal.credential.id,
+      }));
+    },
+  });
+  app.route({
+    method: 'DELETE',
+    url: '/v1/auth/sessions/:id',
+    config: { access: 'session' },
+    schema: {
+      operationId: 'revokeSession',
+      summary: 'End a session',
+      tags: ['Accounts'],
+      params: IdParams,
+      body: EmptyBody,
+      response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request, reply) => {
+      const { id } = request.params;
+      await mutate(context, request, reply, { action: 'auth.revoke_session' }, async (tx, principal) => {
+        if (!isId('sess', id) || !(await deleteSession(tx, userOf(principal), id)))
+          throw new AppError('NOT_FOUND');
+        return { status: 204, body: null, target: id };
+      });
+      return reply.status(204).send(null);
+    },
+  });
+}

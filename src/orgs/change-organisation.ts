@@ -1,0 +1,46 @@
+import type { Tx } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
+import type { OrgId } from '../lib/ids.ts';
+import type { Mail } from '../mail/mailer.ts';
+import { lockOrganisation, type OrganisationRow, updateOrganisation } from './store.ts';
+
+/** Throws where the organisation is not what the caller saw. */
+type Check = (before: OrganisationRow) => void;
+
+/** @throws AppError NOT_FOUND */
+export async function renameOrganisation(
+  tx: Tx,
+  id: OrgId,
+  name: string | undefined,
+  check: Check = () => undefined,
+): Promise<{ row: OrganisationRow; unchanged: boolean }> {
+  const before = await lockOrganisation(tx, id);
+  if (!before) throw new AppError('NOT_FOUND');
+  check(before);
+  if (name === undefined || name === before.name) return { row: before, unchanged: true };
+  return { row: await updateOrganisation(tx, id, { name }), unchanged: false };
+}
+
+/**
+ * Changes where the bills go. The answer's mails, to the address before and to the new one, go out when the
+ * transaction has committed. @throws AppError NOT_FOUND
+ */
+export async function changeBillingEmail(
+  tx: Tx,
+  id: OrgId,
+  email: string,
+  check: Check = () => undefined,
+): Promise<{ row: OrganisationRow; previous: string; mails: Mail[] }> {
+  const before = await lockOrganisation(tx, id);
+  if (!before) throw new AppError('NOT_FOUND');
+  check(before);
+  const previous = before.billing_email;
+  if (previous === email) return { row: before, previous, mails: [] };
+  const row = await updateOrganisation(tx, id, { billing_email: email });
+  const subject = `The billing address of ${row.name} was changed`;
+  const text = `The billing address of the organisation ${row.name} (${id}) was changed from ${previous} to ${email}.
+
+If nobody of yours did this, look at the audit log of the organisation and change the passwords of its owners.
+`;
+  return { row, previous, mails: [previous, email].map((to) => ({ to, subject, text })) };
+}

@@ -1,0 +1,131 @@
+/** Invitations: made by owners and administrators, sent by mail, accepted once by the account with that address. */
+import { type Principal, userOf } from '../auth/principal.ts';
+import { findUser } from '../auth/store.ts';
+import { hashToken, MAIL_PREFIX, newToken, tokenPrefix } from '../auth/tokens.ts';
+import { notify } from '../db/notify.ts';
+import type { Tx } from '../db/pool.ts';
+import type { Role } from '../db/tables.ts';
+import { append } from '../events/append.ts';
+import { present } from '../lib/assert.ts';
+import { rfc3339 } from '../lib/clock.ts';
+import { AppError } from '../lib/errors.ts';
+import { type InvitationId, newId, type OrgId, type UserId } from '../lib/ids.ts';
+import type { Mail } from '../mail/mailer.ts';
+import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import {
+  countInvitations,
+  findInvitationByToken,
+  findInvitationOf,
+  type InvitationRow,
+  insertInvitation,
+  takeInvitation,
+} from './invitation-store.ts';
+import { findMember, findRole, hasMemberWithEmail, insertMembership } from './member-store.ts';
+import { OWNERS_ONLY, presentRole } from './owners.ts';
+import { lockOrganisation, type OrganisationRow } from './store.ts';
+import { memberView } from './view.ts';
+
+export const MAX_OPEN_INVITATIONS = 1_000;
+
+/**
+ * Invites an address. Its token is in the answer's mail and nowhere else; the mail goes out when the transaction has
+ * committed. @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED
+ */
+export async function invite(
+  tx: Tx,
+  principal: Principal,
+  { email, role }: { readonly email: string; readonly role: Role },
+  public_url: string,
+): Promise<{ row: InvitationRow; mail: Mail }> {
+  const { org_id } = principal;
+  const organisation = await lockOrganisation(tx, org_id);
+  if (!organisation) throw new AppError('NOT_FOUND');
+  const own_role = await presentRole(tx, principal);
+  if (own_role !== 'owner' && own_role !== 'admin') throw new AppError('FORBIDDEN');
+  if (role === 'owner' && own_role !== 'owner') throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });
+  if (await hasMemberWithEmail(tx, org_id, email)) {
+    throw new AppError('CONFLICT', { message: `${email} is a member already.` });
+  }
+  const open = await findInvitationOf(tx, org_id, email);
+  if (open) {
+    throw new AppError('CONFLICT', {
+      message: `${email} is invited already (${open.id}, until ${rfc3339(open.expires_at)}). To invite again, delete that invitation first.`,
+    });
+  }
+  if ((await countInvitations(tx, org_id)) >= MAX_OPEN_INVITATIONS) {
+    throw new AppError('QUOTA_EXCEEDED', {
+      message: `An organisation has at most ${MAX_OPEN_INVITATIONS} open invitations.`,
+    });
+  }
+  const token = newToken(MAIL_PREFIX);
+  const row = await insertInvitation(tx, {
+    id: newId('inv'),
+    org_id,
+    email,
+    role,
+    token_hash: hashToken(token),
+    invited_by: userOf(principal),
+  });
+  return { row, mail: mailOf(row, organisation, token, public_url) };
+}
+
+/** The token stands after the `#`: a browser sends it nowhere by itself. */
+function mailOf(
+  { email, role, expires_at }: InvitationRow,
+  organisation: OrganisationRow,
+  token: string,
+  public_url: string,
+): Mail {
+  return {
+    to: email,
+    subject: `Invitation to ${organisation.name}`,
+    text: `You are invited to the organisation ${organisation.name} as ${role}.
+
+Accept: ${public_url}/invitation#token=${token}
+
+The token by itself, for POST /v1/invitations/accept, or for POST /v1/auth/register as invitation_token:
+
+${token}
+
+It works once, until ${rfc3339(expires_at)}, for the account with this address. If you did not expect it, do nothing.
+`,
+  };
+}
+
+export interface Invitation {
+  readonly id: InvitationId;
+  readonly org_id: OrgId;
+  readonly email: string;
+  readonly role: Role;
+}
+
+/** The open invitation of a token; undefined for every other text. */
+export async function findInvitation(tx: Tx, token: string): Promise<Invitation | undefined> {
+  if (tokenPrefix(token) !== MAIL_PREFIX) return undefined;
+  return findInvitationByToken(tx, hashToken(token));
+}
+
+/**
+ * Makes the user a member by an invitation of the account's address; it is used up by that.
+ * @throws AppError NOT_FOUND (also for another's invitation), CONFLICT for one who is a member already
+ */
+export async function acceptInvitation(tx: Tx, user_id: UserId, token: string): Promise<OrganisationRow> {
+  const invitation = await findInvitation(tx, token);
+  const user = await findUser(tx, user_id);
+  if (!invitation || !user || user.email_key !== invitation.email.toLowerCase()) {
+    throw new AppError('NOT_FOUND');
+  }
+  const { org_id, role } = invitation;
+  const organisation = await lockOrganisation(tx, org_id);
+  if (!organisation) throw new AppError('NOT_FOUND');
+  if ((await findRole(tx, org_id, user_id)) !== undefined) {
+    throw new AppError('CONFLICT', { message: 'You are a member of this organisation already.' });
+  }
+  if (!(await takeInvitation(tx, invitation.id))) throw new AppError('NOT_FOUND');
+  await insertMembership(tx, org_id, user_id, role);
+  const member = present(await findMember(tx, org_id, user_id), 'member just added');
+  await append(tx, { org_id, type: 'member.added', data: { member: memberView(member) }, actor: user_id });
+  // Keys of one who comes back may be let in again by instances that the account made before.
+  for (const host_id of await hostsOfUserKeys(tx, user_id)) await notify(tx, 'host', host_id);
+  return organisation;
+}

@@ -1,0 +1,122 @@
+/** What happens to members: other roles, and their leaving. Every change holds the organisation first. */
+import { revokeKeysOf } from '../api-keys/revoke-api-key.ts';
+import { actorOf, type Principal, userOf } from '../auth/principal.ts';
+import { notify } from '../db/notify.ts';
+import type { Tx } from '../db/pool.ts';
+import type { Role } from '../db/tables.ts';
+import { append } from '../events/append.ts';
+import { AppError } from '../lib/errors.ts';
+import type { OrgId, UserId } from '../lib/ids.ts';
+import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { ensureOrganisation } from './create-organisation.ts';
+import { deleteInvitationsBeyond } from './invitation-store.ts';
+import {
+  deleteMembership,
+  dropFromKeySets,
+  findMember,
+  type MemberRow,
+  organisationsOf,
+  updateRole,
+} from './member-store.ts';
+import { isInUse, isLastOwner, lastOwnerStays, OWNERS_ONLY, presentRole } from './owners.ts';
+import { deleteOrganisation, lockOrganisation } from './store.ts';
+import { memberView } from './view.ts';
+
+/** Throws where the membership is not what the caller saw. */
+type Check = (before: MemberRow) => void;
+
+/** @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner */
+export async function changeRole(
+  tx: Tx,
+  principal: Principal,
+  user_id: UserId,
+  role: Role,
+  check: Check = () => undefined,
+): Promise<{ member: MemberRow; previous_role: Role }> {
+  const { org_id } = principal;
+  await lockOrganisation(tx, org_id);
+  const own_role = await presentRole(tx, principal);
+  if (own_role !== 'owner' && own_role !== 'admin') throw new AppError('FORBIDDEN');
+  const before = await findMember(tx, org_id, user_id);
+  if (own_role !== 'owner' && (role === 'owner' || before?.role === 'owner')) {
+    throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });
+  }
+  if (!before) throw new AppError('NOT_FOUND');
+  check(before);
+  if (before.role === role) return { member: before, previous_role: role };
+  if (before.role === 'owner' && (await isLastOwner(tx, org_id))) throw lastOwnerStays('be demoted');
+  await updateRole(tx, org_id, user_id, role);
+  await deleteInvitationsBeyond(tx, org_id, user_id, role);
+  const member = { ...before, role };
+  await append(tx, {
+    org_id,
+    type: 'member.role_changed',
+    data: { member: memberView(member), previous_role: before.role },
+    actor: actorOf(principal),
+  });
+  return { member, previous_role: before.role };
+}
+
+/**
+ * Removes a member, or lets one leave. What hangs on the membership ends at once: API keys, SSH access to the
+ * organisation's instances, open invitations. The last owner who leaves an organisation that nothing else is in takes
+ * it along. @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner
+ */
+export async function removeMember(
+  tx: Tx,
+  principal: Principal,
+  user_id: UserId,
+  check: Check = () => undefined,
+): Promise<MemberRow> {
+  const { org_id } = principal;
+  const itself = userOf(principal) === user_id;
+  await lockOrganisation(tx, org_id);
+  const own_role = await presentRole(tx, principal);
+  if (!itself && own_role !== 'owner' && own_role !== 'admin') throw new AppError('FORBIDDEN');
+  const member = await findMember(tx, org_id, user_id);
+  if (!member) throw new AppError('NOT_FOUND');
+  if (member.role === 'owner' && own_role !== 'owner') {
+    throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });
+  }
+  check(member);
+  await endMembership(tx, org_id, member, actorOf(principal), itself ? 'leave' : 'be removed');
+  await ensureOrganisation(tx, user_id);
+  return member;
+}
+
+/**
+ * The organisations' part of an account's deletion: ends every membership; organisations of which the user is all
+ * that is left go with it. @throws AppError CONFLICT naming the organisation that needs another owner first
+ */
+export async function leaveAllOrganisations(tx: Tx, user_id: UserId): Promise<void> {
+  for (const org_id of await organisationsOf(tx, user_id)) {
+    const organisation = await lockOrganisation(tx, org_id);
+    const member = await findMember(tx, org_id, user_id);
+    if (!organisation || !member) continue;
+    await endMembership(tx, org_id, member, user_id, 'delete the account', organisation.name);
+  }
+}
+
+/** The organisation is held. */
+async function endMembership(
+  tx: Tx,
+  org_id: OrgId,
+  member: MemberRow,
+  actor: string,
+  what: string,
+  name?: string,
+): Promise<void> {
+  const { user_id } = member;
+  if (member.role === 'owner' && (await isLastOwner(tx, org_id))) {
+    if (await isInUse(tx, org_id)) throw lastOwnerStays(what, name);
+    await deleteOrganisation(tx, org_id);
+    return;
+  }
+  const hosts = await hostsOfUserKeys(tx, user_id);
+  await dropFromKeySets(tx, org_id, user_id);
+  await revokeKeysOf(tx, org_id, { user_id }, actor);
+  await deleteInvitationsBeyond(tx, org_id, user_id, null);
+  await deleteMembership(tx, org_id, user_id);
+  await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
+  for (const host_id of hosts) await notify(tx, 'host', host_id);
+}

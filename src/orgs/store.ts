@@ -1,0 +1,72 @@
+/** Organisations. Their members, invitations and quotas have stores of their own beside this one. */
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import type { OrgId, UserId } from '../lib/ids.ts';
+
+const SHOWN = ['id', 'name', 'billing_email', 'created_at'] as const;
+
+export type OrganisationRow = Awaited<ReturnType<typeof insertOrganisation>>;
+
+export async function insertOrganisation(
+  tx: Tx,
+  organisation: { readonly id: OrgId; readonly name: string; readonly billing_email: string },
+) {
+  return tx.insertInto('organisations').values(organisation).returning(SHOWN).executeTakeFirstOrThrow();
+}
+
+export async function findOrganisation(tx: Tx, id: OrgId) {
+  return tx.selectFrom('organisations').select(SHOWN).where('id', '=', id).executeTakeFirst();
+}
+
+/**
+ * Holds the organisation until the transaction's end: whoever changes its members, or makes what counts against its
+ * quotas, comes one after the other. Others may go on to refer to it. Always the first lock that is taken.
+ */
+export async function lockOrganisation(tx: Tx, id: OrgId) {
+  return tx
+    .selectFrom('organisations')
+    .select(SHOWN)
+    .where('id', '=', id)
+    .forNoKeyUpdate()
+    .executeTakeFirst();
+}
+
+/** Those that a user is a member of. */
+export async function listOrganisations(tx: Tx, user_id: UserId, before: string | null, limit: number) {
+  let query = tx
+    .selectFrom('organisations as o')
+    .innerJoin('memberships as m', 'm.org_id', 'o.id')
+    .select(['o.id', 'o.name', 'o.billing_email', 'o.created_at'])
+    .where('m.user_id', '=', user_id);
+  if (before !== null) query = query.where('o.id', '<', before as OrgId);
+  return query.orderBy('o.id', 'desc').limit(limit).execute();
+}
+
+export async function updateOrganisation(
+  tx: Tx,
+  id: OrgId,
+  change: { readonly name: string } | { readonly billing_email: string },
+) {
+  return tx
+    .updateTable('organisations')
+    .set(change)
+    .where('id', '=', id)
+    .returning(SHOWN)
+    .executeTakeFirstOrThrow();
+}
+
+/** Every instance that has a row: one that is being deleted still is the organisation's. */
+export async function countInstances(tx: Tx, org_id: OrgId): Promise<number> {
+  const row = await tx
+    .selectFrom('instances')
+    .select(sql<number>`count(*)`.as('count'))
+    .where('org_id', '=', org_id)
+    .executeTakeFirstOrThrow();
+  return row.count;
+}
+
+/** With memberships, keys, service accounts and invitations (foreign keys) and its events; the audit log stays. */
+export async function deleteOrganisation(tx: Tx, id: OrgId): Promise<void> {
+  await tx.deleteFrom('events').where('org_id', '=', id).execute();
+  await tx.deleteFrom('organisations').where('id', '=', id).execute();
+}

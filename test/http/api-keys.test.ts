@@ -1,0 +1,505 @@
+/** API keys: /v1/api-keys, one describe a status. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { crc32 } from 'node:zlib';
+import { ALL_SCOPES, ROLE_SCOPES } from '../../src/auth/permissions.ts';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { type ApiKeyId, newId } from '../../src/lib/ids.ts';
+import { accessApiForFile, auditOf, eventsOf, type Member } from '../support/access-api.ts';
+import type { Answer, ErrorBody, Page } from '../support/client.ts';
+import { assertError, withoutRequestId } from '../support/expect.ts';
+
+const api = await accessApiForFile();
+const { db } = api;
+
+interface Key {
+  readonly id: ApiKeyId;
+  readonly name: string;
+  readonly scope: string;
+  readonly service_account_id: string | null;
+  readonly allowed_cidrs: string[];
+  readonly prefix: string;
+  readonly last4: string;
+  readonly created_at: string;
+  readonly last_used_at: string | null;
+  readonly expires_at: string | null;
+  readonly previous_expires_at: string | null;
+}
+interface MadeKey extends Key {
+  readonly key: string;
+}
+
+async function make(who: Member | string, body: Record<string, unknown> = {}): Promise<MadeKey> {
+  const answer = await api.as(who).post<MadeKey>('/v1/api-keys', { name: 'ci', scope: 'vm:read', ...body });
+  assert.equal(answer.status, 201, answer.text);
+  return answer.body;
+}
+
+async function rotate(
+  who: Member,
+  id: string,
+  json: unknown = {},
+  more: Record<string, string> = {},
+): Promise<Answer<MadeKey>> {
+  const headers = { ...(await api.sudo(who)), ...more };
+  return api.as(who).call<MadeKey>('POST', `/v1/api-keys/${id}/rotate`, { json, headers });
+}
+
+/** Whether a key is let in at all. */
+async function works(key: string): Promise<boolean> {
+  const answer = await api.as(key).get('/v1/api-keys');
+  if (answer.status === 401) return false;
+  assert.ok([200, 403].includes(answer.status), answer.text);
+  return true;
+}
+
+/** The checksum of the interface, written apart from the code under test. */
+function checksumOf(random: string): string {
+  const digits = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
+  let rest = BigInt(crc32(random));
+  let text = '';
+  while (rest > 0n) {
+    text = digits.charAt(Number(rest % 62n)) + text;
+    rest /= 62n;
+  }
+  return text.padStart(6, '0');
+}
+
+describe('201', () => {
+  test('the plain key is shown once, has its checksum, works, and is hashed at rest', async () => {
+    const ann = await api.member();
+    const answer = await api
+      .as(ann)
+      .post<MadeKey>('/v1/api-keys', { name: 'ci', scope: 'vm:read instances:read' });
+    const { body } = answer;
+    assert.equal(answer.status, 201);
+    assert.equal(answer.headers['cache-control'], 'no-store');
+    const [, random = '', checksum] = /^berth_live_([0-9A-Za-z]{43})([0-9A-Za-z]{6})$/.exec(body.key) ?? [];
+    assert.equal(checksum, checksumOf(random));
+    assert.equal(body.scope, 'instances:read vm:read', 'kept in one order');
+    assert.ok(body.key.startsWith(body.prefix) && body.key.endsWith(body.last4));
+    assert.equal(body.expires_at, null);
+    assert.equal((await api.as(body.key).get('/v1/instances')).status, 200);
+    const row = await db
+      .selectFrom('api_keys')
+      .selectAll()
+      .where('id', '=', body.id)
+      .executeTakeFirstOrThrow();
+    assert.deepEqual(row.token_hash, hashToken(body.key));
+    assert.ok(!JSON.stringify(row).includes(body.key));
+    const { key: _, ...shown } = body;
+    assert.deepEqual(await eventsOf(db, ann.org_id), [
+      { type: 'api_key.created', data: { api_key: shown }, actor: ann.user_id },
+    ]);
+    const audit = await auditOf(db, ann.org_id);
+    assert.deepEqual([audit[0]?.action, audit[0]?.target, audit.length], ['api_key.create', body.id, 1]);
+    assert.ok(!JSON.stringify(audit).includes(random));
+  });
+
+  test('a key makes keys within its own scope, for its maker', async () => {
+    const ann = await api.member({ role: 'member', org_id: (await api.member()).org_id });
+    const first = await make(ann, { scope: 'api_keys:write vm:read vm:write' });
+    const second = await make(first.key, { scope: 'vm:write' });
+    assert.equal((await api.as(ann).get<Key>(`/v1/api-keys/${second.id}`)).status, 200);
+  });
+
+  test('a replay gives the same key, also after it was rotated', async () => {
+    const ann = await api.member();
+    const headers = { 'idempotency-key': 'k1' };
+    const json = { name: 'ci', scope: '*' };
+    const first = await api.as(ann).post<MadeKey>('/v1/api-keys', json, { headers });
+    await rotate(ann, first.body.id);
+    const second = await api.as(ann).post<MadeKey>('/v1/api-keys', json, { headers });
+    assert.deepEqual(second.body, first.body);
+    assert.equal(second.headers['idempotency-replayed'], 'true');
+    assert.equal(second.headers['cache-control'], 'no-store');
+    assert.equal((await api.as(ann).get<Page<Key>>('/v1/api-keys')).body.data.length, 1);
+  });
+
+  test('one for a service account acts within its own and the service account’s scope', async () => {
+    const ann = await api.member();
+    const service_account_id = await api.serviceAccount(ann.org_id, 'vm:read instances:read');
+    const made = await make(ann, { scope: 'instances:read', service_account_id });
+    assert.equal(made.service_account_id, service_account_id);
+    assert.equal((await api.as(made.key).get('/v1/instances')).status, 200);
+    assertError(await api.as(made.key).get('/v1/me'), 'FORBIDDEN');
+  });
+
+  test('networks are kept in one form, and others are kept out', async () => {
+    const ann = await api.member();
+    const near = await make(ann, { allowed_cidrs: ['127.0.0.9/8', '127.0.0.1/8', '::1'] });
+    assert.deepEqual(near.allowed_cidrs, ['127.0.0.0/8', '::1/128']);
+    assert.ok(await works(near.key));
+    const far = await make(ann, { allowed_cidrs: ['203.0.113.0/24'] });
+    assert.ok(!(await works(far.key)));
+  });
+
+  test('a lifetime ends', async () => {
+    const ann = await api.member();
+    const made = await make(ann, { expires_in_seconds: 60 });
+    const lifetime_ms = Date.parse(made.expires_at ?? '') - Date.parse(made.created_at);
+    assert.ok(Math.abs(lifetime_ms - 60_000) < 1_000);
+    assert.ok(await works(made.key));
+    await db
+      .updateTable('api_keys')
+      .set({ expires_at: new Date(Date.now() - 1) })
+      .where('id', '=', made.id)
+      .execute();
+    assert.ok(!(await works(made.key)));
+  });
+});
+
+describe('200', () => {
+  test('a list has the caller’s own keys, newest first, never with the key; an owner’s also service accounts’', async () => {
+    const owner = await api.member();
+    const member = await api.member({ org_id: owner.org_id, role: 'member' });
+    const service_account_id = await api.serviceAccount(owner.org_id, 'vm:read');
+    const [a, b, c] = [await make(owner), await make(member), await make(owner, { service_account_id })];
+    const ids = async (who: Member, query = '') => {
+      const answer = await api.as(who).get<Page<Key>>(`/v1/api-keys${query}`);
+      assert.ok(answer.body.data.every((key) => !('key' in key) && !('token_hash' in key)));
+      return answer.body.data.map((key) => key.id);
+    };
+    assert.deepEqual(await ids(owner), [c.id, a.id]);
+    assert.deepEqual(await ids(member), [b.id]);
+    assert.deepEqual(await ids(owner, `?service_account_id=${service_account_id}`), [c.id]);
+    assert.deepEqual(await ids(owner, `?service_account_id=${newId('sa')}`), []);
+    const page = await api.as(owner).get<Page<Key>>('/v1/api-keys?limit=1');
+    assert.deepEqual(
+      page.body.data.map((key) => key.id),
+      [c.id],
+    );
+    assert.deepEqual(await ids(owner, `?limit=1&cursor=${page.body.next_cursor}`), [a.id]);
+    const other_filter = `?cursor=${page.body.next_cursor}&service_account_id=${service_account_id}`;
+    assertError(await api.as(owner).get(`/v1/api-keys${other_filter}`), 'INVALID_REQUEST');
+  });
+
+  test('a service account reads its own keys and nobody else’s', async () => {
+    const owner = await api.member();
+    await make(owner);
+    const [one, two] = [
+      await api.serviceAccount(owner.org_id, '*'),
+      await api.serviceAccount(owner.org_id, '*'),
+    ];
+    const mine = await make(owner, { scope: '*', service_account_id: one });
+    const theirs = await make(owner, { scope: '*', service_account_id: two });
+    const list = await api.as(mine.key).get<Page<Key>>('/v1/api-keys');
+    assert.deepEqual(
+      list.body.data.map((key) => key.id),
+      [mine.id],
+    );
+    assertError(await api.as(mine.key).get(`/v1/api-keys/${theirs.id}`), 'NOT_FOUND');
+    assertError(await api.as(mine.key).get(`/v1/api-keys?service_account_id=${two}`), 'FORBIDDEN');
+  });
+
+  test('use is noted', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    assert.equal(made.last_used_at, null);
+    await works(made.key);
+    const after = await api.as(ann).get<Key>(`/v1/api-keys/${made.id}`);
+    assert.ok(Date.now() - Date.parse(after.body.last_used_at ?? '') < 60_000);
+  });
+
+  test('rotation gives a new key under the same id and ends the one before at once', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const answer = await rotate(ann, made.id);
+    assert.equal(answer.status, 200, answer.text);
+    assert.equal(answer.headers['cache-control'], 'no-store');
+    assert.equal(answer.body.id, made.id);
+    assert.equal(answer.body.previous_expires_at, null);
+    assert.deepEqual([await works(made.key), await works(answer.body.key)], [false, true]);
+    assert.equal((await eventsOf(db, ann.org_id)).at(-1)?.type, 'api_key.rotated');
+  });
+
+  test('with grace the key before works until it is over, and ends with the next rotation', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const { body: second } = await rotate(ann, made.id, { grace_seconds: 604_800 });
+    assert.deepEqual([await works(made.key), await works(second.key)], [true, true]);
+    await db
+      .updateTable('api_keys')
+      .set({ previous_expires_at: new Date(Date.now() - 1) })
+      .where('id', '=', made.id)
+      .execute();
+    assert.deepEqual([await works(made.key), await works(second.key)], [false, true]);
+    const { body: third } = await rotate(ann, made.id, { grace_seconds: 60 });
+    assert.deepEqual(
+      [await works(made.key), await works(second.key), await works(third.key)],
+      [false, true, true],
+    );
+    const { body: fourth } = await rotate(ann, made.id, { grace_seconds: 60 });
+    assert.deepEqual(
+      [await works(second.key), await works(third.key), await works(fourth.key)],
+      [false, true, true],
+    );
+  });
+
+  test('an administrator rotates a service account’s key', async () => {
+    const owner = await api.member();
+    const service_account_id = await api.serviceAccount(owner.org_id, 'vm:read');
+    const admin = await api.member({ org_id: owner.org_id, role: 'admin' });
+    const made = await make(owner, { service_account_id });
+    assert.equal((await rotate(admin, made.id)).status, 200);
+  });
+});
+
+describe('204', () => {
+  test('a revoked key, and the one before it, end at once', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const { body: next } = await rotate(ann, made.id, { grace_seconds: 600 });
+    const answer = await api.as(ann).delete(`/v1/api-keys/${made.id}`);
+    assert.equal(answer.status, 204);
+    assert.equal(answer.text, '');
+    assert.deepEqual([await works(made.key), await works(next.key)], [false, false]);
+    assertError(await api.as(ann).get(`/v1/api-keys/${made.id}`), 'NOT_FOUND');
+    assert.equal((await eventsOf(db, ann.org_id)).at(-1)?.type, 'api_key.revoked');
+  });
+});
+
+describe('400', () => {
+  test('bad names, scopes, lifetimes, networks, unknown fields', async () => {
+    const ann = await api.member();
+    const good = { name: 'ci', scope: 'vm:read' };
+    const bodies: unknown[] = [
+      {},
+      [],
+      'text',
+      { name: 'ci' },
+      { scope: '*' },
+      { ...good, name: '' },
+      { ...good, name: 'x'.repeat(101) },
+      { ...good, name: 'a\u0000b' },
+      { ...good, scope: '' },
+      { ...good, scope: 'vm' },
+      { ...good, scope: 'vm:read  vm:write' },
+      { ...good, scope: ' vm:read' },
+      { ...good, scope: 'vm:read,vm:write' },
+      { ...good, scope: '* vm:read' },
+      { ...good, scope: 'VM:READ' },
+      { ...good, scope: ['vm:read'] },
+      { ...good, scope: 'constructor:read' },
+      { ...good, expires_in_seconds: 0 },
+      { ...good, expires_in_seconds: '60' },
+      { ...good, service_account_id: 'sa_1' },
+      { ...good, allowed_cidrs: ['10.0.0.0/33'] },
+      { ...good, allowed_cidrs: Array.from({ length: 51 }, (_, i) => `10.0.0.${i}`) },
+      { ...good, user_id: ann.user_id },
+    ];
+    for (const body of bodies) {
+      const answer = await api.as(ann).post('/v1/api-keys', body);
+      assertError(answer, 'INVALID_REQUEST');
+    }
+    assert.deepEqual((await api.as(ann).get<Page<Key>>('/v1/api-keys')).body.data, []);
+  });
+
+  test('bad grace', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    for (const grace_seconds of [-1, 604_801, 1.5, '60', null]) {
+      assertError(await rotate(ann, made.id, { grace_seconds }), 'INVALID_REQUEST');
+    }
+  });
+
+  test('bad pages', async () => {
+    const ann = await api.member();
+    const others = await api.member();
+    await make(others);
+    await make(others);
+    const { next_cursor } = (await api.as(others).get<Page<Key>>('/v1/api-keys?limit=1')).body;
+    for (const query of [
+      'limit=0',
+      'limit=201',
+      'cursor=abc',
+      `cursor=${next_cursor}`,
+      'user_id=x',
+      'service_account_id=x',
+    ]) {
+      assertError(await api.as(ann).get(`/v1/api-keys?${query}`), 'INVALID_REQUEST');
+    }
+  });
+});
+
+describe('401', () => {
+  test('no key, a made-up key, one with a bad checksum', async () => {
+    const made = await make(await api.member());
+    const bad_sum = made.key.slice(0, -1) + (made.key.endsWith('0') ? '1' : '0');
+    for (const key of [undefined, 'berth_live_x', bad_sum]) {
+      assertError(await api.client.as(key).get('/v1/api-keys'), 'UNAUTHENTICATED');
+    }
+    assertError(await api.client.post('/v1/api-keys', {}), 'UNAUTHENTICATED');
+  });
+
+  test('a key dies with its maker’s membership', async () => {
+    const owner = await api.member();
+    const member = await api.member({ org_id: owner.org_id, role: 'member' });
+    const made = await make(member);
+    await api.as(owner).delete(`/v1/orgs/${owner.org_id}/members/${member.user_id}`);
+    assertError(await api.as(made.key).get('/v1/instances'), 'UNAUTHENTICATED');
+  });
+});
+
+describe('403 FORBIDDEN', () => {
+  test('no role makes a key with a scope that it does not have, * included', async () => {
+    const owner = await api.member();
+    for (const role of ['admin', 'member', 'billing'] as const) {
+      const who = await api.member({ org_id: owner.org_id, role });
+      for (const scope of [...ALL_SCOPES, '*', ALL_SCOPES.join(' ')]) {
+        const answer = await api.as(who).post('/v1/api-keys', { name: 'x', scope });
+        const held: readonly string[] = ROLE_SCOPES[role];
+        const allowed = held.includes(scope) || held.length === ALL_SCOPES.length;
+        if (allowed) assert.equal(answer.status, 201, `${role} ${scope} ${answer.text}`);
+        else assertError(answer, 'FORBIDDEN', /exceeds your own/);
+      }
+    }
+  });
+
+  test('a key makes none beyond its own scope, and none at all without api_keys:write', async () => {
+    const ann = await api.member();
+    const some = await make(ann, { scope: 'api_keys:write vm:read' });
+    for (const scope of ['*', 'vm:write', 'vm:read vm:write']) {
+      assertError(await api.as(some.key).post('/v1/api-keys', { name: 'x', scope }), 'FORBIDDEN');
+    }
+    const none = await make(ann, { scope: 'api_keys:read' });
+    assertError(
+      await api.as(none.key).post('/v1/api-keys', { name: 'x', scope: 'api_keys:read' }),
+      'FORBIDDEN',
+    );
+    assertError(await api.as(none.key).delete(`/v1/api-keys/${some.id}`), 'FORBIDDEN');
+    const write_only = await make(ann, { scope: 'api_keys:write' });
+    assertError(await api.as(write_only.key).get('/v1/api-keys'), 'FORBIDDEN');
+  });
+
+  test('escalation comes before what else is wrong with the body', async () => {
+    const ann = await api.member({ role: 'member', org_id: (await api.member()).org_id });
+    assertError(await api.as(ann).post('/v1/api-keys', { scope: 'audit:read', colour: 1 }), 'FORBIDDEN');
+    assertError(await api.as(ann).post('/v1/api-keys', { service_account_id: 7 }), 'FORBIDDEN');
+  });
+
+  test('a service account makes, rotates and revokes no key', async () => {
+    const owner = await api.member();
+    const service_account_id = await api.serviceAccount(owner.org_id, '*');
+    const { id, key } = await make(owner, { scope: '*', service_account_id });
+    for (const body of [
+      { name: 'x', scope: 'vm:read' },
+      { name: 'x', scope: 'vm:read', service_account_id },
+      {},
+    ]) {
+      assertError(await api.as(key).post('/v1/api-keys', body), 'FORBIDDEN');
+    }
+    assertError(await api.as(key).delete(`/v1/api-keys/${id}`), 'FORBIDDEN');
+    assertError(await api.as(key).post(`/v1/api-keys/${id}/rotate`), 'FORBIDDEN');
+  });
+
+  test('only owners and administrators have to do with service accounts’ keys', async () => {
+    const owner = await api.member();
+    const service_account_id = await api.serviceAccount(owner.org_id, 'vm:read');
+    const made = await make(owner, { service_account_id });
+    for (const role of ['member', 'billing'] as const) {
+      const who = await api.member({ org_id: owner.org_id, role });
+      const body = { name: 'x', scope: 'vm:read', service_account_id };
+      assertError(await api.as(who).post('/v1/api-keys', body), 'FORBIDDEN');
+      assertError(
+        await api.as(who).get(`/v1/api-keys?service_account_id=${service_account_id}`),
+        'FORBIDDEN',
+      );
+      assertError(await api.as(who).get(`/v1/api-keys/${made.id}`), 'NOT_FOUND');
+      assertError(await api.as(who).delete(`/v1/api-keys/${made.id}`), 'NOT_FOUND');
+    }
+  });
+
+  test('a service account’s key stays within the service account’s scope', async () => {
+    const owner = await api.member();
+    const service_account_id = await api.serviceAccount(owner.org_id, 'vm:read');
+    for (const scope of ['*', 'vm:write', 'vm:read instances:read']) {
+      const answer = await api.as(owner).post('/v1/api-keys', { name: 'x', scope, service_account_id });
+      assertError(answer, 'FORBIDDEN', /service account/);
+    }
+  });
+
+  test('a key rotates nothing, not even itself', async () => {
+    const ann = await api.member();
+    const made = await make(ann, { scope: '*' });
+    assertError(await api.as(made.key).post(`/v1/api-keys/${made.id}/rotate`), 'FORBIDDEN');
+  });
+});
+
+describe('403 SUDO_REQUIRED', () => {
+  test('a rotation without a grant, or with an older session’s', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const path = `/v1/api-keys/${made.id}/rotate`;
+    const foreign = await api.sudo(await api.member());
+    for (const headers of [{}, foreign, { cookie: '__Secure-berth_sudo=x' }]) {
+      assertError(await api.as(ann).call('POST', path, { json: { colour: 1 }, headers }), 'SUDO_REQUIRED');
+    }
+    assert.ok(await works(made.key));
+  });
+});
+
+describe('404', () => {
+  test('a key of another organisation, of another member, one that never was and a malformed id are the same', async () => {
+    const owner = await api.member();
+    const member = await api.member({ org_id: owner.org_id, role: 'member' });
+    const theirs = await make(await api.member());
+    const colleague = await make(member);
+    const answers: Answer<ErrorBody>[] = [];
+    for (const id of [newId('ak'), theirs.id, colleague.id, 'nonsense', newId('sa')]) {
+      answers.push(await api.as(owner).get(`/v1/api-keys/${id}`));
+      answers.push(await api.as(owner).delete(`/v1/api-keys/${id}`));
+      answers.push((await rotate(owner, id)) as unknown as Answer<ErrorBody>);
+    }
+    for (const answer of answers) {
+      assertError(answer, 'NOT_FOUND');
+      assert.deepEqual(withoutRequestId(answer), withoutRequestId(answers[0] ?? answer));
+    }
+    assert.ok((await works(theirs.key)) && (await works(colleague.key)));
+  });
+
+  test('a service account that is not the organisation’s', async () => {
+    const ann = await api.member();
+    const foreign = await api.serviceAccount((await api.member()).org_id, '*');
+    for (const service_account_id of [foreign, newId('sa')]) {
+      const body = { name: 'x', scope: 'vm:read', service_account_id };
+      assertError(await api.as(ann).post('/v1/api-keys', body), 'NOT_FOUND');
+    }
+  });
+});
+
+describe('409', () => {
+  test('a key that has expired is not rotated', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    await db
+      .updateTable('api_keys')
+      .set({ expires_at: new Date(Date.now() - 1) })
+      .where('id', '=', made.id)
+      .execute();
+    const answer = await rotate(ann, made.id);
+    assertError(answer, 'CONFLICT', /has expired\. Make a new one/);
+  });
+});
+
+describe('412', () => {
+  test('a key that was rotated since it was seen is neither rotated nor revoked', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const seen = { 'if-match': String((await api.as(ann).get(`/v1/api-keys/${made.id}`)).headers['etag']) };
+    assert.equal((await rotate(ann, made.id, {}, seen)).status, 200);
+    assertError(await rotate(ann, made.id, {}, seen), 'PRECONDITION_FAILED');
+    const path = `/v1/api-keys/${made.id}`;
+    assertError(await api.as(ann).call('DELETE', path, { headers: seen }), 'PRECONDITION_FAILED');
+  });
+});
+
+describe('422', () => {
+  test('the same Idempotency-Key with another body', async () => {
+    const ann = await api.member();
+    const headers = { 'idempotency-key': 'k' };
+    await api.as(ann).post('/v1/api-keys', { name: 'a', scope: 'vm:read' }, { headers });
+    const other = await api.as(ann).post('/v1/api-keys', { name: 'b', scope: 'vm:read' }, { headers });
+    assertError(other, 'IDEMPOTENCY_KEY_REUSED');
+  });
+});

@@ -1,0 +1,422 @@
+/** Organisations: /v1/orgs, one describe a status. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { transaction } from '../../src/db/pool.ts';
+import { newId, type OrgId } from '../../src/lib/ids.ts';
+import { leaveAllOrganisations } from '../../src/orgs/members.ts';
+import { checkQuota, setQuota } from '../../src/orgs/quotas.ts';
+import { accessApiForFile, auditOf, makeInstance } from '../support/access-api.ts';
+import type { Page } from '../support/client.ts';
+import { assertError, withoutRequestId } from '../support/expect.ts';
+
+const api = await accessApiForFile();
+const { db } = api;
+
+interface Org {
+  readonly id: OrgId;
+  readonly name: string;
+  readonly billing_email: string;
+  readonly created_at: string;
+}
+
+describe('200', () => {
+  test('a list has the organisations of the caller and no others, newest first, page by page', async () => {
+    const ann = await api.member();
+    await api.member();
+    const made: string[] = [ann.org_id];
+    for (const name of ['one', 'two', 'three']) {
+      const answer = await api.as(ann).post<Org>('/v1/orgs', { name });
+      made.unshift(answer.body.id);
+    }
+    const first = await api.as(ann).get<Page<Org>>('/v1/orgs?limit=3');
+    const rest = await api.as(ann).get<Page<Org>>(`/v1/orgs?limit=3&cursor=${first.body.next_cursor}`);
+    const ids = [...first.body.data, ...rest.body.data].map((org) => org.id);
+    assert.deepEqual(ids, [...made].sort().reverse());
+    assert.equal(rest.body.next_cursor, null);
+  });
+
+  test('any member reads the organisation that the path names, whatever Berth-Org says', async () => {
+    const owner = await api.member();
+    for (const role of ['admin', 'member', 'billing'] as const) {
+      const member = await api.member();
+      await db
+        .insertInto('memberships')
+        .values({ org_id: owner.org_id, user_id: member.user_id, role })
+        .execute();
+      for (const headers of [{}, { 'berth-org': member.org_id }, { 'berth-org': owner.org_id }]) {
+        const answer = await api.as(member).get<Org>(`/v1/orgs/${owner.org_id}`, { headers });
+        assert.equal(answer.status, 200, answer.text);
+        assert.deepEqual(Object.keys(answer.body), ['id', 'name', 'billing_email', 'created_at']);
+        assert.equal(answer.body.id, owner.org_id);
+      }
+    }
+  });
+
+  test('keys with org:read read their own organisation and its quota, a service account too', async () => {
+    const owner = await api.member();
+    const service_account_id = await api.serviceAccount(owner.org_id, 'org:read');
+    for (const holder of [owner, { org_id: owner.org_id, service_account_id }]) {
+      const { key } = await api.key(
+        'session' in holder ? { org_id: holder.org_id, user_id: holder.user_id } : holder,
+        'org:read',
+      );
+      for (const path of ['', '/quota']) {
+        const answer = await api.as(key).get(`/v1/orgs/${owner.org_id}${path}`);
+        assert.equal(answer.status, 200, answer.text);
+      }
+    }
+  });
+
+  test('an owner and an administrator rename it, in the audit log of that very organisation', async () => {
+    const owner = await api.member();
+    const admin = await api.member();
+    await db
+      .insertInto('memberships')
+      .values({ org_id: owner.org_id, user_id: admin.user_id, role: 'admin' })
+      .execute();
+    for (const [who, name] of [
+      [owner, 'Ours'],
+      [admin, 'Theirs'],
+    ] as const) {
+      const answer = await api.as(who).patch<Org>(`/v1/orgs/${owner.org_id}`, { name });
+      assert.equal(answer.status, 200, answer.text);
+      assert.equal(answer.body.name, name);
+    }
+    const same = await api.as(owner).patch<Org>(`/v1/orgs/${owner.org_id}`, {});
+    assert.equal(same.body.name, 'Theirs');
+    const entries = await auditOf(db, owner.org_id);
+    assert.deepEqual(
+      entries.map((entry) => [entry.action, entry.actor]),
+      [
+        ['org.change', owner.user_id],
+        ['org.change', admin.user_id],
+      ],
+    );
+    assert.deepEqual(await auditOf(db, admin.org_id), []);
+  });
+
+  test('a change of the billing address is told to both addresses', async () => {
+    const owner = await api.member();
+    const billing = await api.member({ org_id: owner.org_id, role: 'billing' });
+    const before = api.mails.length;
+    const answer = await api.as(billing).call<Org>('PUT', `/v1/orgs/${owner.org_id}/billing-email`, {
+      json: { email: 'Bills@example.org' },
+      headers: await api.sudo(billing),
+    });
+    assert.equal(answer.status, 200, answer.text);
+    assert.equal(answer.body.billing_email, 'Bills@example.org');
+    assert.deepEqual(
+      api.mails.slice(before).map((mail) => mail.to),
+      [owner.email, 'Bills@example.org'],
+    );
+    const again = await api.as(owner).call<Org>('PUT', `/v1/orgs/${owner.org_id}/billing-email`, {
+      json: { email: 'Bills@example.org' },
+      headers: await api.sudo(owner),
+    });
+    assert.equal(again.status, 200);
+    assert.equal(api.mails.length, before + 2, 'no change, no mail');
+  });
+
+  test('the quota shows limits and what is used', async () => {
+    const owner = await api.member();
+    await makeInstance(db, owner.org_id);
+    await setQuota(db, owner.org_id, { instances: 3, memory_mib: 4096 });
+    const answer = await api.as(owner).get<unknown>(`/v1/orgs/${owner.org_id}/quota`);
+    assert.deepEqual(answer.body, {
+      instances: { limit: 3, used: 1 },
+      cpus: { limit: null, used: 0 },
+      memory_mib: { limit: 4096, used: 0 },
+      disk_gib: { limit: null, used: 10 },
+    });
+  });
+});
+
+describe('201', () => {
+  test('whoever makes an organisation owns it and may act in it at once', async () => {
+    const ann = await api.member({ role: 'member', org_id: (await api.member()).org_id });
+    const answer = await api.as(ann).post<Org>('/v1/orgs', { name: 'Mine' });
+    assert.equal(answer.status, 201, answer.text);
+    assert.equal(answer.body.billing_email, ann.email);
+    const renamed = await api.as(ann).patch<Org>(`/v1/orgs/${answer.body.id}`, { name: 'My own' });
+    assert.equal(renamed.status, 200, renamed.text);
+    assert.deepEqual(
+      (await auditOf(db, answer.body.id)).map((entry) => entry.action),
+      ['org.create', 'org.change'],
+    );
+  });
+
+  test('a replayed Idempotency-Key makes no second one', async () => {
+    const ann = await api.member();
+    const headers = { 'idempotency-key': 'once' };
+    const first = await api.as(ann).post<Org>('/v1/orgs', { name: 'Mine' }, { headers });
+    const second = await api.as(ann).post<Org>('/v1/orgs', { name: 'Mine' }, { headers });
+    assert.deepEqual(second.body, first.body);
+    assert.equal(second.headers['idempotency-replayed'], 'true');
+    const list = await api.as(ann).get<Page<Org>>('/v1/orgs');
+    assert.equal(list.body.data.length, 2);
+  });
+});
+
+describe('400', () => {
+  test('bad names, unknown fields, bad addresses, bad pages', async () => {
+    const ann = await api.member();
+    const bodies = [
+      {},
+      { name: '' },
+      { name: 'x'.repeat(101) },
+      { name: 'a\nb' },
+      { name: 1 },
+      { name: 'a', b: 1 },
+    ];
+    for (const body of bodies) assertError(await api.as(ann).post('/v1/orgs', body), 'INVALID_REQUEST');
+    assertError(
+      await api.as(ann).patch(`/v1/orgs/${ann.org_id}`, { billing_email: 'a@b' }),
+      'INVALID_REQUEST',
+    );
+    const headers = await api.sudo(ann);
+    for (const json of [{}, { email: 'nobody' }, { email: 'a@b', name: 'x' }]) {
+      const path = `/v1/orgs/${ann.org_id}/billing-email`;
+      assertError(await api.as(ann).call('PUT', path, { json, headers }), 'INVALID_REQUEST');
+    }
+    for (const query of ['limit=0', 'limit=201', 'limit=x', 'cursor=x', 'colour=red']) {
+      assertError(await api.as(ann).get(`/v1/orgs?${query}`), 'INVALID_REQUEST');
+    }
+    assertError(await api.as(ann).get(`/v1/orgs/${ann.org_id}?full=1`), 'INVALID_REQUEST');
+  });
+});
+
+describe('401', () => {
+  test('no credential', async () => {
+    for (const [method, path] of [
+      ['GET', '/v1/orgs'],
+      ['POST', '/v1/orgs'],
+      ['GET', `/v1/orgs/${newId('org')}`],
+      ['PATCH', `/v1/orgs/${newId('org')}`],
+      ['GET', `/v1/orgs/${newId('org')}/quota`],
+      ['PUT', `/v1/orgs/${newId('org')}/billing-email`],
+    ] as const) {
+      assertError(await api.client.call(method, path), 'UNAUTHENTICATED');
+    }
+  });
+});
+
+describe('403 FORBIDDEN', () => {
+  test('members and billing rename nothing, members change no billing address; before the body is looked at', async () => {
+    const owner = await api.member();
+    const path = `/v1/orgs/${owner.org_id}`;
+    for (const role of ['member', 'billing'] as const) {
+      const who = await api.member({ org_id: owner.org_id, role });
+      assertError(await api.as(who).patch(path, { nonsense: true }), 'FORBIDDEN');
+    }
+    const member = await api.member({ org_id: owner.org_id, role: 'member' });
+    const headers = await api.sudo(member);
+    assertError(
+      await api.as(member).call('PUT', `${path}/billing-email`, { json: {}, headers }),
+      'FORBIDDEN',
+    );
+  });
+
+  test('keys do not list or make organisations, nor change bills; those without the scope read nothing', async () => {
+    const owner = await api.member();
+    const all = await api.key({ org_id: owner.org_id, user_id: owner.user_id }, '*');
+    const none = await api.key({ org_id: owner.org_id, user_id: owner.user_id }, 'vm:read');
+    const path = `/v1/orgs/${owner.org_id}`;
+    assertError(await api.as(all.key).get('/v1/orgs'), 'FORBIDDEN');
+    assertError(await api.as(all.key).post('/v1/orgs', { name: 'x' }), 'FORBIDDEN');
+    assertError(await api.as(all.key).put(`${path}/billing-email`, { email: 'a@b' }), 'FORBIDDEN');
+    for (const each of [path, `${path}/quota`, `/v1/orgs/${newId('org')}`]) {
+      assertError(await api.as(none.key).get(each), 'FORBIDDEN');
+    }
+  });
+
+  test('a service account has no role, so it renames nothing', async () => {
+    const owner = await api.member();
+    const service_account_id = await api.serviceAccount(owner.org_id, '*');
+    const { key } = await api.key({ org_id: owner.org_id, service_account_id }, '*');
+    assertError(await api.as(key).patch(`/v1/orgs/${owner.org_id}`, { name: 'x' }), 'FORBIDDEN');
+  });
+});
+
+describe('403 SUDO_REQUIRED', () => {
+  test('the billing address needs a grant of this very session', async () => {
+    const owner = await api.member();
+    const other = await api.member({ org_id: owner.org_id });
+    const path = `/v1/orgs/${owner.org_id}/billing-email`;
+    for (const headers of [{}, await api.sudo(other)]) {
+      const answer = await api.as(owner).call('PUT', path, { json: { email: 'a@b' }, headers });
+      assertError(answer, 'SUDO_REQUIRED');
+    }
+  });
+});
+
+describe('404', () => {
+  test("another's organisation, one that never was and a malformed id are the same", async () => {
+    const ann = await api.member();
+    const bob = await api.member();
+    const key = await api.key({ org_id: ann.org_id, user_id: ann.user_id }, '*');
+    const headers = await api.sudo(ann);
+    for (const who of [ann, key.key]) {
+      const calls = [bob.org_id, newId('org'), 'nonsense'].map((id) => api.as(who).get(`/v1/orgs/${id}`));
+      const answers = await Promise.all(calls);
+      assertError(answers[0] ?? assert.fail(), 'NOT_FOUND');
+      assert.deepEqual(
+        withoutRequestId(answers[1] ?? assert.fail()),
+        withoutRequestId(answers[0] ?? assert.fail()),
+      );
+      assert.deepEqual(
+        withoutRequestId(answers[2] ?? assert.fail()),
+        withoutRequestId(answers[0] ?? assert.fail()),
+      );
+      assertError(await api.as(who).get(`/v1/orgs/${bob.org_id}/quota`), 'NOT_FOUND');
+      assertError(await api.as(who).patch(`/v1/orgs/${bob.org_id}`, { name: 'x' }), 'NOT_FOUND');
+    }
+    const json = { email: 'a@b' };
+    const path = `/v1/orgs/${bob.org_id}/billing-email`;
+    assertError(await api.as(ann).call('PUT', path, { json, headers }), 'NOT_FOUND');
+    assertError(await api.as(ann).call('PUT', path, { json: {}, headers }), 'INVALID_REQUEST');
+  });
+});
+
+describe('412', () => {
+  test('a change of an organisation that has changed since is refused', async () => {
+    const ann = await api.member();
+    const path = `/v1/orgs/${ann.org_id}`;
+    const seen = (await api.as(ann).get(path)).headers['etag'] as string;
+    const headers = { 'if-match': seen };
+    const json = { name: 'first' };
+    const first = await api.as(ann).call<Org>('PATCH', path, { json, headers });
+    assert.equal(first.status, 200, first.text);
+    assertError(
+      await api.as(ann).call('PATCH', path, { json: { name: 'second' }, headers }),
+      'PRECONDITION_FAILED',
+    );
+    const next = { 'if-match': first.headers['etag'] as string };
+    assert.equal(
+      (await api.as(ann).call('PATCH', path, { json: { name: 'third' }, headers: next })).status,
+      200,
+    );
+  });
+});
+
+describe('quotas', () => {
+  test('20 creations at once under a quota of 7 make 7', async () => {
+    const { org_id } = await api.member();
+    await setQuota(db, org_id, { instances: 7, disk_gib: 1000 });
+    const outcomes = await Promise.allSettled(
+      Array.from({ length: 20 }, () =>
+        transaction(db, async (tx) => {
+          await checkQuota(tx, org_id, { instances: 1, disk_gib: 10 });
+          await makeInstance(tx as typeof db, org_id);
+        }),
+      ),
+    );
+    const refused = outcomes.filter((each) => each.status === 'rejected').map((each) => each.reason);
+    assert.equal(refused.length, 13);
+    for (const error of refused) {
+      assert.equal(error.code, 'QUOTA_EXCEEDED');
+      assert.match(error.message, /quota of instances is 7; 7 used/);
+    }
+  });
+
+  test('cpus and memory count VMs that run or are about to, once, by their last boot', async () => {
+    const { org_id } = await api.member();
+    const host_id = newId('host');
+    await db
+      .insertInto('hosts')
+      .values({ id: host_id, name: host_id, token_hash: Buffer.from(host_id) })
+      .execute();
+    const boots = [
+      ['failed', 'running'],
+      ['starting'],
+      ['running', 'stopped'],
+      ['suspended'],
+      ['failed'],
+      [],
+    ];
+    for (const states of boots) {
+      const instance_id = await makeInstance(db, org_id);
+      for (const [index, state] of states.entries()) {
+        await db
+          .insertInto('vms')
+          .values({
+            id: newId('vm'),
+            instance_id,
+            boot: index + 1,
+            epoch: index + 1,
+            host_id,
+            desired: 'running',
+            state: state as 'running',
+          })
+          .execute();
+      }
+    }
+    await setQuota(db, org_id, { cpus: 6, memory_mib: 3072 });
+    await transaction(db, (tx) => checkQuota(tx, org_id, { cpus: 2, memory_mib: 1024 }));
+    const cpus = transaction(db, (tx) => checkQuota(tx, org_id, { cpus: 3, memory_mib: 1024 }));
+    await assert.rejects(cpus, {
+      code: 'QUOTA_EXCEEDED',
+      message: /quota of cpus of running VMs is 6; 4 used/,
+    });
+    const memory = transaction(db, (tx) => checkQuota(tx, org_id, { cpus: 1, memory_mib: 1025 }));
+    await assert.rejects(memory, { code: 'QUOTA_EXCEEDED', message: /memory_mib/ });
+    await setQuota(db, org_id, { cpus: null, memory_mib: null });
+    await transaction(db, (tx) => checkQuota(tx, org_id, { cpus: 100, memory_mib: 100_000 }));
+  });
+
+  test('a quota is a whole number that fits, of an organisation that is', async () => {
+    const { org_id } = await api.member();
+    for (const limit of [-1, 1.5, 2 ** 31, Number.NaN]) {
+      await assert.rejects(setQuota(db, org_id, { cpus: limit }), { code: 'INVALID_REQUEST' });
+    }
+    await assert.rejects(setQuota(db, newId('org'), { cpus: 1 }), { code: 'NOT_FOUND' });
+  });
+});
+
+describe('the end of an account', () => {
+  test('takes along organisations that are its alone, and leaves the others', async () => {
+    const ann = await api.member();
+    const bob = await api.member();
+    await db
+      .insertInto('memberships')
+      .values({ org_id: bob.org_id, user_id: ann.user_id, role: 'admin' })
+      .execute();
+    await api.key({ org_id: ann.org_id, user_id: ann.user_id }, '*');
+    await api.serviceAccount(ann.org_id, '*');
+    await transaction(db, (tx) => leaveAllOrganisations(tx, ann.user_id));
+    const left = await db
+      .selectFrom('organisations')
+      .select('id')
+      .where('id', 'in', [ann.org_id, bob.org_id])
+      .execute();
+    assert.deepEqual(left, [{ id: bob.org_id }]);
+    const memberships = await db
+      .selectFrom('memberships')
+      .select('org_id')
+      .where('user_id', '=', ann.user_id)
+      .execute();
+    assert.deepEqual(memberships, []);
+  });
+
+  test('is refused, and changes nothing, while the last owner leaves members or instances behind', async () => {
+    const ann = await api.member();
+    const bob = await api.member();
+    await db
+      .insertInto('memberships')
+      .values({ org_id: bob.org_id, user_id: ann.user_id, role: 'member' })
+      .execute();
+    await makeInstance(db, ann.org_id);
+    await assert.rejects(
+      transaction(db, (tx) => leaveAllOrganisations(tx, ann.user_id)),
+      {
+        code: 'CONFLICT',
+        message: /The last owner of the organisation "Org" cannot delete the account\. Make another/,
+      },
+    );
+    const count = await db
+      .selectFrom('memberships')
+      .select('org_id')
+      .where('user_id', '=', ann.user_id)
+      .execute();
+    assert.equal(count.length, 2);
+  });
+});

@@ -1,0 +1,165 @@
+/** Codes and recovery codes at login: what is right, and that it is right once. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { test } from 'node:test';
+import { promisify } from 'node:util';
+import { login } from '../../src/auth/login.ts';
+import { type GivenFactor, verifySecondFactor } from '../../src/auth/mfa/second-factor.ts';
+import { AppError, errnoOf } from '../../src/lib/errors.ts';
+import { mfaAppForFile, PASSWORD, type Person } from '../support/mfa-app.ts';
+import { totpCode } from '../support/totp-code.ts';
+
+const mfa = await mfaAppForFile();
+const run = promisify(execFile);
+
+/** With a confirmed TOTP factor; its code of now is used up by that. */
+async function personWithTotp() {
+  const ann = await mfa.person();
+  const { body: factor } = await mfa.call('POST', '/v1/me/mfa/factors', {
+    as: ann,
+    body: { type: 'totp', name: 'phone' },
+  });
+  const code = totpCode(factor.secret, mfa.clock.now_s);
+  const { body } = await mfa.call('POST', `/v1/me/mfa/factors/${factor.id}/verify`, {
+    as: ann,
+    body: { code },
+  });
+  const secret: string = factor.secret;
+  return {
+    ann,
+    secret,
+    recovery_codes: body.recovery_codes as string[],
+    code: (s: number) => totpCode(secret, mfa.clock.now_s + s),
+  };
+}
+
+function verify({ user_id }: Person, given: GivenFactor) {
+  return verifySecondFactor(mfa.context, user_id, given);
+}
+
+test('codes are those that oathtool makes', async (t) => {
+  const probe = await run('oathtool', ['--version']).catch((error: unknown) => error);
+  if (errnoOf(probe) === 'ENOENT') return t.skip('oathtool is not installed: apt-get install oathtool');
+  const { ann, secret } = await personWithTotp();
+  const oathtool = async (s: number) => {
+    const { stdout } = await run('oathtool', [
+      '--totp=sha1',
+      '--base32',
+      '--digits=6',
+      `--now=@${mfa.clock.now_s + s}`,
+      secret,
+    ]);
+    return stdout.trim();
+  };
+  assert.equal(await verify(ann, { totp_code: await oathtool(60) }), 'wrong');
+  assert.equal(await verify(ann, { totp_code: await oathtool(30) }), 'right');
+  mfa.clock.now_s += 90;
+  assert.equal(await verify(ann, { totp_code: await oathtool(0) }), 'right');
+});
+
+test('without a confirmed factor nothing is needed, with one something is', async () => {
+  const ann = await mfa.person();
+  const { body } = await mfa.call('POST', '/v1/me/mfa/factors', {
+    as: ann,
+    body: { type: 'totp', name: 'phone' },
+  });
+  assert.equal(await verify(ann, {}), 'not_needed');
+  assert.equal(await verify(ann, { totp_code: totpCode(body.secret, mfa.clock.now_s) }), 'not_needed');
+  assert.equal(await verify((await personWithTotp()).ann, {}), 'missing');
+});
+
+test('a code works once, not again by the code that confirmed the factor, and none from before it', async () => {
+  const { ann, code } = await personWithTotp();
+  assert.equal(await verify(ann, { totp_code: code(0) }), 'wrong', 'it confirmed the factor');
+  assert.equal(await verify(ann, { totp_code: code(-30) }), 'wrong');
+  assert.equal(await verify(ann, { totp_code: code(30) }), 'right');
+  assert.equal(await verify(ann, { totp_code: code(30) }), 'wrong');
+});
+
+test('of ten uses of one code at once exactly one is let in', async () => {
+  const { ann, code } = await personWithTotp();
+  const verdicts = await Promise.all(Array.from({ length: 10 }, () => verify(ann, { totp_code: code(30) })));
+  assert.equal(verdicts.filter((verdict) => verdict === 'right').length, 1);
+  assert.equal(verdicts.filter((verdict) => verdict === 'wrong').length, 9);
+});
+
+test('each recovery code works once, also of ten uses at once, however it is typed', async () => {
+  const { ann, recovery_codes } = await personWithTotp();
+  const [first = '', second = '', third = ''] = recovery_codes;
+  assert.equal(await verify(ann, { recovery_code: first }), 'right');
+  assert.equal(await verify(ann, { recovery_code: first }), 'wrong');
+  const verdicts = await Promise.all(
+    Array.from({ length: 10 }, () => verify(ann, { recovery_code: second })),
+  );
+  assert.equal(verdicts.filter((verdict) => verdict === 'right').length, 1);
+  assert.equal(await verify(ann, { recovery_code: third.toUpperCase().replaceAll('-', ' ') }), 'right');
+  assert.equal(await verify(ann, { recovery_code: 'aaaa-aaaa-aaaa-aaaa' }), 'wrong');
+  const other = await personWithTotp();
+  assert.equal(await verify(other.ann, { recovery_code: recovery_codes[4] }), 'wrong', "another account's");
+  for (const code of recovery_codes.slice(3))
+    assert.equal(await verify(ann, { recovery_code: code }), 'right');
+});
+
+test('a code of either of two apps is right, and one app using its code leaves the other its own', async () => {
+  const { ann, code } = await personWithTotp();
+  const { body: tablet } = await mfa.call('POST', '/v1/me/mfa/factors', {
+    as: ann,
+    body: { type: 'totp', name: 'tablet' },
+  });
+  const own = (s: number) => totpCode(tablet.secret, mfa.clock.now_s + s);
+  await mfa.call('POST', `/v1/me/mfa/factors/${tablet.id}/verify`, { as: ann, body: { code: own(-30) } });
+  assert.equal(await verify(ann, { totp_code: code(30) }), 'right');
+  assert.equal(await verify(ann, { totp_code: own(0) }), 'right');
+  assert.equal(await verify(ann, { totp_code: own(30) }), 'right');
+  assert.equal(await verify(ann, { totp_code: own(0) }), 'wrong');
+});
+
+test('two kinds of factor at once are refused before anything is used up', async () => {
+  const { ann, code, recovery_codes } = await personWithTotp();
+  const both = { totp_code: code(30), recovery_code: recovery_codes[0] };
+  await assert.rejects(
+    verify(ann, both),
+    (error) => error instanceof AppError && error.code === 'INVALID_REQUEST',
+  );
+  assert.equal(await verify(ann, { totp_code: both.totp_code }), 'right');
+});
+
+test('a secret sealed for one factor does not open as another’s', async () => {
+  const { ann, code } = await personWithTotp();
+  const bob = await personWithTotp();
+  const row = await mfa.db
+    .selectFrom('mfa_factors')
+    .select('secret')
+    .where('user_id', '=', bob.ann.user_id)
+    .executeTakeFirstOrThrow();
+  await mfa.db
+    .updateTable('mfa_factors')
+    .set({ secret: row.secret })
+    .where('user_id', '=', ann.user_id)
+    .execute();
+  await assert.rejects(verify(ann, { totp_code: code(30) }), /does not open/);
+});
+
+test('login: a right password alone is MFA_REQUIRED and no failure; wrong factors lock, a right one opens', async () => {
+  const { ann, code } = await personWithTotp();
+  const attempt = (given: GivenFactor) =>
+    login(
+      {
+        db: mfa.db,
+        audit: mfa.context.audit,
+        verifySecondFactor: (user_id) => verifySecondFactor(mfa.context, user_id, given),
+        onLocked: async () => undefined,
+      },
+      { email: ann.email, password: PASSWORD, ip: '127.0.0.1', user_agent: 'test', request_id: 'req_1' },
+    ).then(
+      () => 'in',
+      (error: AppError) => error.code,
+    );
+  for (let n = 0; n < 6; n++) assert.equal(await attempt({}), 'MFA_REQUIRED');
+  for (let n = 0; n < 4; n++) assert.equal(await attempt({ totp_code: code(90) }), 'MFA_REQUIRED');
+  assert.equal(await attempt({ totp_code: code(30) }), 'in');
+  mfa.clock.now_s += 60;
+  for (let n = 0; n < 4; n++) assert.equal(await attempt({ totp_code: code(90) }), 'MFA_REQUIRED');
+  assert.equal(await attempt({ totp_code: code(90) }), 'ACCOUNT_LOCKED');
+  assert.equal(await attempt({ totp_code: code(0) }), 'ACCOUNT_LOCKED');
+});
