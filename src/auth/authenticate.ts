@@ -1,4 +1,4 @@
-import { BlockList, isIP } from 'node:net';
+import { addressAllowed } from '../api-keys/networks.ts';
 import { findApiKeyPrincipal, touchApiKey } from '../api-keys/store.ts';
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
@@ -53,7 +53,7 @@ async function ofSession(tx: Tx, token_hash: Buffer, org_header: string | undefi
 
 async function ofApiKey(tx: Tx, token_hash: Buffer, ip: string): Promise<Principal> {
   const found = await findApiKeyPrincipal(tx, token_hash);
-  if (!found || !isAllowedFrom(found.allowed_cidrs, ip)) throw new AppError('UNAUTHENTICATED');
+  if (!found || !addressAllowed(found.allowed_cidrs, ip)) throw new AppError('UNAUTHENTICATED');
   const last_used_ms = found.last_used_at?.getTime() ?? 0;
   if (Date.now() - last_used_ms > MINUTE_MS) await touchApiKey(tx, found.id);
   if (found.service_account_id !== null) {
@@ -72,15 +72,4 @@ async function ofApiKey(tx: Tx, token_hash: Buffer, ip: string): Promise<Princip
     role: found.role,
     scopes: effectiveScopes(found.role, found.scope),
   };
-}
-
-/** An empty list allows every network. */
-function isAllowedFrom(cidrs: readonly string[], ip: string): boolean {
-  if (cidrs.length === 0) return true;
-  const list = new BlockList();
-  for (const cidr of cidrs) {
-    const [address = '', prefix = ''] = cidr.split('/');
-    list.addSubnet(address, Number(prefix), isIP(address) === 6 ? 'ipv6' : 'ipv4');
-  }
-  return list.check(ip, isIP(ip) === 6 ? 'ipv6' : 'ipv4');
 }

@@ -5,7 +5,7 @@ import type { OrgId, UserId } from '../lib/ids.ts';
 import { beginAttempt, fail, succeed, withdraw } from './lockout.ts';
 import { type Caller, type OpenedSession, openSession } from './sessions.ts';
 import { findUser, findUserByEmail } from './store.ts';
-import { checkPassword, failAttempt } from './verify-account.ts';
+import { checkPassword } from './verify-account.ts';
 
 /** What the caller brought besides the password; the verdict on it is `verifySecondFactor`'s. */
 export type FactorVerdict = 'not_needed' | 'missing' | 'wrong' | 'right';
@@ -33,23 +33,27 @@ const WRONG = { message: 'The e-mail address or the password is wrong.' };
 export async function login(parts: LoginParts, request: LoginRequest) {
   const { db } = parts;
   const attempt = await beginAttempt(db, request.email);
+  const refuse = async (otherwise: AppError, user_id: UserId | null): Promise<never> => {
+    const { error, locked } = await transaction(db, (tx) => fail(tx, attempt, otherwise));
+    if (locked && user_id !== null) await parts.onLocked(user_id);
+    throw error;
+  };
   const user = await findUserByEmail(db, request.email);
   const right = await checkPassword(user?.password_hash ?? null, request.password);
   if (!user || !right) {
-    const { error, locked } = await transaction(db, (tx) =>
-      fail(tx, attempt, new AppError('UNAUTHENTICATED', WRONG)),
-    );
-    if (locked && user) await parts.onLocked(user.id);
-    throw error;
+    return refuse(new AppError('UNAUTHENTICATED', WRONG), user?.id ?? null);
   }
-  const verdict = await parts.verifySecondFactor(user.id);
+  const verdict = await parts.verifySecondFactor(user.id).catch(async (error: unknown) => {
+    // Our trouble, not the caller's guess.
+    await withdraw(db, attempt);
+    throw error;
+  });
   if (verdict === 'missing') {
     await withdraw(db, attempt);
     throw new AppError('MFA_REQUIRED');
   }
-  if (verdict === 'wrong') {
-    await failAttempt(db, attempt, new AppError('MFA_REQUIRED', { message: 'The second factor is wrong.' }));
-  }
+  if (verdict === 'wrong')
+    await refuse(new AppError('MFA_REQUIRED', { message: 'The second factor is wrong.' }), user.id);
   await succeed(db, attempt);
   return finishLogin(parts, user.id, request);
 }

@@ -1,3 +1,4 @@
+import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { violates } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
@@ -27,6 +28,8 @@ export async function insertAccount(tx: Tx, account: NewAccount): Promise<UserId
   }
   const org = { id: org_id, name: account.name || account.email, billing_email: account.email };
   await tx.insertInto('organisations').values(org).execute();
-  await tx.insertInto('memberships').values({ org_id, user_id, role: 'owner' }).execute();
+  // Earlier than whatever is joined in the same transaction: it is the one that it first belonged to.
+  const created_at = sql<Date>`now() - interval '1 millisecond'`;
+  await tx.insertInto('memberships').values({ org_id, user_id, role: 'owner', created_at }).execute();
   return user_id;
 }

@@ -7,7 +7,7 @@ import { authenticate } from '../auth/authenticate.ts';
 import type { Scope } from '../auth/permissions.ts';
 import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
-import type { Db, Tx } from '../db/pool.ts';
+import type { Db } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { assert, present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -51,17 +51,17 @@ export function registerAccess(app: FastifyInstance, db: Db, limits: RateLimits)
       ip: request.ip,
     });
     await limits.countPrincipal(request, reply);
-    await authorise(db, request, request.principal, access);
+    authorise(request, request.principal, access);
+  });
+  // After every 403 for a role or scope, those of a route's own hooks too, and before the body is read.
+  app.addHook('preParsing', async (request) => {
+    if (request.routeOptions.config.sudo !== true) return;
+    await requireSudo(db, principalOf(request), readCookie(request, SUDO_COOKIE));
   });
 }
 
-async function authorise(
-  tx: Tx,
-  request: FastifyRequest,
-  principal: Principal,
-  access: Access,
-): Promise<void> {
-  const { roles, sudo, people_only } = request.routeOptions.config;
+function authorise(request: FastifyRequest, principal: Principal, access: Access): void {
+  const { roles, people_only } = request.routeOptions.config;
   const { credential, role } = principal;
   if (access === 'session' && credential.kind !== 'session') {
     throw new AppError('FORBIDDEN', { message: 'Only a session may do that; log in.' });
@@ -77,7 +77,6 @@ async function authorise(
       message: `This needs the role ${roles.join(' or ')} in the organisation.`,
     });
   }
-  if (sudo === true) await requireSudo(tx, principal, readCookie(request, SUDO_COOKIE));
 }
 
 function one(header: string | string[] | undefined): string | undefined {

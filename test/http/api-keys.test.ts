@@ -4,54 +4,16 @@ import { describe, test } from 'node:test';
 import { crc32 } from 'node:zlib';
 import { ALL_SCOPES, ROLE_SCOPES } from '../../src/auth/permissions.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
-import { type ApiKeyId, newId } from '../../src/lib/ids.ts';
+import { newId } from '../../src/lib/ids.ts';
 import { accessApiForFile, auditOf, eventsOf, type Member } from '../support/access-api.ts';
+import { apiKeyCalls, type Key, type MadeKey } from '../support/api-keys.ts';
 import type { Answer, ErrorBody, Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 
 const api = await accessApiForFile();
 const { db } = api;
 
-interface Key {
-  readonly id: ApiKeyId;
-  readonly name: string;
-  readonly scope: string;
-  readonly service_account_id: string | null;
-  readonly allowed_cidrs: string[];
-  readonly prefix: string;
-  readonly last4: string;
-  readonly created_at: string;
-  readonly last_used_at: string | null;
-  readonly expires_at: string | null;
-  readonly previous_expires_at: string | null;
-}
-interface MadeKey extends Key {
-  readonly key: string;
-}
-
-async function make(who: Member | string, body: Record<string, unknown> = {}): Promise<MadeKey> {
-  const answer = await api.as(who).post<MadeKey>('/v1/api-keys', { name: 'ci', scope: 'vm:read', ...body });
-  assert.equal(answer.status, 201, answer.text);
-  return answer.body;
-}
-
-async function rotate(
-  who: Member,
-  id: string,
-  json: unknown = {},
-  more: Record<string, string> = {},
-): Promise<Answer<MadeKey>> {
-  const headers = { ...(await api.sudo(who)), ...more };
-  return api.as(who).call<MadeKey>('POST', `/v1/api-keys/${id}/rotate`, { json, headers });
-}
-
-/** Whether a key is let in at all. */
-async function works(key: string): Promise<boolean> {
-  const answer = await api.as(key).get('/v1/api-keys');
-  if (answer.status === 401) return false;
-  assert.ok([200, 403].includes(answer.status), answer.text);
-  return true;
-}
+const { make, rotate, works } = apiKeyCalls(api);
 
 /** The checksum of the interface, written apart from the code under test. */
 function checksumOf(random: string): string {
@@ -101,19 +63,6 @@ describe('201', () => {
     const first = await make(ann, { scope: 'api_keys:write vm:read vm:write' });
     const second = await make(first.key, { scope: 'vm:write' });
     assert.equal((await api.as(ann).get<Key>(`/v1/api-keys/${second.id}`)).status, 200);
-  });
-
-  test('a replay gives the same key, also after it was rotated', async () => {
-    const ann = await api.member();
-    const headers = { 'idempotency-key': 'k1' };
-    const json = { name: 'ci', scope: '*' };
-    const first = await api.as(ann).post<MadeKey>('/v1/api-keys', json, { headers });
-    await rotate(ann, first.body.id);
-    const second = await api.as(ann).post<MadeKey>('/v1/api-keys', json, { headers });
-    assert.deepEqual(second.body, first.body);
-    assert.equal(second.headers['idempotency-replayed'], 'true');
-    assert.equal(second.headers['cache-control'], 'no-store');
-    assert.equal((await api.as(ann).get<Page<Key>>('/v1/api-keys')).body.data.length, 1);
   });
 
   test('one for a service account acts within its own and the service account’s scope', async () => {
@@ -200,49 +149,6 @@ describe('200', () => {
     const after = await api.as(ann).get<Key>(`/v1/api-keys/${made.id}`);
     assert.ok(Date.now() - Date.parse(after.body.last_used_at ?? '') < 60_000);
   });
-
-  test('rotation gives a new key under the same id and ends the one before at once', async () => {
-    const ann = await api.member();
-    const made = await make(ann);
-    const answer = await rotate(ann, made.id);
-    assert.equal(answer.status, 200, answer.text);
-    assert.equal(answer.headers['cache-control'], 'no-store');
-    assert.equal(answer.body.id, made.id);
-    assert.equal(answer.body.previous_expires_at, null);
-    assert.deepEqual([await works(made.key), await works(answer.body.key)], [false, true]);
-    assert.equal((await eventsOf(db, ann.org_id)).at(-1)?.type, 'api_key.rotated');
-  });
-
-  test('with grace the key before works until it is over, and ends with the next rotation', async () => {
-    const ann = await api.member();
-    const made = await make(ann);
-    const { body: second } = await rotate(ann, made.id, { grace_seconds: 604_800 });
-    assert.deepEqual([await works(made.key), await works(second.key)], [true, true]);
-    await db
-      .updateTable('api_keys')
-      .set({ previous_expires_at: new Date(Date.now() - 1) })
-      .where('id', '=', made.id)
-      .execute();
-    assert.deepEqual([await works(made.key), await works(second.key)], [false, true]);
-    const { body: third } = await rotate(ann, made.id, { grace_seconds: 60 });
-    assert.deepEqual(
-      [await works(made.key), await works(second.key), await works(third.key)],
-      [false, true, true],
-    );
-    const { body: fourth } = await rotate(ann, made.id, { grace_seconds: 60 });
-    assert.deepEqual(
-      [await works(second.key), await works(third.key), await works(fourth.key)],
-      [false, true, true],
-    );
-  });
-
-  test('an administrator rotates a service account’s key', async () => {
-    const owner = await api.member();
-    const service_account_id = await api.serviceAccount(owner.org_id, 'vm:read');
-    const admin = await api.member({ org_id: owner.org_id, role: 'admin' });
-    const made = await make(owner, { service_account_id });
-    assert.equal((await rotate(admin, made.id)).status, 200);
-  });
 });
 
 describe('204', () => {
@@ -293,14 +199,6 @@ describe('400', () => {
       assertError(answer, 'INVALID_REQUEST');
     }
     assert.deepEqual((await api.as(ann).get<Page<Key>>('/v1/api-keys')).body.data, []);
-  });
-
-  test('bad grace', async () => {
-    const ann = await api.member();
-    const made = await make(ann);
-    for (const grace_seconds of [-1, 604_801, 1.5, '60', null]) {
-      assertError(await rotate(ann, made.id, { grace_seconds }), 'INVALID_REQUEST');
-    }
   });
 
   test('bad pages', async () => {
@@ -418,25 +316,6 @@ describe('403 FORBIDDEN', () => {
       assertError(answer, 'FORBIDDEN', /service account/);
     }
   });
-
-  test('a key rotates nothing, not even itself', async () => {
-    const ann = await api.member();
-    const made = await make(ann, { scope: '*' });
-    assertError(await api.as(made.key).post(`/v1/api-keys/${made.id}/rotate`), 'FORBIDDEN');
-  });
-});
-
-describe('403 SUDO_REQUIRED', () => {
-  test('a rotation without a grant, or with an older session’s', async () => {
-    const ann = await api.member();
-    const made = await make(ann);
-    const path = `/v1/api-keys/${made.id}/rotate`;
-    const foreign = await api.sudo(await api.member());
-    for (const headers of [{}, foreign, { cookie: '__Secure-berth_sudo=x' }]) {
-      assertError(await api.as(ann).call('POST', path, { json: { colour: 1 }, headers }), 'SUDO_REQUIRED');
-    }
-    assert.ok(await works(made.key));
-  });
 });
 
 describe('404', () => {
@@ -465,32 +344,6 @@ describe('404', () => {
       const body = { name: 'x', scope: 'vm:read', service_account_id };
       assertError(await api.as(ann).post('/v1/api-keys', body), 'NOT_FOUND');
     }
-  });
-});
-
-describe('409', () => {
-  test('a key that has expired is not rotated', async () => {
-    const ann = await api.member();
-    const made = await make(ann);
-    await db
-      .updateTable('api_keys')
-      .set({ expires_at: new Date(Date.now() - 1) })
-      .where('id', '=', made.id)
-      .execute();
-    const answer = await rotate(ann, made.id);
-    assertError(answer, 'CONFLICT', /has expired\. Make a new one/);
-  });
-});
-
-describe('412', () => {
-  test('a key that was rotated since it was seen is neither rotated nor revoked', async () => {
-    const ann = await api.member();
-    const made = await make(ann);
-    const seen = { 'if-match': String((await api.as(ann).get(`/v1/api-keys/${made.id}`)).headers['etag']) };
-    assert.equal((await rotate(ann, made.id, {}, seen)).status, 200);
-    assertError(await rotate(ann, made.id, {}, seen), 'PRECONDITION_FAILED');
-    const path = `/v1/api-keys/${made.id}`;
-    assertError(await api.as(ann).call('DELETE', path, { headers: seen }), 'PRECONDITION_FAILED');
   });
 });
 

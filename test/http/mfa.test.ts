@@ -192,6 +192,17 @@ test('an account has at most ten factors, counted with those made at the same ti
   const page = await mfa.call('GET', `${FACTORS}?limit=6`, { as: ann });
   const rest = await mfa.call('GET', `${FACTORS}?limit=6&cursor=${page.body.next_cursor}`, { as: ann });
   assert.equal(new Set([...page.body.data, ...rest.body.data].map(({ id }) => id)).size, 10);
+  const an_hour_ago = sql<Date>`now() - interval '61 minutes'`;
+  await mfa.db
+    .updateTable('mfa_factors')
+    .set({ created_at: an_hour_ago })
+    .where('user_id', '=', ann.user_id)
+    .execute();
+  assert.equal(
+    (await mfa.call('POST', FACTORS, { as: ann, body })).status,
+    201,
+    'what was never confirmed gives way',
+  );
 });
 
 test('an unconfirmed factor goes after an hour, a confirmed one stays', async () => {

@@ -11,7 +11,7 @@ import { addFactor } from '../../src/auth/mfa/factors.ts';
 import { passkeyOptions } from '../../src/auth/mfa/passkey-login.ts';
 import { verifySecondFactor } from '../../src/auth/mfa/second-factor.ts';
 import { AppError } from '../../src/lib/errors.ts';
-import { mfaAppForFile, ORIGIN, type Person } from '../support/mfa-app.ts';
+import { mfaAppForFile, ORIGIN, PASSWORD, type Person } from '../support/mfa-app.ts';
 import { cbor, SoftwareAuthenticator, type Wrongs } from '../support/software-authenticator.ts';
 
 const mfa = await mfaAppForFile();
@@ -246,6 +246,8 @@ test('as a second factor: a challenge made for this account, once, by a credenti
   );
   const foreign = bob.device.get(await optionsFor(ann.email), { passkey: bob.passkey });
   assert.equal(await second(ann, foreign), 'wrong', "Bob's credential");
+  const unnamed = bob.device.get(await optionsFor(ann.email), { passkey: bob.passkey, user_handle: null });
+  assert.equal(await second(ann, unnamed), 'wrong', "Bob's credential, nobody named");
   assert.equal(
     await second(ann, device.get(await optionsFor(ann.email), { counter: 1 })),
     'wrong',
@@ -257,6 +259,13 @@ test('as a second factor: a challenge made for this account, once, by a credenti
     'signature',
   );
   assert.equal(await second(ann, device.get(await optionsFor(ann.email))), 'right');
+  const body = { email: ann.email, password: PASSWORD, webauthn: device.get(await optionsFor(ann.email)) };
+  assert.equal((await mfa.call('POST', '/v1/auth/login', { body })).body.user.id, ann.user_id);
+  assert.equal(
+    (await mfa.call('POST', '/v1/auth/login', { body })).body.error.code,
+    'MFA_REQUIRED',
+    'replayed',
+  );
   // A registration's answer is no assertion, and its challenge none of a login.
   const { options } = await addPasskey(ann);
   assert.equal(

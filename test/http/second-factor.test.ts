@@ -3,7 +3,6 @@ import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
-import { login } from '../../src/auth/login.ts';
 import { type GivenFactor, verifySecondFactor } from '../../src/auth/mfa/second-factor.ts';
 import { AppError, errnoOf } from '../../src/lib/errors.ts';
 import { mfaAppForFile, PASSWORD, type Person } from '../support/mfa-app.ts';
@@ -141,25 +140,19 @@ test('a secret sealed for one factor does not open as another’s', async () => 
 });
 
 test('login: a right password alone is MFA_REQUIRED and no failure; wrong factors lock, a right one opens', async () => {
-  const { ann, code } = await personWithTotp();
-  const attempt = (given: GivenFactor) =>
-    login(
-      {
-        db: mfa.db,
-        audit: mfa.context.audit,
-        verifySecondFactor: (user_id) => verifySecondFactor(mfa.context, user_id, given),
-        onLocked: async () => undefined,
-      },
-      { email: ann.email, password: PASSWORD, ip: '127.0.0.1', user_agent: 'test', request_id: 'req_1' },
-    ).then(
-      () => 'in',
-      (error: AppError) => error.code,
-    );
-  for (let n = 0; n < 6; n++) assert.equal(await attempt({}), 'MFA_REQUIRED');
-  for (let n = 0; n < 4; n++) assert.equal(await attempt({ totp_code: code(90) }), 'MFA_REQUIRED');
-  assert.equal(await attempt({ totp_code: code(30) }), 'in');
-  mfa.clock.now_s += 60;
-  for (let n = 0; n < 4; n++) assert.equal(await attempt({ totp_code: code(90) }), 'MFA_REQUIRED');
-  assert.equal(await attempt({ totp_code: code(90) }), 'ACCOUNT_LOCKED');
-  assert.equal(await attempt({ totp_code: code(0) }), 'ACCOUNT_LOCKED');
+  const { ann, code, recovery_codes } = await personWithTotp();
+  const attempt = async (given: GivenFactor) => {
+    const body = { email: ann.email, password: PASSWORD, ...given };
+    const { status, body: got } = await mfa.call('POST', '/v1/auth/login', { body });
+    return status === 200 ? got.user.id : `${status} ${got.error.code}`;
+  };
+  for (let n = 0; n < 6; n++) assert.equal(await attempt({}), '401 MFA_REQUIRED');
+  for (let n = 0; n < 4; n++) assert.equal(await attempt({ totp_code: code(90) }), '401 MFA_REQUIRED');
+  assert.equal(await attempt({ totp_code: code(30) }), ann.user_id);
+  assert.equal(await attempt({ recovery_code: recovery_codes[0] }), ann.user_id);
+  const both = { totp_code: code(30), recovery_code: recovery_codes[1] };
+  for (let n = 0; n < 6; n++) assert.equal(await attempt(both), '400 INVALID_REQUEST');
+  for (let n = 0; n < 4; n++) assert.equal(await attempt({ totp_code: code(90) }), '401 MFA_REQUIRED');
+  assert.equal(await attempt({ totp_code: code(90) }), '423 ACCOUNT_LOCKED');
+  assert.equal(await attempt({ recovery_code: recovery_codes[1] }), '423 ACCOUNT_LOCKED');
 });

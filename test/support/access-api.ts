@@ -46,6 +46,7 @@ export interface MemberOptions {
 export interface AccessApi {
   readonly db: Db;
   readonly audit: AuditLog;
+  readonly hub: NotifyHub;
   /** Without a credential. */
   readonly client: Client;
   /** Everything sent so far, oldest first. */
@@ -70,9 +71,10 @@ export async function accessApiForFile(): Promise<AccessApi> {
   const secret_key = randomBytes(32);
   const audit = new AuditLog(secret_key);
   const mails: Mail[] = [];
+  const hub = new NotifyHub(database.url, log);
   const context: AppContext = {
     db: pool,
-    hub: new NotifyHub(database.url, log),
+    hub,
     log,
     secret_key,
     audit,
@@ -87,10 +89,12 @@ export async function accessApiForFile(): Promise<AccessApi> {
     tls: null,
   };
   const app = await createApp(context);
+  hub.start();
   const origin = await app.listen({ host: '127.0.0.1', port: 0 });
   const connections = new Agent({ connections: 64 });
   after(async () => {
     await connections.destroy();
+    await hub.stop();
     await app.close();
     await pool.destroy();
     await database.close();
@@ -100,6 +104,7 @@ export async function accessApiForFile(): Promise<AccessApi> {
   return {
     db,
     audit,
+    hub,
     client,
     mails,
     as: (who) => client.as(typeof who === 'string' ? who : who.session),

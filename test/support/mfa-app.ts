@@ -1,32 +1,21 @@
-/** The routes of second factors on a real PostgreSQL of the test file's own, with people to use them. */
+/** The public API with a clock that the test sets, people with passwords, and a database of the test file's own. */
 import { randomBytes } from 'node:crypto';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after } from 'node:test';
-import Fastify, { type FastifyInstance } from 'fastify';
+import type { FastifyInstance } from 'fastify';
+import { pino } from 'pino';
 import { AuditLog } from '../../src/audit/append.ts';
-import { finishLogin } from '../../src/auth/login.ts';
 import { hashPassword } from '../../src/auth/passwords.ts';
 import { openSession } from '../../src/auth/sessions.ts';
 import { grantSudo } from '../../src/auth/sudo.ts';
-import { pathsIn } from '../../src/config/paths.ts';
-import { migrate } from '../../src/db/migrate.ts';
-import { type Db, openPool } from '../../src/db/pool.ts';
-import { registerAccess } from '../../src/http/access.ts';
-import type { App } from '../../src/http/app.ts';
+import { NotifyHub } from '../../src/db/notify.ts';
+import type { Db } from '../../src/db/pool.ts';
+import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
-import { SUDO_COOKIE, setRefreshCookie } from '../../src/http/cookies.ts';
-import { sendError } from '../../src/http/errors.ts';
-import { CursorSealer } from '../../src/http/pagination.ts';
-import { RateLimits } from '../../src/http/rate-limits.ts';
-import { userView } from '../../src/http/v1/me.ts';
-import { registerMfa } from '../../src/http/v1/mfa.ts';
-import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
-import { rfc3339 } from '../../src/lib/clock.ts';
+import { SUDO_COOKIE } from '../../src/http/cookies.ts';
 import { newId, type OrgId, type SessionId, type UserId } from '../../src/lib/ids.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
+import { startDatabase } from './database.ts';
 
 export const ORIGIN = 'http://localhost:7400';
 export const PASSWORD = 'correct horse battery staple';
@@ -69,25 +58,35 @@ export interface CallOptions {
 
 /** For a whole file, to be awaited at its top. */
 export async function mfaAppForFile(): Promise<MfaApp> {
-  const db = await databaseForFile();
+  const database = await startDatabase();
+  const { db } = database;
   const clock = { now_s: Math.floor(Date.now() / 1000) };
   const mails: Mail[] = [];
   const logged: string[] = [];
-  const note = ({ reason }: { reason?: string }, message: string) => void logged.push(reason ?? message);
+  const log = pino({ level: 'info' }, { write: (line) => noteLine(logged, line) });
   const secret_key = randomBytes(32);
-  const context = {
+  const context: MfaApp['context'] = {
     db,
-    log: { info: note, warn: note },
+    hub: new NotifyHub(database.url, log),
+    log,
     secret_key,
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'test idempotency'),
     factors: new Sealer(secret_key, 'test factors'),
-    mailer: { send: (mail: Mail) => void mails.push(mail), close: async () => undefined },
+    mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
+    signups: 'closed',
+    rate_limits: false,
+    ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',
+    trusted_proxies: [],
+    tls: null,
     now: () => clock.now_s * 1000,
-  } as unknown as MfaApp['context'];
-  const app = await createMfaApp(context);
-  after(() => app.close());
+  };
+  const app = await createApp(context);
+  after(async () => {
+    await app.close();
+    await database.close();
+  });
   return {
     db,
     context,
@@ -108,43 +107,9 @@ export async function mfaAppForFile(): Promise<MfaApp> {
   };
 }
 
-async function databaseForFile(): Promise<Db> {
-  const folder = await mkdtemp(join(tmpdir(), 'berth-mfa-'));
-  const server = await startEmbeddedPostgres(pathsIn(join(folder, 'data')), { say: () => undefined });
-  await migrate(server.database_url);
-  const db = openPool(server.database_url, () => undefined);
-  after(async () => {
-    await db.destroy();
-    await server.stop();
-    await rm(folder, { recursive: true, force: true, maxRetries: 5 });
-  });
-  return db;
-}
-
-async function createMfaApp(context: AppContext): Promise<FastifyInstance> {
-  const fastify = Fastify({
-    ajv: { customOptions: { removeAdditional: false, coerceTypes: false, allErrors: false } },
-  }) as unknown as FastifyInstance;
-  const limits = new RateLimits(false);
-  registerAccess(fastify, context.db, limits);
-  fastify.setErrorHandler((error, request, reply) => sendError(error, request, reply));
-  fastify.addHook('preValidation', async (request) => {
-    if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
-  });
-  registerMfa(
-    fastify as unknown as App,
-    context,
-    new CursorSealer(context.secret_key),
-    limits,
-    async (request, reply, user_id) => {
-      const caller = { ip: request.ip, user_agent: 'test', request_id: request.id };
-      const { user, session_token, refresh_token, expires_at } = await finishLogin(context, user_id, caller);
-      setRefreshCookie(reply, refresh_token);
-      return { user: userView(user), session_token, expires_at: rfc3339(expires_at) };
-    },
-  );
-  await fastify.ready();
-  return fastify;
+function noteLine(logged: string[], line: string): void {
+  const { msg, reason } = JSON.parse(line) as { msg: string; reason?: string };
+  if (msg !== 'request') logged.push(reason ?? msg);
 }
 
 async function makePerson(db: Db): Promise<Person> {
