@@ -1,0 +1,90 @@
+/** A small client for tests: any method, any body or none, nothing added that was not asked for. */
+import { type Agent, request } from 'undici';
+
+export interface Answer<T> {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string | string[] | undefined>>;
+  readonly body: T;
+  readonly text: string;
+}
+
+export interface ErrorBody {
+  readonly error: {
+    readonly code: string;
+    readonly message: string;
+    readonly request_id: string;
+    readonly details?: readonly { readonly field: string; readonly issue: string }[];
+  };
+}
+
+export interface Page<T> {
+  readonly data: readonly T[];
+  readonly next_cursor: string | null;
+}
+
+export const METHODS = ['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const;
+export type Method = (typeof METHODS)[number];
+
+export interface CallOptions {
+  /** Sent as JSON with its Content-Type. */
+  readonly json?: unknown;
+  /** Sent as it is; its Content-Type is among `headers` or absent. */
+  readonly raw?: string | Buffer;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly signal?: AbortSignal;
+}
+
+export class Client {
+  readonly #origin: string;
+  readonly #token: string | undefined;
+  readonly #agent: Agent;
+
+  constructor(origin: string, agent: Agent, token?: string) {
+    this.#origin = origin;
+    this.#agent = agent;
+    this.#token = token;
+  }
+
+  as(token: string | undefined): Client {
+    return new Client(this.#origin, this.#agent, token);
+  }
+
+  async call<T = ErrorBody>(method: Method, path: string, options: CallOptions = {}): Promise<Answer<T>> {
+    const { json, raw, headers = {}, signal } = options;
+    const response = await request(this.#origin + path, {
+      method,
+      dispatcher: this.#agent,
+      headers: {
+        ...(this.#token === undefined ? {} : { authorization: `Bearer ${this.#token}` }),
+        ...(json === undefined ? {} : { 'content-type': 'application/json' }),
+        ...headers,
+      },
+      body: json === undefined ? (raw ?? null) : JSON.stringify(json),
+      ...(signal ? { signal } : {}),
+    });
+    const text = await response.body.text();
+    const is_json = String(response.headers['content-type'] ?? '').startsWith('application/json');
+    return {
+      status: response.statusCode,
+      headers: response.headers,
+      body: (is_json ? JSON.parse(text) : undefined) as T,
+      text,
+    };
+  }
+
+  get<T = ErrorBody>(path: string, options?: CallOptions) {
+    return this.call<T>('GET', path, options);
+  }
+  post<T = ErrorBody>(path: string, json?: unknown, options?: CallOptions) {
+    return this.call<T>('POST', path, { ...options, json });
+  }
+  put<T = ErrorBody>(path: string, json?: unknown) {
+    return this.call<T>('PUT', path, { json });
+  }
+  patch<T = ErrorBody>(path: string, json?: unknown) {
+    return this.call<T>('PATCH', path, { json });
+  }
+  delete<T = ErrorBody>(path: string, json?: unknown) {
+    return this.call<T>('DELETE', path, { json });
+  }
+}

@@ -1,0 +1,169 @@
+/**
+ * Real PostgreSQL for tests: a server and a migrated database of its own for each test file, through the same code
+ * that `npm start` uses.
+ *
+ * Why a server a file, and not one for all: files are separate processes that end in any order and sometimes by
+ * SIGKILL, so a shared server needs a lock, a count of users, and somebody to be the last. What is dear is initdb and
+ * the migrations (seconds), not the start (tenths of a second). So they are done once, into a template folder under
+ * `.cache/` named after the migrations and the server's version, and each file starts on a copy of it. Two processes
+ * that find no template both make one; a rename decides. The copy does without fsync: nothing here survives its file.
+ *
+ * Folders are named after the process; what a killed test file left behind is ended and removed by the next one.
+ */
+import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { appendFile, mkdir, mkdtemp, readdir, readFile, rename, rm, stat } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import pg from 'pg';
+import { pathsIn } from '../../src/config/paths.ts';
+import { migrate } from '../../src/db/migrate.ts';
+import { type Db, openPool } from '../../src/db/pool.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
+import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
+import { isAlive } from '../../src/launch/process-life.ts';
+import { errnoOf } from '../../src/lib/errors.ts';
+
+const run = promisify(execFile);
+const PROJECT = join(import.meta.dirname, '..', '..');
+const CACHE = join(PROJECT, '.cache');
+const PREFIX = 'berth-db-';
+
+export interface TestDatabase {
+  /** Of the migrated database. */
+  readonly url: string;
+  readonly db: Db;
+  /** The folder of the server's unix socket. */
+  readonly socket_dir: string;
+  /** Makes another, empty database on the same server. */
+  createEmpty(name: string): Promise<string>;
+  close(): Promise<void>;
+}
+
+/** Starts a server with a fresh, migrated database. The caller closes it in an `after` hook. */
+export async function startDatabase(): Promise<TestDatabase> {
+  await sweepLeftovers();
+  const template = await ensureTemplate();
+  const folder = await mkdtemp(join(tmpdir(), `${PREFIX}${process.pid}-`));
+  let server: EmbeddedPostgres | undefined;
+  try {
+    const paths = pathsIn(join(folder, 'data'));
+    await mkdir(paths.postgres, { recursive: true, mode: 0o711 });
+    await run('cp', ['-a', template, join(paths.postgres, 'cluster')]);
+    server = await startEmbeddedPostgres(paths, { say: () => undefined });
+    const started = server;
+    const url = server.database_url;
+    await migrate(url);
+    const db = openPool(url, () => undefined);
+    return {
+      url,
+      db,
+      socket_dir: join(paths.postgres, 'socket'),
+      createEmpty: (name) => createEmpty(url, name),
+      close: async () => {
+        await db.destroy();
+        await started.stop();
+        await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+      },
+    };
+  } catch (error) {
+    await server?.stop();
+    await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+    throw error;
+  }
+}
+
+/** Runs one statement on a connection of its own. */
+export async function queryOnce<Row extends pg.QueryResultRow>(
+  url: string,
+  text: string,
+  values: unknown[] = [],
+): Promise<Row[]> {
+  const client = new pg.Client({ connectionString: url });
+  client.on('error', () => undefined);
+  await client.connect();
+  try {
+    return (await client.query<Row>(text, values)).rows;
+  } finally {
+    await client.end();
+  }
+}
+
+async function createEmpty(url: string, name: string): Promise<string> {
+  await queryOnce(url, `create database ${pg.escapeIdentifier(name)} template template0`);
+  const other = new URL(url);
+  other.pathname = `/${name}`;
+  return other.href;
+}
+
+/** The folder of a cluster with the migrated database, made at need. */
+async function ensureTemplate(): Promise<string> {
+  const template = join(CACHE, `postgres-${await templateKey()}`);
+  if (await exists(template)) return template;
+  const folder = await mkdtemp(join(tmpdir(), `${PREFIX}${process.pid}-`));
+  const beside = `${template}.new-${process.pid}`;
+  try {
+    const paths = pathsIn(join(folder, 'data'));
+    const server = await startEmbeddedPostgres(paths, { say: () => undefined });
+    try {
+      await migrate(server.database_url);
+    } finally {
+      await server.stop();
+    }
+    const cluster = join(paths.postgres, 'cluster');
+    await appendFile(join(cluster, 'postgresql.conf'), '\nfsync = off\nfull_page_writes = off\n');
+    await mkdir(CACHE, { recursive: true });
+    await run('cp', ['-a', cluster, beside]);
+    await rename(beside, template).catch((error: unknown) => {
+      // Another process was quicker.
+      if (!['ENOTEMPTY', 'EEXIST'].includes(errnoOf(error) ?? '')) throw error;
+    });
+  } finally {
+    for (const each of [beside, folder]) await rm(each, { recursive: true, force: true, maxRetries: 5 });
+  }
+  await removeOlderTemplates(template);
+  return template;
+}
+
+async function templateKey(): Promise<string> {
+  const hash = createHash('sha256');
+  const sql_dir = join(PROJECT, 'src', 'db', 'sql');
+  for (const name of (await readdir(sql_dir)).sort()) {
+    hash.update(`${name}\0`).update(await readFile(join(sql_dir, name)));
+  }
+  hash.update(await readFile(join(PROJECT, 'package-lock.json')));
+  hash.update(String(process.getuid?.()));
+  return hash.digest('hex').slice(0, 16);
+}
+
+/** An hour old: nobody copies one any more, after the migrations or the packages have changed. */
+async function removeOlderTemplates(present: string): Promise<void> {
+  for (const name of await readdir(CACHE)) {
+    const path = join(CACHE, name);
+    if (!/^postgres-[0-9a-f]{16}/.test(name) || path === present) continue;
+    const age_ms = Date.now() - (await stat(path)).mtimeMs;
+    if (age_ms > 3_600_000) await rm(path, { recursive: true, force: true, maxRetries: 5 });
+  }
+}
+
+/** Ends the servers of test files that were killed and removes their folders. */
+async function sweepLeftovers(): Promise<void> {
+  for (const name of await readdir(tmpdir())) {
+    const pid = Number(new RegExp(`^${PREFIX}(\\d+)-`).exec(name)?.[1]);
+    if (!Number.isSafeInteger(pid) || isAlive(pid)) continue;
+    const folder = join(tmpdir(), name);
+    const server = await runningServer(join(pathsIn(join(folder, 'data')).postgres, 'cluster'));
+    if (server) await stopServer(server.pid).catch(() => undefined);
+    await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+  }
+}
+
+async function exists(path: string): Promise<boolean> {
+  try {
+    await stat(path);
+    return true;
+  } catch {
+    return false;
+  }
+}

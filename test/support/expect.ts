@@ -1,0 +1,28 @@
+import assert from 'node:assert/strict';
+import { ERROR_CODES, type ErrorCode } from '../../src/lib/errors.ts';
+import type { Answer, ErrorBody } from './client.ts';
+
+/** An error answer: the code's status, the one body shape, the request's id in both places. */
+export function assertError(answer: Answer<unknown>, code: ErrorCode, message?: RegExp): ErrorBody['error'] {
+  assert.equal(answer.status, ERROR_CODES[code].status, `${answer.status} ${answer.text}`);
+  const { error } = answer.body as ErrorBody;
+  assert.equal(error.code, code, answer.text);
+  assert.deepEqual(Object.keys(answer.body as object), ['error']);
+  const known = ['code', 'message', 'request_id', 'details'];
+  assert.deepEqual(
+    Object.keys(error).filter((name) => !known.includes(name)),
+    [],
+  );
+  assert.match(error.request_id, /^req_[0-9a-f]{24}$/);
+  assert.equal(answer.headers['x-request-id'], error.request_id);
+  assert.ok(error.message.length > 0);
+  if (message) assert.match(error.message, message);
+  if (answer.status === 401) assert.equal(answer.headers['www-authenticate'], 'Bearer');
+  return error;
+}
+
+/** What tells one error from another for a caller: everything but the request's id. */
+export function withoutRequestId(answer: Answer<unknown>): unknown {
+  const { error } = answer.body as ErrorBody;
+  return { ...error, request_id: undefined, status: answer.status };
+}
