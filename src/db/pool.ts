@@ -36,6 +36,8 @@ export function connectionOptions(url: string, statement_timeout_ms = 30_000): p
 /** A pool of up to `max` connections. `onError` hears of idle connections that broke (never throws). */
 export function openPool(url: string, onError: (error: Error) => void, max = 20): Db {
   const pool = new pg.Pool({ ...connectionOptions(url), max });
+  // The pool listens to idle connections only; one that breaks while it is lent out must not end the process.
+  pool.on('connect', (client) => client.on('error', () => undefined));
   pool.on('error', onError);
   return new Kysely<Database>({ dialect: new PostgresDialect({ pool }) });
 }

@@ -134,7 +134,8 @@ async function begin(
   let begun = false;
   try {
     if (quiesce === 'freeze' && !(await freeze(machine))) consistency = 'crash';
-    const dirty_bytes = await machine.dirtyBytes();
+    const dirty_bytes =
+      consistency === 'filesystem' ? await machine.dirtyBytes() : await machine.markedBytes();
     if (dirty_bytes === 0) return null;
     await qmp.execute('transaction', { actions: backupActions(job_id, machine.record.full_compare) });
     begun = true;
@@ -178,8 +179,7 @@ function backupActions(job_id: string, full_compare: boolean): TransactionAction
 async function freeze(machine: Machine): Promise<boolean> {
   await machine.update({ frozen: true });
   try {
-    await machine.agent.fsfreeze(FREEZE_MS);
-    return true;
+    return (await machine.agent.fsfreeze(FREEZE_MS)) > 0;
   } catch {
     return false;
   }
@@ -220,6 +220,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
     committed = true;
     await finalize(machine, job_id);
     await machine.update({ flush: null, full_compare: false });
+    await machine.noteResidue(consistency === 'filesystem');
     return receiptOf(disk, begun.started, {
       consistency,
       dirty_bytes: result.dirty_bytes,

@@ -7,12 +7,14 @@ import { createServer } from 'node:net';
 import type { Assignment, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { NbdClient } from '../block/nbd-client.ts';
+import { NbdError } from '../block/nbd-export.ts';
+import { NBD_ENOSPC } from '../block/nbd-protocol.ts';
 import { restoreDisk } from '../block/restore-disk.ts';
 import type { HostContext } from '../host-context.ts';
 import { findHostImage, type HostImage } from '../images.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
-import { createOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { createOverlay, NoSpaceError, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess } from '../vm/process-identity.ts';
 import { NODES, qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
@@ -199,6 +201,9 @@ async function restore({ context, disk, signal }: Launch, qmp: QmpClient, folder
     const target = await NbdClient.connect({ path, export_name: 'restore', signal });
     await restoreDisk({ store: context.store, pool: context.pool, map: disk.map, target, signal });
     await target.disconnect();
+  } catch (error) {
+    if (!(error instanceof NbdError && error.errno === NBD_ENOSPC)) throw error;
+    throw new NoSpaceError(`cannot restore ${disk.instance_id}: the local disk is full`, { cause: error });
   } finally {
     // Takes the export along.
     await qmp.execute('nbd-server-stop', undefined).catch(() => undefined);

@@ -37,6 +37,7 @@ export class Machine {
   #cleanly_off = false;
   #upset = new AbortController();
   #resets = 0;
+  #residue_bytes = 0;
 
   constructor(options: {
     folder: VmFolder;
@@ -129,13 +130,29 @@ export class Machine {
     if (this.#view === 'booting' && resets === this.#resets) this.#view = 'up';
   }
 
-  /** Bytes written since the last finished flush, by the bitmap; null while it cannot be known. */
-  async dirtyBytes(): Promise<number | null> {
+  /** Bytes that the bitmap marks since the last finished flush; null while it cannot be known. */
+  async markedBytes(): Promise<number | null> {
     if (this.#record.full_compare) return null;
     const nodes = await this.qmp.execute('query-named-block-nodes', { flat: true });
     const overlay = nodes.find((node) => node['node-name'] === NODES.overlay);
     const bitmap = overlay?.['dirty-bitmaps']?.find((each) => each.name === DIRTY_BITMAP);
     return bitmap ? bitmap.count : null;
+  }
+
+  /** Bytes that a running guest has written since the last finished flush: as marked, without its thaw's own. */
+  async dirtyBytes(): Promise<number | null> {
+    const bytes = await this.markedBytes();
+    return bytes === this.#residue_bytes ? 0 : bytes;
+  }
+
+  /**
+   * Called when a flush has finished. Thawing has written the file system's superblock again: if that one block is
+   * all that is marked, the guest has nothing new to say. Marks only accumulate, and what the guest writes always
+   * marks more (data, inode, journal), so the same count later means the same lone block.
+   */
+  async noteResidue(was_frozen: boolean): Promise<void> {
+    const bytes = was_frozen ? await this.markedBytes().catch(() => null) : null;
+    this.#residue_bytes = bytes === DIRTY_GRANULARITY ? bytes : 0;
   }
 
   /** Lets a machine go on that a failed write has stopped; the write is tried again. */
@@ -230,5 +247,7 @@ export class Machine {
     // Paused by an agent that had begun a forced stop.
     if (status === 'paused') this.#view = 'off';
     if (status === 'io-error') await this.qmp.execute('cont', undefined);
+    // Its record says that the guest was let go; the agent died just before it was.
+    if (status === 'prelaunch' && this.#record.released) await this.qmp.execute('cont', undefined);
   }
 }

@@ -1,0 +1,35 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { hashPassword, verifyPassword } from './passwords.ts';
+
+test('a hash is argon2id with 19 MiB, two passes, one lane, and a salt of its own', async () => {
+  const [one, two] = await Promise.all([hashPassword('twelve chars'), hashPassword('twelve chars')]);
+  // PHC: 16 bytes of salt and 32 of hash, base64 without padding.
+  const shape = /^\$argon2id\$v=19\$m=19456,t=2,p=1\$[A-Za-z0-9+/]{22}\$[A-Za-z0-9+/]{43}$/;
+  assert.match(one ?? '', shape);
+  assert.match(two ?? '', shape);
+  assert.notEqual(one, two);
+});
+
+test('a password is verified against its own hash and no other', async () => {
+  const stored = await hashPassword('pässword 密码 💥');
+  assert.equal(await verifyPassword(stored, 'pässword 密码 💥'), true);
+  for (const wrong of ['', 'password', 'pässword 密码 💥 ', 'PÄSSWORD 密码 💥']) {
+    assert.equal(await verifyPassword(stored, wrong), false);
+  }
+});
+
+test('without an account nothing is right, not even the password of the dummy', async () => {
+  assert.equal(await verifyPassword(null, 'no account has this password'), false);
+});
+
+test('many checks at once are all answered', async () => {
+  const stored = await hashPassword('twelve chars');
+  const answers = await Promise.all(
+    Array.from({ length: 12 }, (_, i) => verifyPassword(stored, i % 2 === 0 ? 'twelve chars' : 'other')),
+  );
+  assert.deepEqual(
+    answers,
+    Array.from({ length: 12 }, (_, i) => i % 2 === 0),
+  );
+});

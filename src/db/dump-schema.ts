@@ -1,0 +1,106 @@
+/**
+ * The schema of a database as text, from pg_catalog: tables with their columns, defaults and constraints, then
+ * indexes, each in one order that depends on names alone. It is for reading and comparing (`schema.sql` is its
+ * committed form), in SQL that makes the same tables again.
+ */
+import pg from 'pg';
+import { connectionOptions } from './pool.ts';
+
+const HEAD = '-- Made by `node test/support/write-schema.ts` from a migrated database. Do not edit.\n';
+
+interface Column {
+  readonly table_name: string;
+  readonly name: string;
+  readonly type: string;
+  readonly not_null: boolean;
+  readonly default_value: string | null;
+}
+interface Constraint {
+  readonly table_name: string;
+  readonly name: string;
+  readonly definition: string;
+}
+interface Index {
+  readonly definition: string;
+}
+
+// Columns in the order of the table: it is what `select *` and a reader see.
+const COLUMNS = `
+  select c.relname as table_name, a.attname as name, format_type(a.atttypid, a.atttypmod) as type,
+         a.attnotnull as not_null, pg_get_expr(d.adbin, d.adrelid) as default_value
+  from pg_attribute a
+  join pg_class c on c.oid = a.attrelid
+  left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+  where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped
+  order by c.relname collate "C", a.attnum`;
+
+// 'n' is NOT NULL, which the columns show. Primary key first, then by kind and name.
+const CONSTRAINTS = `
+  select c.relname as table_name, k.conname as name, pg_get_constraintdef(k.oid) as definition
+  from pg_constraint k
+  join pg_class c on c.oid = k.conrelid
+  where c.relnamespace = 'public'::regnamespace and k.contype <> 'n'
+  order by c.relname collate "C", array_position(array['p', 'u', 'f', 'c'], k.contype::text), k.conname collate "C"`;
+
+const INDEXES = `
+  select pg_get_indexdef(i.indexrelid) as definition
+  from pg_index i
+  join pg_class t on t.oid = i.indrelid
+  join pg_class x on x.oid = i.indexrelid
+  where t.relnamespace = 'public'::regnamespace
+    and not exists (select from pg_constraint k where k.conindid = i.indexrelid and k.contype in ('p', 'u', 'x'))
+  order by t.relname collate "C", x.relname collate "C"`;
+
+/** Kinds of objects that the dump does not know: there must be none, or it would lie by leaving them out. */
+const OTHERS = `
+  select format('%s (%s)', c.relname, c.relkind) as name from pg_class c
+  where c.relnamespace = 'public'::regnamespace and c.relkind not in ('r', 'p', 'i')
+  union all
+  select format('%s (function)', p.proname) from pg_proc p where p.pronamespace = 'public'::regnamespace
+  union all
+  select format('%s (trigger)', t.tgname) from pg_trigger t where not t.tgisinternal
+  union all
+  select format('%s (type)', t.typname) from pg_type t
+  where t.typnamespace = 'public'::regnamespace and t.typtype in ('e', 'd')`;
+
+/** The schema `public` of the database at `url`. @throws Error when it has objects of a kind that is not dumped */
+export async function dumpSchema(url: string): Promise<string> {
+  const client = new pg.Client(connectionOptions(url));
+  await client.connect();
+  try {
+    await client.query('begin isolation level repeatable read read only');
+    const others = (await client.query<{ name: string }>(OTHERS)).rows;
+    if (others.length > 0) {
+      throw new Error(`dump-schema.ts cannot show ${others.map((other) => other.name).join(', ')} yet`);
+    }
+    const columns = (await client.query<Column>(COLUMNS)).rows;
+    const constraints = (await client.query<Constraint>(CONSTRAINTS)).rows;
+    const indexes = (await client.query<Index>(INDEXES)).rows;
+    const tables = [...new Set(columns.map((column) => column.table_name))];
+    const parts = tables.map((name) =>
+      table(
+        name,
+        columns.filter((column) => column.table_name === name),
+        constraints.filter((constraint) => constraint.table_name === name),
+      ),
+    );
+    return `${HEAD}\n${parts.join('\n')}\n${indexes.map((index) => `${index.definition};\n`).join('')}`;
+  } finally {
+    await client.end();
+  }
+}
+
+function table(name: string, columns: readonly Column[], constraints: readonly Constraint[]): string {
+  const lines = [
+    ...columns.map((column) =>
+      [
+        column.name,
+        column.type,
+        ...(column.not_null ? ['not null'] : []),
+        ...(column.default_value === null ? [] : [`default ${column.default_value}`]),
+      ].join(' '),
+    ),
+    ...constraints.map((constraint) => `constraint ${constraint.name} ${constraint.definition}`),
+  ];
+  return `create table ${name} (\n  ${lines.join(',\n  ')}\n);\n`;
+}

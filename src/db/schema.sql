@@ -1,0 +1,231 @@
+-- Made by `node test/support/write-schema.ts` from a migrated database. Do not edit.
+
+create table api_keys (
+  id text not null,
+  org_id text not null,
+  user_id text not null,
+  name text not null,
+  scope text not null,
+  token_hash bytea not null,
+  prefix text not null,
+  last4 text not null,
+  created_at timestamp with time zone not null default now(),
+  last_used_at timestamp with time zone,
+  expires_at timestamp with time zone,
+  constraint api_keys_pkey PRIMARY KEY (id),
+  constraint api_keys_token_hash_key UNIQUE (token_hash),
+  constraint api_keys_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
+  constraint api_keys_org_id_user_id_fkey FOREIGN KEY (org_id, user_id) REFERENCES memberships(org_id, user_id) ON DELETE CASCADE,
+  constraint api_keys_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
+create table disks (
+  instance_id text not null,
+  size_bytes bigint not null,
+  image_version text,
+  generation bigint not null default 0,
+  head_epoch bigint not null default 0,
+  epoch bigint not null default 0,
+  durable_at timestamp with time zone,
+  stored_bytes bigint not null default 0,
+  dirty_bytes bigint not null default 0,
+  constraint disks_pkey PRIMARY KEY (instance_id),
+  constraint disks_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+);
+
+create table events (
+  id text not null,
+  org_id text not null,
+  instance_id text,
+  sequence bigint,
+  type text not null,
+  data jsonb not null,
+  actor text not null,
+  created_at timestamp with time zone not null default now(),
+  constraint events_pkey PRIMARY KEY (id),
+  constraint events_instance_id_sequence_key UNIQUE (instance_id, sequence)
+);
+
+create table flushes (
+  id text not null,
+  instance_id text not null,
+  vm_id text not null,
+  state text not null,
+  requested_at timestamp with time zone not null default now(),
+  finished_at timestamp with time zone,
+  receipt jsonb,
+  error jsonb,
+  constraint flushes_pkey PRIMARY KEY (id),
+  constraint flushes_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint flushes_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text])))
+);
+
+create table generations (
+  instance_id text not null,
+  generation bigint not null,
+  epoch bigint not null,
+  created_at timestamp with time zone not null default now(),
+  bytes bigint not null,
+  consistency text not null,
+  segments jsonb not null,
+  constraint generations_pkey PRIMARY KEY (instance_id, generation),
+  constraint generations_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES disks(instance_id) ON DELETE CASCADE,
+  constraint generations_consistency_check CHECK ((consistency = ANY (ARRAY['filesystem'::text, 'crash'::text, 'offline'::text])))
+);
+
+create table hosts (
+  id text not null,
+  name text not null,
+  token_hash bytea not null,
+  created_at timestamp with time zone not null default now(),
+  last_seen_at timestamp with time zone,
+  facts jsonb,
+  constraint hosts_pkey PRIMARY KEY (id),
+  constraint hosts_name_key UNIQUE (name),
+  constraint hosts_token_hash_key UNIQUE (token_hash)
+);
+
+create table instance_ssh_keys (
+  instance_id text not null,
+  ssh_key_id text not null,
+  constraint instance_ssh_keys_pkey PRIMARY KEY (instance_id, ssh_key_id),
+  constraint instance_ssh_keys_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint instance_ssh_keys_ssh_key_id_fkey FOREIGN KEY (ssh_key_id) REFERENCES ssh_keys(id) ON DELETE CASCADE
+);
+
+create table instances (
+  id text not null,
+  org_id text not null,
+  created_by text not null,
+  name text not null,
+  image text not null,
+  cpus integer not null,
+  memory_mib integer not null,
+  disk_gib integer not null,
+  labels jsonb not null default '{}'::jsonb,
+  idle_timeout_seconds integer,
+  wake_on_connect boolean not null default false,
+  auto_flush_seconds integer,
+  ssh_port integer not null,
+  host_keys jsonb,
+  ssh_key_mode text not null default 'account'::text,
+  deleting boolean not null default false,
+  version bigint not null default 1,
+  created_at timestamp with time zone not null default now(),
+  updated_at timestamp with time zone not null default now(),
+  constraint instances_pkey PRIMARY KEY (id),
+  constraint instances_org_id_name_key UNIQUE (org_id, name),
+  constraint instances_ssh_port_key UNIQUE (ssh_port),
+  constraint instances_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id),
+  constraint instances_ssh_key_mode_check CHECK ((ssh_key_mode = ANY (ARRAY['account'::text, 'explicit'::text])))
+);
+
+create table memberships (
+  org_id text not null,
+  user_id text not null,
+  role text not null,
+  created_at timestamp with time zone not null default now(),
+  constraint memberships_pkey PRIMARY KEY (org_id, user_id),
+  constraint memberships_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
+  constraint memberships_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
+  constraint memberships_role_check CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'billing'::text])))
+);
+
+create table organisations (
+  id text not null,
+  name text not null,
+  billing_email text not null,
+  created_at timestamp with time zone not null default now(),
+  constraint organisations_pkey PRIMARY KEY (id)
+);
+
+create table resting_ports (
+  port integer not null,
+  until timestamp with time zone not null,
+  constraint resting_ports_pkey PRIMARY KEY (port)
+);
+
+create table schema_migrations (
+  name text not null,
+  sha256 text not null,
+  applied_at timestamp with time zone not null default now(),
+  constraint schema_migrations_pkey PRIMARY KEY (name)
+);
+
+create table sessions (
+  id text not null,
+  user_id text not null,
+  token_hash bytea not null,
+  ip text not null,
+  user_agent text not null,
+  created_at timestamp with time zone not null default now(),
+  last_seen_at timestamp with time zone not null default now(),
+  expires_at timestamp with time zone not null,
+  constraint sessions_pkey PRIMARY KEY (id),
+  constraint sessions_token_hash_key UNIQUE (token_hash),
+  constraint sessions_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
+create table ssh_keys (
+  id text not null,
+  user_id text not null,
+  name text not null,
+  type text not null,
+  fingerprint text not null,
+  public_key text not null,
+  created_at timestamp with time zone not null default now(),
+  last_used_at timestamp with time zone,
+  constraint ssh_keys_pkey PRIMARY KEY (id),
+  constraint ssh_keys_user_id_fingerprint_key UNIQUE (user_id, fingerprint),
+  constraint ssh_keys_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
+create table users (
+  id text not null,
+  email text not null,
+  email_key text not null,
+  name text not null,
+  password_hash text not null,
+  created_at timestamp with time zone not null default now(),
+  constraint users_pkey PRIMARY KEY (id),
+  constraint users_email_key_key UNIQUE (email_key)
+);
+
+create table vms (
+  id text not null,
+  instance_id text not null,
+  boot integer not null,
+  epoch bigint not null,
+  host_id text not null,
+  desired text not null,
+  state text not null,
+  force boolean not null default false,
+  reboots integer not null default 0,
+  reason_code text,
+  reason_message text,
+  reason_actor text,
+  released boolean not null default false,
+  ssh_address text,
+  started_at timestamp with time zone,
+  stopped_at timestamp with time zone,
+  deadline_at timestamp with time zone,
+  version bigint not null default 1,
+  constraint vms_pkey PRIMARY KEY (id),
+  constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
+  constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),
+  constraint vms_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint vms_desired_check CHECK ((desired = ANY (ARRAY['running'::text, 'stopped'::text]))),
+  constraint vms_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'restarting'::text, 'suspending'::text, 'suspended'::text, 'stopping'::text, 'stopped'::text, 'failed'::text])))
+);
+
+CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
+CREATE INDEX events_page ON public.events USING btree (org_id, id DESC);
+CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
+CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
+CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
+CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
+CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
+CREATE INDEX sessions_user ON public.sessions USING btree (user_id);
+CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
+CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);

@@ -1,0 +1,36 @@
+/**
+ * The API document as it is committed: what the routes say, as text. Run as a program it writes `openapi/v1.json`.
+ * No database is asked: the routes are only registered.
+ */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { NotifyHub } from '../db/notify.ts';
+import { openPool } from '../db/pool.ts';
+import { createLog } from '../lib/log.ts';
+import { createApp } from './app.ts';
+
+export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', 'openapi', 'v1.json');
+/** Never dialled. */
+const NO_DATABASE = 'postgresql://localhost/none';
+
+export async function openApiText(): Promise<string> {
+  const log = createLog('write-openapi', 'silent');
+  const db = openPool(NO_DATABASE, () => undefined);
+  const app = await createApp({
+    db,
+    hub: new NotifyHub(NO_DATABASE, log),
+    log,
+    secret_key: Buffer.alloc(32),
+    ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
+    public_url: 'http://127.0.0.1:7400',
+    trusted_proxies: [],
+    tls: null,
+  });
+  await app.ready();
+  const text = `${JSON.stringify(app.swagger(), null, 2)}\n`;
+  await app.close();
+  await db.destroy();
+  return text;
+}
+
+if (import.meta.main) await writeFile(OPENAPI_PATH, await openApiText());

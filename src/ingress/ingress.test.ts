@@ -1,0 +1,203 @@
+import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer as createHttpServer } from 'node:http';
+import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
+import { type TestContext, test } from 'node:test';
+import { ControlPlaneClient } from '../agent-api/client.ts';
+import type { RoutesRequest } from '../agent-api/types.ts';
+import { newId } from '../lib/ids.ts';
+import { createLog } from '../lib/log.ts';
+import { Ingress } from './ingress.ts';
+
+const log = createLog('test', 'silent');
+const HOST = '127.0.0.1';
+const nowhere = new ControlPlaneClient({ address: 'http://127.0.0.1:1', token: 'none' });
+const instance_id = newId('inst');
+
+/** Stands for sshd in a VM. What it accepts is destroyed at the end of the test. */
+async function target(t: TestContext, serve: (socket: Socket) => void): Promise<string> {
+  const sockets = new Set<Socket>();
+  const server = createServer({ allowHalfOpen: true }, (socket) => {
+    sockets.add(socket);
+    socket.on('error', () => socket.destroy());
+    serve(socket);
+  });
+  t.after(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  return `${HOST}:${await listen(server)}`;
+}
+
+async function listen(server: Server): Promise<number> {
+  server.listen(0, HOST);
+  await once(server, 'listening');
+  return (server.address() as AddressInfo).port;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  const port = await listen(server);
+  server.close();
+  await once(server, 'close');
+  return port;
+}
+
+async function ingressTo(
+  t: TestContext,
+  address: string | null,
+): Promise<{ ingress: Ingress; port: number }> {
+  const ingress = new Ingress({ host: HOST, client: nowhere, log });
+  t.after(() => ingress.close());
+  const port = await freePort();
+  await ingress.apply([{ instance_id, port, target: address }]);
+  return { ingress, port };
+}
+
+function dial(t: TestContext, port: number): Socket {
+  const socket = connect({ port, host: HOST, allowHalfOpen: true });
+  t.after(() => socket.destroy());
+  socket.on('error', () => undefined);
+  return socket;
+}
+
+/** All until the far side's end. Unlike `for await` it leaves our own sending as it is. */
+async function readAll(socket: Socket): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  socket.on('data', (part: Buffer) => parts.push(part));
+  await Promise.race([once(socket, 'end'), once(socket, 'close')]);
+  return Buffer.concat(parts);
+}
+
+test('bytes go both ways as they are', async (t) => {
+  const address = await target(t, (socket) => socket.pipe(socket));
+  const { port } = await ingressTo(t, address);
+  const socket = dial(t, port);
+  const sent = randomBytes(10_000);
+  socket.end(sent);
+  assert.deepEqual(await readAll(socket), sent);
+});
+
+test('what the far side sends first arrives: sshd greets before its client', async (t) => {
+  const address = await target(t, (socket) => socket.write('SSH-2.0-test\r\n'));
+  const { port } = await ingressTo(t, address);
+  const [greeting] = await once(dial(t, port), 'data');
+  assert.equal(String(greeting), 'SSH-2.0-test\r\n');
+});
+
+test('64 MiB each way at once arrive whole and in order', async (t) => {
+  const [up, down] = [randomBytes(64 * 1024 * 1024), randomBytes(64 * 1024 * 1024)];
+  const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
+  const received = Promise.withResolvers<string>();
+  const address = await target(t, (socket) => {
+    socket.end(down);
+    void readAll(socket).then((bytes) => received.resolve(digest(bytes)), received.reject);
+  });
+  const { port } = await ingressTo(t, address);
+  const socket = dial(t, port);
+  socket.end(up);
+  assert.equal(digest(await readAll(socket)), digest(down));
+  assert.equal(await received.promise, digest(up));
+});
+
+test('a side that has ended its own sending still hears the other', async (t) => {
+  const address = await target(t, (socket) => {
+    void readAll(socket).then((request) => {
+      // After the caller's end, and not at once.
+      setImmediate(() => socket.end(`${request.length} bytes heard`));
+    });
+  });
+  const { port } = await ingressTo(t, address);
+  const socket = dial(t, port);
+  socket.end('hello');
+  assert.equal(String(await readAll(socket)), '5 bytes heard');
+});
+
+test('a caller who vanishes closes the way behind, and the other way round', async (t) => {
+  const accepted = Promise.withResolvers<Socket>();
+  const address = await target(t, (socket) => accepted.resolve(socket));
+  const { port } = await ingressTo(t, address);
+  const caller = dial(t, port);
+  const behind = await accepted.promise;
+  caller.resetAndDestroy();
+  await readAll(behind);
+
+  const second = Promise.withResolvers<Socket>();
+  const other = await ingressTo(t, await target(t, (socket) => second.resolve(socket)));
+  const waiting = dial(t, other.port);
+  (await second.promise).resetAndDestroy();
+  await readAll(waiting);
+});
+
+test('a port whose VM does not run takes a connection and closes it at once', async (t) => {
+  const { port } = await ingressTo(t, null);
+  assert.equal((await readAll(dial(t, port))).length, 0);
+});
+
+test('a VM that does not answer closes the connection', async (t) => {
+  const { port } = await ingressTo(t, `${HOST}:${await freePort()}`);
+  assert.equal((await readAll(dial(t, port))).length, 0);
+});
+
+test('a new target holds for new connections; those that are open stay', async (t) => {
+  const one = await target(t, (socket) => socket.on('data', () => socket.write('one')));
+  const two = await target(t, (socket) => socket.on('data', () => socket.write('two')));
+  const { ingress, port } = await ingressTo(t, one);
+  const first = dial(t, port);
+  first.write('?');
+  assert.equal(String((await once(first, 'data'))[0]), 'one');
+  await ingress.apply([{ instance_id, port, target: two }]);
+  const second = dial(t, port);
+  second.write('?');
+  assert.equal(String((await once(second, 'data'))[0]), 'two');
+  first.write('?');
+  assert.equal(String((await once(first, 'data'))[0]), 'one');
+});
+
+test('a route that is gone closes its port and its connections', async (t) => {
+  const address = await target(t, (socket) => socket.write('hello'));
+  const { ingress, port } = await ingressTo(t, address);
+  const open = dial(t, port);
+  await once(open, 'data');
+  await ingress.apply([]);
+  await readAll(open);
+  const [error] = await once(connect({ port, host: HOST }), 'error');
+  assert.equal(error.code, 'ECONNREFUSED');
+});
+
+test('a port that another program holds is reported, and opened once it is free', async (t) => {
+  const blocker = createServer();
+  const port = await listen(blocker);
+  const reported = Promise.withResolvers<RoutesRequest['blocked']>();
+  const opened = Promise.withResolvers<void>();
+  const seen: RoutesRequest[] = [];
+  // Of the control plane only the call for routes; its own side of it is tested in test/http.
+  const control = createHttpServer((request, response) => {
+    void request.toArray().then((parts) => {
+      const body = JSON.parse(Buffer.concat(parts).toString()) as RoutesRequest;
+      seen.push(body);
+      if (body.blocked.length > 0) reported.resolve(body.blocked);
+      else if (seen.some((each) => each.blocked.length > 0)) opened.resolve();
+      if (body.seen === 'e1' && body.blocked.length === 0) return;
+      response.setHeader('content-type', 'application/json');
+      response.end(JSON.stringify({ etag: 'e1', routes: [{ instance_id, port, target: null }] }));
+    });
+  });
+  const address = `http://${HOST}:${await listen(control)}`;
+  const client = new ControlPlaneClient({ address, token: 'token' });
+  const ended = new AbortController();
+  const running = new Ingress({ host: HOST, client, log }).run(ended.signal);
+  t.after(async () => {
+    ended.abort();
+    await running;
+    await client.close();
+    control.closeAllConnections();
+    control.close();
+    blocker.close();
+  });
+  assert.deepEqual(await reported.promise, [{ port, problem: 'another program has the port' }]);
+  blocker.close();
+  await opened.promise;
+  assert.equal((await readAll(dial(t, port))).length, 0, 'it is open, and its VM does not run');
+});

@@ -1,0 +1,104 @@
+/** The migrator and the committed schema, on real databases. */
+import assert from 'node:assert/strict';
+import { cp, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, type TestContext, test } from 'node:test';
+import { dumpSchema } from '../../src/db/dump-schema.ts';
+import { MigrationError, migrate } from '../../src/db/migrate.ts';
+import { queryOnce, startDatabase } from '../support/database.ts';
+
+const DB = join(import.meta.dirname, '..', '..', 'src', 'db');
+const database = await startDatabase();
+after(() => database.close());
+
+let databases = 0;
+function empty(): Promise<string> {
+  databases += 1;
+  return database.createEmpty(`empty_${databases}`);
+}
+
+/** A copy of the migrations that the test may change. */
+async function migrations(t: TestContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'berth-sql-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  await cp(join(DB, 'sql'), folder, { recursive: true });
+  return folder;
+}
+
+const NAMES = (await readdir(join(DB, 'sql'))).sort();
+
+test('schema.sql is what the migrations make (if not: node test/support/write-schema.ts)', async () => {
+  assert.equal(await readFile(join(DB, 'schema.sql'), 'utf8'), await dumpSchema(database.url));
+});
+
+test('schema.sql makes the schema that it shows', async () => {
+  const url = await empty();
+  // Foreign keys name tables that come later: the tables alone first, then their foreign keys.
+  const text = await readFile(join(DB, 'schema.sql'), 'utf8');
+  const foreign: string[] = [];
+  const tables = text.replaceAll(/create table (\w+) \((.*?)\n\);/gs, (whole: string, name: string) =>
+    whole.replaceAll(/,\n {2}(constraint \w+ FOREIGN KEY [^\n]*?)(?=,?\n)/g, (_all, constraint: string) => {
+      foreign.push(`alter table ${name} add ${constraint}`);
+      return '';
+    }),
+  );
+  await queryOnce(url, tables);
+  for (const statement of foreign) await queryOnce(url, statement);
+  assert.equal(await dumpSchema(url), text);
+});
+
+test('a first run makes everything, a second one nothing', async () => {
+  const url = await empty();
+  assert.deepEqual(await migrate(url), NAMES);
+  const before = await dumpSchema(url);
+  assert.deepEqual(await migrate(url), []);
+  assert.equal(await dumpSchema(url), before);
+});
+
+test('of five migrators at once one does the work and all succeed', async () => {
+  const url = await empty();
+  const ran = await Promise.all(Array.from({ length: 5 }, () => migrate(url)));
+  assert.deepEqual(ran.map((names) => names.length).sort(), [0, 0, 0, 0, NAMES.length]);
+});
+
+test('a migration that was changed after it had been applied is refused by name', async (t) => {
+  const url = await empty();
+  await migrate(url);
+  const folder = await migrations(t);
+  const first = NAMES[0] ?? '';
+  await writeFile(join(folder, first), `${await readFile(join(folder, first), 'utf8')}\n-- changed\n`);
+  await assert.rejects(migrate(url, folder), {
+    name: 'MigrationError',
+    message: `${first} was changed after it had been applied`,
+  });
+});
+
+test('a database that is newer than the program is refused, and the message says what to do', async (t) => {
+  const url = await empty();
+  const folder = await migrations(t);
+  await writeFile(join(folder, '999999-future.sql'), 'create table future (id text);');
+  assert.deepEqual(await migrate(url, folder), [...NAMES, '999999-future.sql']);
+  await assert.rejects(migrate(url), (error) => {
+    assert(error instanceof MigrationError);
+    assert.match(error.message, /newer than this program .*999999-future\.sql.*use the newer berth/);
+    return true;
+  });
+});
+
+test('a migration that fails leaves nothing of itself, keeps those before it, and is tried again', async (t) => {
+  const url = await empty();
+  const folder = await migrations(t);
+  const bad = join(folder, '999999-bad.sql');
+  await writeFile(bad, 'create table half (id text); select nonsense;');
+  await assert.rejects(migrate(url, folder), /999999-bad\.sql failed: column "nonsense" does not exist/);
+  assert.deepEqual(await queryOnce(url, "select to_regclass('half') as half"), [{ half: null }]);
+  await writeFile(bad, 'create table whole (id text);');
+  assert.deepEqual(await migrate(url, folder), ['999999-bad.sql']);
+});
+
+test('a file that is no migration by its name is refused before anything is done', async (t) => {
+  const folder = await migrations(t);
+  await writeFile(join(folder, 'later.sql'), 'select 1');
+  await assert.rejects(migrate(await empty(), folder), /later\.sql: not named NNNNNN-name\.sql/);
+});

@@ -1,0 +1,133 @@
+/**
+ * Who may import whom:
+ *
+ *   lib ← config ← db ← events ← domains ← tasks, http ← roles ← main
+ *   host → lib, config, agent-api, object-store      ingress → lib, agent-api
+ *   agent-api, object-store → lib                    launch → lib, config
+ *
+ * The tables are the narrowest that is true. They only shrink: a line that nothing needs any more fails.
+ */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { filesBelow, type Import, importsOf, isTest, read, roomOf } from './imports.ts';
+
+const DOMAINS = ['auth', 'api-keys', 'ssh-keys', 'instances', 'vms', 'disks', 'hosts', 'images'] as const;
+const domains = DOMAINS as readonly string[];
+
+/** Beside its own. A domain may import OF_A_DOMAIN and what DOMAIN_TO_DOMAIN says. */
+const ROOMS: Record<string, readonly string[]> = {
+  lib: [],
+  config: ['lib'],
+  'agent-api': ['lib'],
+  'object-store': ['lib'],
+  db: ['lib', 'agent-api'],
+  events: ['lib', 'db'],
+  tasks: ['lib', 'db', 'object-store', 'auth', 'instances'],
+  http: ['lib', 'db', 'agent-api', ...DOMAINS],
+  host: ['lib', 'config', 'agent-api', 'object-store'],
+  ingress: ['lib', 'agent-api'],
+  launch: ['lib', 'config'],
+  roles: [
+    ...['lib', 'config', 'db', 'agent-api', 'object-store', 'auth', 'hosts', 'vms', 'tasks'],
+    ...['http', 'host', 'ingress', 'launch'],
+  ],
+  main: ['lib', 'config', 'launch', 'roles'],
+};
+const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
+
+const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
+  auth: ['api-keys'],
+  'api-keys': ['auth'],
+  'ssh-keys': ['auth', 'instances', 'vms'],
+  instances: ['auth', 'images'],
+  vms: ['auth', 'hosts', 'instances', 'ssh-keys'],
+  disks: ['instances'],
+  hosts: [],
+  images: ['hosts'],
+};
+
+/** Single imports that go against the tables. Only ever fewer. */
+const EXCEPTIONS: readonly string[] = [
+  // The states that a column may hold, as a type.
+  'src/db/tables.ts → src/vms/model.ts',
+];
+
+const files = filesBelow('src', ['.ts']);
+const imports = files.filter((path) => !isTest(path)).flatMap(importsOf);
+const line = ({ from, to }: Import) => `${from} → ${to}`;
+
+function allowed(room: string): readonly string[] {
+  const domain = DOMAINS.find((each) => each === room);
+  return domain ? [...OF_A_DOMAIN, ...DOMAIN_TO_DOMAIN[domain]] : (ROOMS[room] ?? []);
+}
+
+test('every import stays within what its room may see', () => {
+  const known = new Set(files);
+  for (const each of imports) {
+    assert.ok(known.has(each.to), `${line(each)}: no such file of src`);
+    assert.ok(!isTest(each.to), `${line(each)}: a test is imported`);
+  }
+  const against = imports.filter(({ from, to }) => {
+    const [here, there] = [roomOf(from), roomOf(to)];
+    return here !== there && !allowed(here).includes(there);
+  });
+  assert.deepEqual(against.map(line).sort(), [...EXCEPTIONS].sort());
+});
+
+test('every room has a line', () => {
+  const rooms = [...new Set(files.map(roomOf))];
+  assert.deepEqual(
+    rooms.filter((room) => !(room in ROOMS) && !domains.includes(room)),
+    [],
+  );
+});
+
+test('no line allows what nobody uses', () => {
+  const all = files.flatMap(importsOf);
+  const used = new Set(all.map(({ from, to }) => `${roomOf(from)} → ${roomOf(to)}`));
+  const lines = Object.entries({ ...ROOMS, ...DOMAIN_TO_DOMAIN }).flatMap(([room, others]) =>
+    others.map((other) => `${room} → ${other}`),
+  );
+  assert.deepEqual(
+    lines.filter((each) => !used.has(each)),
+    [],
+    'take these out of the tables',
+  );
+});
+
+test('only http serves HTTP, and neither its handlers nor host, ingress and launch hold SQL', () => {
+  const uses = (name: string) =>
+    files.filter(
+      (path) => !isTest(path) && new RegExp(`^import (?!type )[^;]*from '${name}'`, 'm').test(read(path)),
+    );
+  assert.deepEqual(
+    uses('fastify').filter((path) => !path.startsWith('src/http/')),
+    [],
+  );
+  assert.deepEqual(
+    uses('kysely').filter((path) => /^src\/(http\/v1|host|ingress|lib|launch)\//.test(path)),
+    [],
+  );
+});
+
+test('tests beside code import only what the code beside them may', () => {
+  for (const each of files.filter(isTest).flatMap(importsOf)) {
+    const [here, there] = [roomOf(each.from), roomOf(each.to)];
+    assert.ok(here === there || allowed(here).includes(there), line(each));
+  }
+});
+
+test('no file imports itself by way of others', () => {
+  const edges = Map.groupBy(
+    imports.filter((each) => !each.type_only),
+    (each) => each.from,
+  );
+  const done = new Set<string>();
+  const visit = (path: string, way: readonly string[]): void => {
+    assert.ok(!way.includes(path), `a cycle: ${[...way.slice(way.indexOf(path)), path].join(' → ')}`);
+    if (done.has(path)) return;
+    for (const { to } of edges.get(path) ?? []) visit(to, [...way, path]);
+    done.add(path);
+  };
+  for (const path of files) visit(path, []);
+});

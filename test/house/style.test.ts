@@ -1,0 +1,98 @@
+/** Habits that a reader can count on, held by reading the files. */
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import { basename, join } from 'node:path';
+import { test } from 'node:test';
+import { ERROR_CODES } from '../../src/lib/errors.ts';
+import { filesBelow, isTest, PROJECT, read } from './imports.ts';
+
+const MAX_LINES = 400;
+const there = (folder: string) => existsSync(join(PROJECT, folder));
+const code = ['src', 'test', 'bench', 'bin', 'console']
+  .filter(there)
+  .flatMap((folder) => filesBelow(folder, ['.ts', '.mjs']));
+const source = code.filter((path) => path.startsWith('src/'));
+/** The words that this file looks for stand in it. */
+const others = code.filter((path) => path !== 'test/house/style.test.ts');
+const committed = [
+  ...others,
+  ...['docs', 'guest', 'bin', 'openapi']
+    .filter(there)
+    .flatMap((folder) => filesBelow(folder, ['.md', '.sh', '.json', '.txt'])),
+  ...['package.json', 'biome.json', 'tsconfig.json', 'README.md'].filter(there),
+];
+
+function lines(paths: readonly string[], pattern: RegExp): string[] {
+  return paths.flatMap((path) =>
+    read(path)
+      .split('\n')
+      .flatMap((line, at) => (pattern.test(line) ? [`${path}:${at + 1}: ${line.trim().slice(0, 100)}`] : [])),
+  );
+}
+
+test(`no file has more than ${MAX_LINES} lines`, () => {
+  const sizes = code.map((path) => ({ path, lines: read(path).trimEnd().split('\n').length }));
+  assert.deepEqual(
+    sizes.filter((file) => file.lines > MAX_LINES),
+    [],
+  );
+});
+
+test('the environment is read in config/env.ts alone', () => {
+  const found = lines(
+    source.filter((path) => !isTest(path)),
+    /\bprocess\.env\b/,
+  );
+  assert.deepEqual(
+    found.map((line) => line.split(':')[0]),
+    ['src/config/env.ts'],
+  );
+});
+
+test('nothing is exported by default, and no file passes on all exports of another', () => {
+  assert.deepEqual(lines(others, /^export default\b|\bas default\b|^export \* from/), []);
+  assert.deepEqual(
+    code.filter((path) => basename(path) === 'index.ts'),
+    [],
+  );
+});
+
+test('no name says utils, helpers, manager or service', () => {
+  const vague = /(^|[-/.])(utils?|helpers?|managers?|services?)([-/.]|$)/i;
+  assert.deepEqual(
+    code.filter((path) => vague.test(path)),
+    [],
+  );
+});
+
+test('files are named in kebab-case', () => {
+  assert.deepEqual(
+    code.filter((path) => !/^[a-z0-9]+(-[a-z0-9]+)*(\.test)?\.(ts|mjs)$/.test(basename(path))),
+    [],
+  );
+});
+
+test('nothing is left for later in the text', () => {
+  assert.deepEqual(lines(committed, /\b(TODO|FIXME|XXX)\b/), []);
+});
+
+test('no test is switched off or singled out', () => {
+  assert.deepEqual(lines(others.filter(isTest), /\b(test|describe|it)\.(only|todo|skip)\(/), []);
+});
+
+test('nothing names a place on the machine of whoever wrote it', () => {
+  const place = /(^|[\s'"`(=])\/(home\/[a-z]|Users\/|work\/|workspace)/;
+  assert.deepEqual(lines(committed, place), []);
+});
+
+test('no error of the type checker is silenced', () => {
+  assert.deepEqual(lines(others, /@ts-(ignore|nocheck|expect-error)/), []);
+});
+
+test('docs/errors.md explains every code once, with its status, and no other', () => {
+  const rows = read('docs/errors.md')
+    .split('\n')
+    .flatMap((line) => /^\| (\d{3}) \| `([A-Za-z_]+)` \|/.exec(line)?.slice(1, 3).join(' ') ?? []);
+  const registry = Object.entries(ERROR_CODES).map(([name, { status }]) => `${status} ${name}`);
+  assert.deepEqual(rows.toSorted(), registry.toSorted());
+});

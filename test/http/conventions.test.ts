@@ -1,0 +1,182 @@
+/** What holds on every route: the order of checks, bodies and their types, ids of requests, shapes of errors. */
+import assert from 'node:assert/strict';
+import { connect } from 'node:net';
+import { describe, test } from 'node:test';
+import { newId } from '../../src/lib/ids.ts';
+import { apiForFile, newName } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
+import { makeKey } from '../support/people.ts';
+import { instanceIn } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const JSON_TYPE = { 'content-type': 'application/json' };
+
+describe('the order of checks', () => {
+  const body = '{"nonsense":';
+  const path = `/v1/instances/${newId('inst')}/vm?nonsense=1`;
+  const call = (token?: string) =>
+    (token === undefined ? api.client : api.as(token)).call('POST', path, { raw: body, headers: JSON_TYPE });
+
+  test('401 comes first', async () => {
+    assertError(await call(), 'UNAUTHENTICATED');
+  });
+  test('then 403', async () => {
+    assertError(await call((await makeKey(api.db, owner, 'vm:read')).key), 'FORBIDDEN');
+  });
+  test('then 400', async () => {
+    assertError(await call(owner.session), 'INVALID_REQUEST');
+  });
+  test('400 before 404: a bad query of an instance that never was', async () => {
+    assertError(await api.as(owner).post(path), 'INVALID_REQUEST');
+    assertError(await api.as(owner).get(`/v1/instances/${newId('inst')}/vm?wait=x`), 'INVALID_REQUEST');
+  });
+  test('404 before 409: the state of what one may not see is not told', async () => {
+    const { id } = await api.instance(owner);
+    assertError(await api.as(owner).post(`/v1/instances/${id}/vm/restart`), 'VM_NOT_RUNNING');
+    assertError(await api.as(await api.person()).post(`/v1/instances/${id}/vm/restart`), 'NOT_FOUND');
+  });
+  test('400 before 409', async () => {
+    const { id } = await api.instance(owner);
+    assertError(await api.as(owner).post(`/v1/instances/${id}/vm/restart`, { x: 1 }), 'INVALID_REQUEST');
+  });
+});
+
+describe('bodies', () => {
+  const empty: Record<string, Parameters<typeof api.client.call>[2]> = {
+    'no body and no type': {},
+    'no body, with the type': { headers: JSON_TYPE },
+    'an empty body, with the type': { raw: '', headers: JSON_TYPE },
+    'an empty object': { json: {} },
+    'the type with a charset': { json: {}, headers: { 'content-type': 'application/json; charset=utf-8' } },
+  };
+  for (const [what, options] of Object.entries(empty)) {
+    test(`a POST without required fields takes ${what}`, async () => {
+      const { id } = await api.instance(owner);
+      const answer = await api.as(owner).call('POST', `/v1/instances/${id}/vm`, options);
+      assert.equal(answer.status, 202, answer.text);
+    });
+  }
+  test('malformed JSON is 400', async () => {
+    for (const raw of [
+      '{',
+      '{"name":"a"} x',
+      "{'name':'a'}",
+      '\u0000',
+      '['.repeat(100_000),
+      '{"name":"\xff"',
+    ]) {
+      const answer = await api.as(owner).call('POST', '/v1/instances', { raw, headers: JSON_TYPE });
+      assertError(answer, 'INVALID_REQUEST');
+    }
+  });
+  test('another type is 415', async () => {
+    for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'application/xml', 'nonsense']) {
+      const headers = { 'content-type': type };
+      const answer = await api.as(owner).call('POST', '/v1/instances', { raw: '{"name":"a"}', headers });
+      assertError(answer, 'UNSUPPORTED_MEDIA_TYPE', /application\/json/);
+    }
+    assertError(
+      await api.as(owner).call('POST', '/v1/instances', { raw: '{"name":"a"}' }),
+      'UNSUPPORTED_MEDIA_TYPE',
+    );
+  });
+  test('a body of more than 1 MiB is 413', async () => {
+    const body = { name: 'x'.repeat(1024 * 1024) };
+    assertError(await api.as(owner).post('/v1/instances', body), 'PAYLOAD_TOO_LARGE');
+    assertError(await api.client.post('/v1/instances', body), 'UNAUTHENTICATED');
+  });
+});
+
+describe('what is not there', () => {
+  for (const path of [
+    '/',
+    '/v1',
+    '/v1/',
+    '/v2/instances',
+    '/v1/instances/',
+    '/v1//instances',
+    '/v1/%ZZ',
+    `/v1/instances/${'x'.repeat(300)}`,
+  ]) {
+    test(`${path.slice(0, 30)} is 404 in the one shape`, async () => {
+      assertError(await api.as(owner).get(path), 'NOT_FOUND');
+    });
+  }
+  test('a method that a path does not have is 404', async () => {
+    assertError(await api.as(owner).put('/v1/instances'), 'NOT_FOUND');
+  });
+});
+
+test('what is no HTTP is refused in the one shape', async () => {
+  const { port } = new URL(api.origin);
+  const answer = await new Promise<string>((resolve, reject) => {
+    let text = '';
+    const socket = connect(Number(port), '127.0.0.1', () => socket.write('NONSENSE\r\n\r\n'));
+    socket.setEncoding('utf8').on('data', (data) => {
+      text += data;
+    });
+    socket.once('error', reject).once('close', () => resolve(text));
+  });
+  assert.match(answer, /^HTTP\/1\.1 400 .*\r\nX-Request-Id: req_[0-9a-f]{24}\r\n/s);
+  const { error } = JSON.parse(answer.slice(answer.indexOf('{')));
+  assert.equal(error.code, 'INVALID_REQUEST');
+});
+
+describe('headers', () => {
+  test('every answer has an id of its own, whatever id the caller sends', async () => {
+    const ids = new Set<string>();
+    for (const path of ['/healthz', '/v1/instances', '/v1/nothing', '/v1/me']) {
+      for (const client of [api.client, api.as(owner)]) {
+        const answer = await client.get(path, { headers: { 'x-request-id': 'mine', 'request-id': 'mine' } });
+        const id = String(answer.headers['x-request-id']);
+        assert.match(id, /^req_[0-9a-f]{24}$/);
+        ids.add(id);
+        assert.equal(answer.headers['x-content-type-options'], 'nosniff');
+      }
+    }
+    assert.equal(ids.size, 8);
+  });
+  test('no answer names the program behind it', async () => {
+    const { headers } = await api.client.get('/healthz');
+    assert.equal(headers['x-powered-by'], undefined);
+    assert.equal(headers['server'], undefined);
+  });
+});
+
+test('what breaks inside is 500 without a word of it', async (t) => {
+  const secret = 'inner detail of the database';
+  t.mock.method(api.context.db, 'selectFrom', () => {
+    throw new Error(secret);
+  });
+  const answer = await api.as(owner).get('/v1/instances');
+  assertError(answer, 'INTERNAL');
+  assert.ok(!answer.text.includes(secret));
+});
+
+test('a hundred calls on one kept connection leave no listener behind', async (t) => {
+  const warnings: Error[] = [];
+  const note = (warning: Error) => void warnings.push(warning);
+  process.on('warning', note);
+  t.after(() => process.off('warning', note));
+  const { id } = await instanceIn(api, owner, 'stopped');
+  for (let i = 0; i < 100; i++) {
+    await api.as(owner).get(`/v1/instances/${id}/vm?wait=stopped`);
+    await api.as(owner).post(`/v1/instances/${id}/vm/flush`);
+  }
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.deepEqual(
+    warnings.map((each) => each.name),
+    [],
+  );
+});
+
+test('a caller who hangs up while waiting is forgotten', async () => {
+  const { id } = await instanceIn(api, owner, 'starting');
+  const gone = new AbortController();
+  const path = `/v1/instances/${id}/vm?wait=running&timeout_seconds=60`;
+  const waiting = api.as(owner).get(path, { signal: gone.signal });
+  gone.abort();
+  await assert.rejects(waiting);
+  assert.equal((await api.as(owner).post('/v1/instances', { name: newName() })).status, 201);
+});

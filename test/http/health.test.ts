@@ -1,0 +1,155 @@
+/** Health, readiness, images, and what callers hear while the database is away. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { sql } from 'kysely';
+import { apiForFile } from '../support/api.ts';
+import { CuttableWay } from '../support/cuttable.ts';
+import { assertError } from '../support/expect.ts';
+import { FACTS } from '../support/scripted-agent.ts';
+import { instanceIn } from '../support/states.ts';
+import { until } from '../support/waiting.ts';
+
+let way: CuttableWay | undefined;
+const api = await apiForFile({
+  database_url: async (database) => {
+    way = await CuttableWay.open(database);
+    return way.url;
+  },
+});
+after(() => way?.close());
+const owner = await api.person();
+
+interface Ready {
+  readonly ready: boolean;
+  readonly database: { ok: boolean; problem?: string };
+  readonly object_store: { ok: boolean; problem?: string };
+  readonly host: { ok: boolean; problem?: string };
+}
+const readyz = () => api.client.get<Ready>('/readyz');
+
+describe('200', () => {
+  test('/healthz while the process is alive', async () => {
+    const { status, body } = await api.client.get('/healthz');
+    assert.deepEqual([status, body], [200, { alive: true }]);
+  });
+  test('/readyz when database, object store and a host are usable', async () => {
+    const { status, body } = await readyz();
+    assert.deepEqual(
+      [status, body],
+      [200, { ready: true, database: { ok: true }, object_store: { ok: true }, host: { ok: true } }],
+    );
+  });
+  test('GET /v1/images shows what the connected hosts have', async (t) => {
+    const versions = ['b', 'a'].map((letter) => letter.repeat(64));
+    t.after(() => api.agent.connect());
+    await api.agent.connect({
+      ...FACTS,
+      images: [...versions.map((version) => ({ id: 'debian-12', version })), { id: 'alpine', version: '1' }],
+    });
+    const answer = await api.as(owner).get('/v1/images');
+    assert.deepEqual(
+      [answer.status, answer.body],
+      [
+        200,
+        {
+          data: [
+            { id: 'alpine', versions: ['1'] },
+            { id: 'debian-12', versions: versions.toSorted() },
+          ],
+          next_cursor: null,
+        },
+      ],
+    );
+    const made = await api.as(owner).post('/v1/instances', { name: 'small', image: 'alpine' });
+    assert.equal(made.status, 201);
+    assertError(await api.as(owner).get('/v1/images?all=1'), 'INVALID_REQUEST', /all/);
+  });
+});
+
+describe('503', () => {
+  test('/readyz while no host was heard of lately', async (t) => {
+    api.agent.silence();
+    t.after(() => api.agent.connect());
+    await api.db
+      .updateTable('hosts')
+      .set({ last_seen_at: new Date(Date.now() - 21_000) })
+      .execute();
+    const { status, body } = await readyz();
+    assert.deepEqual([status, body.ready, body.database.ok, body.host.ok], [503, false, true, false]);
+  });
+
+  test("/readyz while no host's object store works", async (t) => {
+    t.after(() => api.agent.connect());
+    await api.agent.connect({ ...FACTS, object_store_problem: 'the disk is full' });
+    const { status, body } = await readyz();
+    assert.deepEqual([status, body.object_store.ok, body.host.ok], [503, false, true]);
+  });
+
+  test('every call while the database is away, and none of them once it is back', async (t) => {
+    assert(way);
+    const { cut, mend } = { cut: () => way?.cut(), mend: () => way?.mend() };
+    const { id } = await instanceIn(api, owner, 'running');
+    await cut();
+    let mended = false;
+    t.after(() => (mended ? undefined : mend()));
+    const { status, body } = await readyz();
+    assert.deepEqual([status, body.database.ok], [503, false]);
+    assert.equal((await api.client.get('/healthz')).status, 200, 'still alive');
+    for (const [method, path] of [
+      ['GET', '/v1/instances'],
+      ['GET', `/v1/instances/${id}/vm`],
+      ['POST', `/v1/instances/${id}/vm`],
+      ['POST', '/v1/api-keys'],
+    ] as const) {
+      const answer = await api.as(owner).call(method, path);
+      assertError(answer, 'UNAVAILABLE', /database is unavailable/);
+      assert.equal(answer.headers['retry-after'], '2');
+    }
+    const body_of_login = { email: owner.email, password: 'whatever' };
+    assertError(await api.client.post('/v1/auth/login', body_of_login), 'UNAVAILABLE');
+    await mend();
+    mended = true;
+    await until('it is ready again', async () => (await readyz()).status === 200);
+    const waiting = api
+      .as(owner)
+      .get<{ state: string }>(`/v1/instances/${id}/vm?wait=stopped&timeout_seconds=60`);
+    await api.as(owner).delete(`/v1/instances/${id}/vm`);
+    await api.agent.stopped(id);
+    assert.equal((await waiting).body.state, 'stopped', 'notifications arrive again');
+  });
+
+  test('a connection that breaks while it is lent out is an error of that call, not the end of the process', async (t) => {
+    assert(way);
+    const cut_way = way;
+    const uncaught: unknown[] = [];
+    const note = (error: unknown) => void uncaught.push(error);
+    process.on('uncaughtExceptionMonitor', note);
+    t.after(() => process.off('uncaughtExceptionMonitor', note));
+    const work = api.context.db.transaction().execute(async (tx) => {
+      await sql`select 1`.execute(tx);
+      await cut_way.cut();
+      // Between two statements: the error has nobody but the connection itself to go to.
+      await new Promise((resolve) => setImmediate(resolve));
+      await sql`select 1`.execute(tx);
+    });
+    await assert.rejects(work);
+    await cut_way.mend();
+    await until('it is ready again', async () => (await readyz()).status === 200);
+    assert.deepEqual(uncaught, []);
+  });
+
+  test('a wait that the loss of the database interrupts is answered, and goes on after it', async () => {
+    assert(way);
+    const { id } = await instanceIn(api, owner, 'starting');
+    const waiting = api
+      .as(owner)
+      .get<{ state: string }>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=30`);
+    await way.cut();
+    await way.mend();
+    await until('it is ready again', async () => (await readyz()).status === 200);
+    await api.agent.ready(id);
+    const answer = await waiting;
+    if (answer.status === 200) assert.equal(answer.body.state, 'running');
+    else assertError(answer, 'UNAVAILABLE');
+  });
+});

@@ -1,0 +1,295 @@
+/** Instances: making, reading, changing. Deletion and lists have files of their own. */
+import assert from 'node:assert/strict';
+import { createServer } from 'node:net';
+import { describe, test } from 'node:test';
+import { newId } from '../../src/lib/ids.ts';
+import { apiForFile, type InstanceOut, newName, startApi } from '../support/api.ts';
+import type { Page } from '../support/client.ts';
+import { assertError, withoutRequestId } from '../support/expect.ts';
+import { instanceIn } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const client = api.as(owner);
+const INSTANCES = '/v1/instances';
+
+function create(body: unknown) {
+  return client.post<InstanceOut>(INSTANCES, body);
+}
+
+async function portsOf(ids: readonly InstanceOut['id'][]): Promise<number[]> {
+  const rows = await api.db
+    .selectFrom('instances')
+    .select('ssh_port')
+    .where('id', 'in', [...ids])
+    .execute();
+  return rows.map((row) => row.ssh_port);
+}
+
+describe('201', () => {
+  test('a name is enough: the rest has the defaults of the interface', async () => {
+    const name = newName();
+    const answer = await create({ name });
+    assert.equal(answer.status, 201, answer.text);
+    const { id, created_at, updated_at, ...rest } = answer.body;
+    assert.match(id, /^inst_/);
+    assert.match(created_at, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+    assert.equal(updated_at, created_at);
+    const disk = {
+      size_bytes: 8 * 2 ** 30,
+      generation: 0,
+      durable_at: null,
+      dirty_bytes: 0,
+      stored_bytes: 0,
+    };
+    const nothing = { host_id: null, started_at: null, stopped_at: null, reason: null };
+    assert.deepEqual(rest, {
+      name,
+      org_id: owner.org_id,
+      created_by: owner.user_id,
+      image: 'debian-12',
+      cpus: 1,
+      memory_mib: 512,
+      disk_gib: 8,
+      labels: {},
+      idle_timeout_seconds: null,
+      wake_on_connect: false,
+      auto_flush_seconds: 60,
+      deleting: false,
+      vm: { id: null, instance_id: id, state: 'stopped', boot: 0, ...nothing, disk },
+      disk,
+    });
+    assert.deepEqual((await client.get(`${INSTANCES}/${id}`)).body, answer.body);
+  });
+
+  test('every field is kept', async () => {
+    const given = {
+      name: newName(),
+      image: 'debian-12',
+      cpus: 16,
+      memory_mib: 65_536,
+      disk_gib: 1024,
+      labels: { team: 'core', 'a/b.c-d_e': '', empty: 'ä ö' },
+      auto_flush_seconds: null,
+    };
+    const { body } = await create(given);
+    for (const [field, value] of Object.entries(given)) {
+      assert.deepEqual(body[field as keyof InstanceOut], value, field);
+    }
+  });
+
+  test('the same name in two organisations', async () => {
+    const name = newName();
+    assert.equal((await create({ name })).status, 201);
+    const stranger = await api.person();
+    assert.equal((await api.as(stranger).post(INSTANCES, { name })).status, 201);
+  });
+
+  test('parallel creations have ports of their own', async () => {
+    const made = await Promise.all(Array.from({ length: 20 }, () => create({ name: newName() })));
+    assert.deepEqual([...new Set(made.map((each) => each.status))], [201]);
+    const ports = await portsOf(made.map((each) => each.body.id));
+    assert.equal(new Set(ports).size, 20);
+  });
+
+  test('a port that another program holds is passed over', async (t) => {
+    const { host } = api.context.ssh;
+    const last = Math.max(...(await portsOf([(await create({ name: newName() })).body.id])));
+    const blocker = createServer();
+    t.after(() => new Promise((resolve) => blocker.close(resolve)));
+    const blocked = last + 1;
+    await new Promise<void>((resolve) => blocker.listen(blocked, host, resolve));
+    const made = [await create({ name: newName() }), await create({ name: newName() })];
+    assert.deepEqual(
+      made.map((each) => each.status),
+      [201, 201],
+    );
+    assert.ok(!(await portsOf(made.map((each) => each.body.id))).includes(blocked));
+  });
+});
+
+describe('200', () => {
+  test('PATCH changes name, labels and settings at any time, and nothing else', async () => {
+    const before = await instanceIn(api, owner, 'running');
+    const change = { name: newName(), labels: { a: 'b' }, auto_flush_seconds: 5 };
+    const { body, status } = await client.patch<InstanceOut>(`${INSTANCES}/${before.id}`, change);
+    assert.equal(status, 200);
+    const fresh = (await client.get<InstanceOut>(`${INSTANCES}/${before.id}`)).body;
+    assert.deepEqual(body, fresh);
+    assert.deepEqual({ ...before, ...change, vm: 0, updated_at: 0 }, { ...body, vm: 0, updated_at: 0 });
+    assert.ok(body.updated_at > before.updated_at);
+    const assignment = await api.agent.known(before.id);
+    assert.deepEqual([assignment.spec.hostname, assignment.spec.auto_flush_seconds], [change.name, 5]);
+  });
+  test('PATCH changes size while stopped', async () => {
+    const { id } = await api.instance(owner);
+    const change = { cpus: 2, memory_mib: 1024 };
+    const { body } = await client.patch<InstanceOut>(`${INSTANCES}/${id}`, change);
+    assert.deepEqual([body.cpus, body.memory_mib], [2, 1024]);
+  });
+  test('PATCH with the name that it has', async () => {
+    const { id, name } = await api.instance(owner);
+    assert.equal((await client.patch(`${INSTANCES}/${id}`, { name })).status, 200);
+  });
+  test('the list filters by name, state and label', async () => {
+    const someone = await api.person();
+    const find = async (query: string) => {
+      const answer = await api.as(someone).get<Page<InstanceOut>>(`${INSTANCES}?${query}`);
+      assert.equal(answer.status, 200, answer.text);
+      return answer.body.data.map((each) => each.id);
+    };
+    const a = await api.instance(someone, { labels: { env: 'prod', tier: '1' } });
+    const b = await api.instance(someone, { labels: { env: 'dev' } });
+    const c = await instanceIn(api, someone, 'running');
+    assert.deepEqual(await find(`name=${a.name}`), [a.id]);
+    assert.deepEqual(await find('name=nope'), []);
+    assert.deepEqual(await find('state=running'), [c.id]);
+    assert.deepEqual(await find('state=stopped'), [b.id, a.id]);
+    assert.deepEqual(await find('label=env'), [b.id, a.id]);
+    assert.deepEqual(await find('label=env=prod'), [a.id]);
+    assert.deepEqual(await find('label=env%3Dprod&state=running'), []);
+    assert.deepEqual(await find(`label=${encodeURIComponent(`env' or '1'='1`)}`), []);
+  });
+});
+
+describe('400', () => {
+  const bodies: Record<string, unknown> = {
+    'no body': undefined,
+    'no name': {},
+    'a list': [],
+    'a text': 'name',
+    'a name with capitals': { name: 'Web' },
+    'a name that starts with a hyphen': { name: '-web' },
+    'a name that ends with a hyphen': { name: 'web-' },
+    'a name of 64 characters': { name: 'a'.repeat(64) },
+    'a name that ends with a line break': { name: 'web\n' },
+    'a number for a name': { name: 7 },
+    'an unknown field': { name: 'web', state: 'running' },
+    'a forbidden key': '{"name":"web","__proto__":{}}',
+    'no cpus': { name: 'web', cpus: 0 },
+    '17 cpus': { name: 'web', cpus: 17 },
+    'half a cpu': { name: 'web', cpus: 1.5 },
+    'cpus as text': { name: 'web', cpus: '1' },
+    '127 MiB': { name: 'web', memory_mib: 127 },
+    '65537 MiB': { name: 'web', memory_mib: 65_537 },
+    '0 GiB': { name: 'web', disk_gib: 0 },
+    '1025 GiB': { name: 'web', disk_gib: 1025 },
+    'an unknown image': { name: 'web', image: 'windows-11' },
+    'an image that is a path': { name: 'web', image: '../debian-12' },
+    'a flush every 4 seconds': { name: 'web', auto_flush_seconds: 4 },
+    'a label that is a number': { name: 'web', labels: { a: 1 } },
+    'a label with a line break': { name: 'web', labels: { a: 'b\n' } },
+    'a label without a name': { name: 'web', labels: { '': 'b' } },
+    '65 labels': {
+      name: 'web',
+      labels: Object.fromEntries(Array.from({ length: 65 }, (_, i) => [`l${i}`, ''])),
+    },
+  };
+  for (const [what, body] of Object.entries(bodies)) {
+    test(`POST with ${what}`, async () => {
+      const answer =
+        typeof body === 'string' && body.startsWith('{')
+          ? await client.call('POST', INSTANCES, {
+              raw: body,
+              headers: { 'content-type': 'application/json' },
+            })
+          : await create(body);
+      assertError(answer, 'INVALID_REQUEST');
+    });
+  }
+  test('PATCH with a field that does not change, an unknown one, a bad one', async () => {
+    const { id } = await api.instance(owner);
+    for (const body of [{ image: 'debian-12' }, { id }, { labels: null }, { cpus: 0 }, { vm: {} }]) {
+      assertError(await client.patch(`${INSTANCES}/${id}`, body), 'INVALID_REQUEST');
+    }
+  });
+  test('an error names the field and what is wrong with it', async () => {
+    const error = assertError(await create({ name: 'web', cpus: 0 }), 'INVALID_REQUEST');
+    assert.deepEqual(error.details, [{ field: 'cpus', issue: 'must be >= 1' }]);
+  });
+  for (const query of [
+    'state=on',
+    'q=1',
+    'label=%00',
+    'name=%00',
+    'name=a&name=b',
+    `name=${'a'.repeat(64)}`,
+  ]) {
+    test(`GET ?${query.slice(0, 20)}`, async () => {
+      assertError(await client.get(`${INSTANCES}?${query}`), 'INVALID_REQUEST');
+    });
+  }
+  test('unknown query parameters on every other call', async () => {
+    const { id } = await api.instance(owner);
+    assertError(await client.post(`${INSTANCES}?x=1`, { name: newName() }), 'INVALID_REQUEST', /x/);
+    for (const method of ['GET', 'PATCH', 'DELETE'] as const) {
+      assertError(await client.call(method, `${INSTANCES}/${id}?x=1`), 'INVALID_REQUEST', /x/);
+    }
+  });
+});
+
+describe('403', () => {
+  test('billing reads and does not write', async () => {
+    const billing = await api.person({ org_id: owner.org_id, role: 'billing' });
+    const { id } = await api.instance(owner);
+    assert.equal((await api.as(billing).get(`${INSTANCES}/${id}`)).status, 200);
+    assertError(await api.as(billing).post(INSTANCES, { name: newName() }), 'FORBIDDEN');
+    assertError(await api.as(billing).patch(`${INSTANCES}/${id}`, {}), 'FORBIDDEN');
+    assertError(await api.as(billing).delete(`${INSTANCES}/${id}`), 'FORBIDDEN');
+  });
+});
+
+describe('404', () => {
+  test("another organisation's instance is the same as one that never was", async () => {
+    const stranger = await api.person();
+    const { id } = await api.instance(stranger);
+    for (const method of ['GET', 'PATCH', 'DELETE'] as const) {
+      const theirs = await client.call(method, `${INSTANCES}/${id}`);
+      assertError(theirs, 'NOT_FOUND');
+      for (const none of [newId('inst'), 'inst_', 'x', newId('vm')]) {
+        const answer = await client.call(method, `${INSTANCES}/${none}`);
+        assert.deepEqual(withoutRequestId(answer), withoutRequestId(theirs));
+      }
+    }
+    assert.equal((await api.as(stranger).get(`${INSTANCES}/${id}`)).status, 200);
+  });
+});
+
+describe('409', () => {
+  test('a name that is taken, at creation and at a change', async () => {
+    const { name } = await api.instance(owner);
+    assertError(await create({ name }), 'CONFLICT', new RegExp(`"${name}" exists`));
+    const { id } = await api.instance(owner);
+    assertError(
+      await client.patch(`${INSTANCES}/${id}`, { name }),
+      'CONFLICT',
+      new RegExp(`"${name}" exists`),
+    );
+  });
+  test('twenty parallel creations of one name make one', async () => {
+    const name = newName();
+    const answers = await Promise.all(Array.from({ length: 20 }, () => create({ name })));
+    assert.deepEqual(answers.map((each) => each.status).sort(), [201, ...Array(19).fill(409)]);
+  });
+  for (const state of ['starting', 'running', 'stopping', 'failed'] as const) {
+    test(`PATCH of cpus and memory while ${state}`, async () => {
+      const { id } = await instanceIn(api, owner, state);
+      for (const change of [{ cpus: 2 }, { memory_mib: 1024 }]) {
+        const answer = await client.patch(`${INSTANCES}/${id}`, change);
+        assertError(answer, 'CONFLICT', new RegExp(`is ${state}.*while it is stopped`));
+      }
+    });
+  }
+});
+
+describe('503', () => {
+  test('no SSH port is left: the message says what would help', async (t) => {
+    const small = await startApi({ first_port: 22_000, last_port: 22_001 });
+    t.after(() => small.close());
+    const someone = await small.person();
+    for (let i = 0; i < 2; i++) await small.instance(someone);
+    const answer = await small.as(someone).post(INSTANCES, { name: newName() });
+    assertError(answer, 'UNAVAILABLE', /22000-22001.*BERTH_SSH_PORTS/);
+    assert.ok(answer.headers['retry-after']);
+  });
+});

@@ -1,0 +1,306 @@
+/** What hosts and the ingress are told and believed: tokens, epochs, the commit's compare-and-swap, polls, routes. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { after, describe, test } from 'node:test';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { upsertHost } from '../../src/hosts/store.ts';
+import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { apiForFile, type VmOut } from '../support/api.ts';
+import { makeSshKey, randomPublicKey } from '../support/people.ts';
+import { ScriptedAgent, SSH_ADDRESS } from '../support/scripted-agent.ts';
+import { instanceIn, stateOf } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const { agent } = api;
+
+/** A second host with an agent of its own. */
+const other_token = randomBytes(32).toString('hex');
+await upsertHost(api.db, 'other', hashToken(other_token));
+const other = new ScriptedAgent(api.internal_origin, other_token);
+after(() => other.close());
+
+const COMMITTED = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/;
+
+describe('401', () => {
+  const wrong = { none: {}, unknown: { authorization: `Bearer ${'0'.repeat(64)}` } };
+  for (const [what, headers] of Object.entries(wrong)) {
+    test(`every internal call with ${what} token`, async () => {
+      for (const path of ['heartbeat', 'poll', 'report', 'flush', 'commit', 'head', 'routes', 'no-such']) {
+        const answer = await fetch(`${api.internal_origin}/internal/v1/${path}`, {
+          method: 'POST',
+          headers: { ...headers, 'content-type': 'application/json' } as Record<string, string>,
+          body: '{}',
+        });
+        assert.equal(answer.status, 401, path);
+        await answer.text();
+      }
+    });
+  }
+  test("a user's session is no host's token", async () => {
+    const client = new ControlPlaneClient({ address: api.internal_origin, token: owner.session });
+    await assert.rejects(client.head(newId('inst')), /401/);
+    await client.close();
+  });
+  test("a host's token is no user's credential", async () => {
+    assert.equal((await api.as(api.host_token).get('/v1/instances')).status, 401);
+  });
+  test('the internal API is not on the public listener', async () => {
+    const answer = await api.as(api.host_token).post('/internal/v1/routes', { seen: null, blocked: [] });
+    assert.equal(answer.status, 404);
+  });
+});
+
+describe('a commit', () => {
+  test('moves the head to its generation, with its bytes and time', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.heartbeat([{ instance_id: id, dirty_bytes: 5_000 }]);
+    assert.equal((await stateOf(api, owner, id)).disk.dirty_bytes, 5_000);
+    const answer = await agent.commit(id, 1);
+    assert(answer.outcome === 'committed');
+    assert.match(answer.durable_at, COMMITTED);
+    const { disk } = await stateOf(api, owner, id);
+    assert.deepEqual(
+      [disk.generation, disk.durable_at, disk.dirty_bytes, disk.stored_bytes],
+      [1, answer.durable_at, 0, 4096],
+    );
+    const head = await agent.client.head(id);
+    assert.deepEqual(
+      [head?.generation, head?.head_epoch, head?.segments.map((segment) => segment.key)],
+      [1, 1, [`disks/${id}/1`]],
+    );
+  });
+
+  test('said twice is accepted once, with the same time', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const first = await agent.commit(id, 1);
+    assert.deepEqual(await agent.commit(id, 1), first);
+    await agent.commit(id, 2);
+    assert.deepEqual(await agent.commit(id, 1), first, 'also after the next one');
+    const { disk } = await stateOf(api, owner, id);
+    assert.deepEqual([disk.generation, disk.stored_bytes], [2, 8192]);
+  });
+
+  test('of a generation that another flush has committed is fenced', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.commit(id, 1);
+    const segments = [{ key: `disks/${id}/elsewhere`, size_bytes: 1, entries: 1 }];
+    assert.equal((await agent.commit(id, 1, { segments })).outcome, 'fenced');
+  });
+
+  test('that leaves a generation out, or goes back, is fenced', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    for (const generation of [0, 2, 3]) {
+      assert.equal((await agent.commit(id, generation)).outcome, 'fenced', String(generation));
+    }
+    assert.equal((await stateOf(api, owner, id)).disk.generation, 0);
+  });
+
+  test('of an older or a made-up epoch is fenced', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    for (const epoch of [0, 2]) assert.equal((await agent.commit(id, 1, { epoch })).outcome, 'fenced');
+  });
+
+  test('of the VM before, after another boot has the disk, is fenced', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const before = await agent.known(id);
+    await agent.failed(id);
+    await api.as(owner).post(`/v1/instances/${id}/vm`);
+    const late = { vm_id: before.vm_id, epoch: before.epoch };
+    assert.equal((await agent.commit(id, 1, late)).outcome, 'fenced');
+    assert.equal((await agent.commit(id, 1, { vm_id: newId('vm') })).outcome, 'fenced');
+    assert.equal((await agent.commit(id, 1)).outcome, 'committed');
+  });
+
+  test('of another host is fenced', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { vm_id, epoch } = await agent.known(id);
+    const commit = {
+      instance_id: id,
+      vm_id,
+      epoch,
+      generation: 1,
+      image_version: 'a',
+      segments: [],
+      consistency: 'crash' as const,
+      dirty_bytes: 0,
+    };
+    assert.equal((await other.client.commit(commit)).outcome, 'fenced');
+  });
+
+  test('of an instance that is being deleted, or that never was, is fenced', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await api.as(owner).delete(`/v1/instances/${id}`);
+    assert.equal((await agent.commit(id, 1)).outcome, 'fenced');
+    assert.equal((await agent.commit(id, 1, { instance_id: newId('inst') })).outcome, 'fenced');
+  });
+
+  test('of one generation by twenty writers at once succeeds for one', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const answers = await Promise.all(
+      Array.from({ length: 20 }, (_, writer) =>
+        agent.commit(id, 1, { segments: [{ key: `disks/${id}/w${writer}`, size_bytes: 1, entries: 1 }] }),
+      ),
+    );
+    assert.equal(answers.filter((answer) => answer.outcome === 'committed').length, 1);
+    assert.equal((await agent.client.head(id))?.segments.length, 1);
+  });
+});
+
+describe('a report', () => {
+  test('of an older epoch is fenced and changes nothing', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { vm_id, epoch } = await agent.known(id);
+    await agent.failed(id);
+    await api.as(owner).post(`/v1/instances/${id}/vm`);
+    const reason = { code: 'late', message: 'Too late.' };
+    for (const report of [
+      { vm_id, epoch },
+      { vm_id: (await agent.known(id)).vm_id, epoch },
+    ]) {
+      const answer = await agent.client.report({ ...report, observed: { kind: 'failed', reason } });
+      assert.deepEqual(answer, { outcome: 'fenced' });
+    }
+    assert.equal((await stateOf(api, owner, id)).state, 'starting');
+  });
+
+  test('of another host is fenced', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { vm_id, epoch } = await agent.known(id);
+    const answer = await other.client.report({ vm_id, epoch, observed: { kind: 'stopped' } });
+    assert.deepEqual(answer, { outcome: 'fenced' });
+    assert.equal((await stateOf(api, owner, id)).state, 'running');
+  });
+
+  test('of a VM that never was is fenced', async () => {
+    const answer = await agent.client.report({ vm_id: newId('vm'), epoch: 1, observed: { kind: 'stopped' } });
+    assert.deepEqual(answer, { outcome: 'fenced' });
+  });
+
+  test('said twice changes nothing the second time', async () => {
+    const { id } = await instanceIn(api, owner, 'stopping');
+    await agent.stopped(id);
+    const once = await stateOf(api, owner, id);
+    await agent.stopped(id);
+    await agent.failed(id);
+    assert.deepEqual(await stateOf(api, owner, id), once);
+  });
+
+  test('that answers an older restart does not end the newer one', async () => {
+    const { id } = await instanceIn(api, owner, 'restarting');
+    const { vm_id, epoch } = await agent.known(id);
+    const observed = {
+      kind: 'running',
+      reboots: 0,
+      ssh_address: SSH_ADDRESS,
+      host_keys: [],
+      recovered: null,
+    } as const;
+    await agent.client.report({ vm_id, epoch, observed });
+    assert.equal((await stateOf(api, owner, id)).state, 'restarting');
+    await agent.ready(id);
+    assert.equal((await stateOf(api, owner, id)).state, 'running');
+  });
+
+  test('of a power-off by the guest stops the VM, and the host is told to save it', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.observe(id, { kind: 'powered_off' });
+    const vm = await stateOf(api, owner, id);
+    assert.deepEqual([vm.state, vm.reason?.code], ['stopping', 'guest_poweroff']);
+    assert.equal((await agent.known(id)).desired, 'stopped');
+  });
+
+  test('of a reboot by the guest is shown as restarting until it answers again', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.observe(id, { kind: 'rebooting' });
+    assert.equal((await stateOf(api, owner, id)).state, 'restarting');
+    await agent.ready(id);
+    assert.equal((await stateOf(api, owner, id)).state, 'running');
+  });
+});
+
+describe('a poll', () => {
+  test('holds until something changes, then names it', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const signal = new AbortController().signal;
+    const { etag } = await agent.client.poll({ seen: null }, signal);
+    const held = agent.client.poll({ seen: etag }, signal);
+    await api.as(owner).delete(`/v1/instances/${id}/vm`);
+    const answer = await held;
+    assert.notEqual(answer.etag, etag);
+    assert.equal(answer.assignments.find((each) => each.instance_id === id)?.desired, 'stopped');
+  });
+
+  test('carries the keys of its VMs, sorted, and a change of them', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    assert.deepEqual((await agent.known(id)).authorized_keys, []);
+
+    const { line } = await makeSshKey(api.db, owner.user_id);
+    const added = await api
+      .as(owner)
+      .post<{ id: string }>('/v1/me/ssh-keys', { name: 'new', public_key: randomPublicKey().line });
+    assert.equal(added.status, 201);
+    const two = await agent.assigned(id, 'both keys', (each) => each.authorized_keys.length === 2);
+    assert.deepEqual([...two.authorized_keys].sort(), two.authorized_keys);
+    await api.as(owner).delete(`/v1/me/ssh-keys/${added.body.id}`);
+    const one = await agent.assigned(id, 'one key', (each) => each.authorized_keys.length === 1);
+    assert.deepEqual(one.authorized_keys, [line]);
+  });
+
+  test("never tells a host of another host's VMs", async () => {
+    await instanceIn(api, owner, 'running');
+    assert.deepEqual(await other.assignments(), []);
+  });
+
+  test('forgets a VM that is stopped', async () => {
+    const { id } = await instanceIn(api, owner, 'stopping');
+    await agent.stopped(id);
+    const assigned = await agent.assignments();
+    assert.equal(
+      assigned.some((each) => each.instance_id === id),
+      false,
+    );
+  });
+});
+
+test('dirty bytes are believed of a host that has the VM, and of no other', async () => {
+  const { id } = await instanceIn(api, owner, 'running');
+  await other.heartbeat([{ instance_id: id, dirty_bytes: 99 }]);
+  await api.db.updateTable('hosts').set({ last_seen_at: null }).where('name', '=', 'other').execute();
+  assert.equal((await stateOf(api, owner, id)).disk.dirty_bytes, 0);
+});
+
+test('the head of an instance that never was is null', async () => {
+  assert.equal(await agent.client.head(newId('inst') as InstanceId), null);
+});
+
+describe('the routes', () => {
+  const read = async () =>
+    (await agent.client.routes({ seen: null, blocked: [] }, new AbortController().signal)).routes;
+  const targetOf = async (id: string) => (await read()).find((each) => each.instance_id === id)?.target;
+
+  test('lead to a VM from when it answers until it does not', async () => {
+    const { id } = await instanceIn(api, owner, 'starting');
+    assert.equal(await targetOf(id), null);
+    await agent.ready(id);
+    assert.equal(await targetOf(id), SSH_ADDRESS);
+    await api.as(owner).post<VmOut>(`/v1/instances/${id}/vm/restart`);
+    assert.equal(await targetOf(id), SSH_ADDRESS);
+    await api.as(owner).delete(`/v1/instances/${id}/vm`);
+    assert.equal(await targetOf(id), null);
+  });
+
+  test('end with the deletion, at once', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const signal = new AbortController().signal;
+    const { etag } = await agent.client.routes({ seen: null, blocked: [] }, signal);
+    const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+    await api.as(owner).delete(`/v1/instances/${id}`);
+    const { routes } = await held;
+    assert.equal(
+      routes.some((each) => each.instance_id === id),
+      false,
+    );
+  });
+});

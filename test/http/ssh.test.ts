@@ -1,0 +1,189 @@
+/** How to connect to an instance, and whom it lets in. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { newId } from '../../src/lib/ids.ts';
+import { VM_STATES } from '../../src/vms/model.ts';
+import { apiForFile } from '../support/api.ts';
+import { assertError, withoutRequestId } from '../support/expect.ts';
+import { makeKey, makeSshKey } from '../support/people.ts';
+import { HOST_KEY } from '../support/scripted-agent.ts';
+import { instanceIn } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const client = api.as(owner);
+const mine = await makeSshKey(api.db, owner.user_id);
+
+interface Details {
+  readonly host: string;
+  readonly port: number;
+  readonly user: string;
+  readonly host_keys: readonly unknown[];
+  readonly known_hosts: readonly string[];
+  readonly command: string;
+  readonly allowed_keys: number;
+}
+interface KeySet {
+  readonly mode: string;
+  readonly data: readonly { id: string; owner_id: string; fingerprint: string; name: string; type: string }[];
+}
+const idsOf = (set: KeySet) => set.data.map((key) => key.id);
+
+describe('200', () => {
+  test('the details of a running VM are enough to connect', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { body, status } = await client.get<Details>(`/v1/instances/${id}/ssh`);
+    assert.equal(status, 200);
+    const { host } = api.context.ssh;
+    assert.deepEqual(body, {
+      host,
+      port: body.port,
+      user: 'root',
+      host_keys: [HOST_KEY],
+      known_hosts: [`[${host}]:${body.port} ${HOST_KEY.public_key}`],
+      command: `ssh -p ${body.port} root@${host}`,
+      allowed_keys: 1,
+    });
+    assert.ok(body.port >= 22_000 && body.port <= 22_999);
+  });
+
+  test('host, port and host keys stay over stop and start', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const read = async () => (await client.get<Details>(`/v1/instances/${id}/ssh`)).body;
+    const before = await read();
+    await client.delete(`/v1/instances/${id}/vm`);
+    await api.agent.stopped(id);
+    await client.post(`/v1/instances/${id}/vm`);
+    await api.agent.ready(id);
+    assert.deepEqual(await read(), before);
+  });
+
+  test("mode account lets in the creator's keys, later ones too, and nobody else's", async () => {
+    const someone = await api.person();
+    const colleague = await api.person({ org_id: someone.org_id, role: 'admin' });
+    await makeSshKey(api.db, colleague.user_id);
+    const { id } = await api.instance(someone);
+    const read = async () => (await api.as(someone).get<KeySet>(`/v1/instances/${id}/ssh-keys`)).body;
+    assert.deepEqual(await read(), { mode: 'account', data: [] });
+    const added = await makeSshKey(api.db, someone.user_id);
+    assert.deepEqual(idsOf(await read()), [added.id]);
+  });
+
+  test('PUT replaces the set as a whole, an empty one lets nobody in, mode account goes back', async () => {
+    const colleague = await api.person({ org_id: owner.org_id, role: 'member' });
+    const theirs = await makeSshKey(api.db, colleague.user_id);
+    const { id } = await api.instance(owner);
+    const path = `/v1/instances/${id}/ssh-keys`;
+    const put = async (body: unknown) => {
+      const answer = await client.put<KeySet>(path, body);
+      assert.equal(answer.status, 200, answer.text);
+      assert.deepEqual((await client.get<KeySet>(path)).body, answer.body);
+      return answer.body;
+    };
+    const both = await put({ ssh_key_ids: [mine.id, theirs.id] });
+    assert.equal(both.mode, 'explicit');
+    assert.deepEqual(idsOf(both).sort(), [mine.id, theirs.id].sort());
+    assert.equal(both.data.find((key) => key.id === theirs.id)?.owner_id, colleague.user_id);
+    assert.deepEqual(idsOf(await put({ ssh_key_ids: [theirs.id, theirs.id] })), [theirs.id]);
+    assert.deepEqual(await put({ ssh_key_ids: [] }), { mode: 'explicit', data: [] });
+    const back = await put({ mode: 'account' });
+    assert.deepEqual([back.mode, idsOf(back)], ['account', [mine.id]]);
+  });
+
+  test('a change reaches the host of a running VM at once', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { authorized_keys } = await api.agent.known(id);
+    assert.ok(authorized_keys.includes(mine.line));
+    await client.put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
+    await api.agent.assigned(id, 'nobody is let in', (each) => each.authorized_keys.length === 0);
+  });
+
+  test('a member who leaves takes the keys along', async () => {
+    const leaver = await api.person({ org_id: owner.org_id, role: 'member' });
+    const key = await makeSshKey(api.db, leaver.user_id);
+    const { id } = await api.instance(owner);
+    const path = `/v1/instances/${id}/ssh-keys`;
+    await client.put(path, { ssh_key_ids: [key.id] });
+    await api.db.deleteFrom('memberships').where('user_id', '=', leaver.user_id).execute();
+    assert.deepEqual((await client.get<KeySet>(path)).body.data, []);
+  });
+});
+
+describe('400', () => {
+  const bodies: Record<string, unknown> = {
+    'no body': undefined,
+    'mode explicit without keys': { mode: 'explicit' },
+    'both forms at once': { mode: 'account', ssh_key_ids: [] },
+    'keys that are no list': { ssh_key_ids: 'x' },
+    'a key that is a number': { ssh_key_ids: [1] },
+    'an id that is none': { ssh_key_ids: ['x'] },
+    'a key that never was': { ssh_key_ids: [newId('key')] },
+    '201 keys': { ssh_key_ids: Array.from({ length: 201 }, () => newId('key')) },
+  };
+  for (const [what, body] of Object.entries(bodies)) {
+    test(`PUT with ${what}`, async () => {
+      const { id } = await api.instance(owner);
+      assertError(await client.put(`/v1/instances/${id}/ssh-keys`, body), 'INVALID_REQUEST');
+    });
+  }
+  test('a key of somebody outside the organisation, and nothing is changed', async () => {
+    const stranger = await api.person();
+    const foreign = await makeSshKey(api.db, stranger.user_id);
+    const { id } = await api.instance(owner);
+    const body = { ssh_key_ids: [mine.id, foreign.id] };
+    assertError(await client.put(`/v1/instances/${id}/ssh-keys`, body), 'INVALID_REQUEST', /ssh_key_ids/);
+    const { body: after } = await client.get<KeySet>(`/v1/instances/${id}/ssh-keys`);
+    assert.deepEqual([after.mode, idsOf(after)], ['account', [mine.id]]);
+  });
+  test('unknown query parameters', async () => {
+    const { id } = await api.instance(owner);
+    for (const path of ['ssh', 'ssh-keys']) {
+      assertError(await client.get(`/v1/instances/${id}/${path}?x=1`), 'INVALID_REQUEST', /x/);
+    }
+    const answer = await client.put(`/v1/instances/${id}/ssh-keys?x=1`, { mode: 'account' });
+    assertError(answer, 'INVALID_REQUEST', /x/);
+  });
+});
+
+describe('403', () => {
+  test('each call needs its own scope', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const vm = (await makeKey(api.db, owner, 'vm:read instances:read')).key;
+    const keys = (await makeKey(api.db, owner, 'ssh_keys:read')).key;
+    assert.equal((await api.as(vm).get(`/v1/instances/${id}/ssh`)).status, 200);
+    assertError(await api.as(vm).get(`/v1/instances/${id}/ssh-keys`), 'FORBIDDEN', /ssh_keys:read/);
+    assert.equal((await api.as(keys).get(`/v1/instances/${id}/ssh-keys`)).status, 200);
+    assertError(await api.as(keys).get(`/v1/instances/${id}/ssh`), 'FORBIDDEN', /vm:read/);
+    const put = await api.as(keys).put(`/v1/instances/${id}/ssh-keys`, { mode: 'account' });
+    assertError(put, 'FORBIDDEN', /ssh_keys:write/);
+  });
+});
+
+describe('404', () => {
+  test("another organisation's instance is the same as one that never was", async () => {
+    const stranger = await api.person();
+    const { id } = await api.instance(stranger);
+    for (const [method, path] of [
+      ['GET', 'ssh'],
+      ['GET', 'ssh-keys'],
+      ['PUT', 'ssh-keys'],
+    ] as const) {
+      const options = method === 'PUT' ? { json: { mode: 'account' } } : {};
+      const theirs = await client.call(method, `/v1/instances/${id}/${path}`, options);
+      assertError(theirs, 'NOT_FOUND');
+      for (const none of [newId('inst'), 'x']) {
+        const answer = await client.call(method, `/v1/instances/${none}/${path}`, options);
+        assert.deepEqual(withoutRequestId(answer), withoutRequestId(theirs));
+      }
+    }
+  });
+});
+
+describe('409', () => {
+  for (const state of VM_STATES.filter((each) => each !== 'running')) {
+    test(`the details of a VM that is ${state}`, async () => {
+      const { id } = await instanceIn(api, owner, state);
+      assertError(await client.get(`/v1/instances/${id}/ssh`), 'VM_NOT_RUNNING', new RegExp(state));
+    });
+  }
+});

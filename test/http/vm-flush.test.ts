@@ -1,0 +1,201 @@
+/** Flushes that callers wait for: who joins whom, what a receipt covers, and what a caller hears when there is none. */
+import assert from 'node:assert/strict';
+import { describe, type TestContext, test } from 'node:test';
+import type { FlushReceipt } from '../../src/agent-api/types.ts';
+import type { Topic } from '../../src/db/notify.ts';
+import type { FlushId, InstanceId } from '../../src/lib/ids.ts';
+import { apiForFile, startApi } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
+import { RECEIPT } from '../support/scripted-agent.ts';
+import { instanceIn, stateOf } from '../support/states.ts';
+import { until } from '../support/waiting.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const { agent } = api;
+
+function flush(id: string) {
+  return api.as(owner).post<FlushReceipt>(`/v1/instances/${id}/vm/flush`);
+}
+
+function rows(instance_id: InstanceId) {
+  return api.db
+    .selectFrom('flushes')
+    .select(['id', 'state'])
+    .where('instance_id', '=', instance_id)
+    .orderBy('requested_at')
+    .execute();
+}
+
+describe('200', () => {
+  test('the receipt is what the host reported, field for field', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const answering = flush(id);
+    const flush_id = await agent.askedToFlush(id);
+    await agent.beginFlush(flush_id);
+    await agent.endFlush(flush_id);
+    const { status, body } = await answering;
+    assert.equal(status, 200);
+    assert.deepEqual(body, RECEIPT);
+  });
+
+  test('a caller never joins a flush that runs: it may not cover what was written before the call', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const first = flush(id);
+    const first_id = await agent.askedToFlush(id);
+    await agent.beginFlush(first_id);
+    const second = flush(id);
+    const second_id = await agent.askedToFlush(id, first_id);
+    await agent.endFlush(first_id, { generation: 1 });
+    assert.equal((await first).body.generation, 1);
+    assert.deepEqual(await rows(id), [
+      { id: first_id, state: 'done' },
+      { id: second_id, state: 'queued' },
+    ]);
+    await agent.beginFlush(second_id);
+    await agent.endFlush(second_id, { generation: 2 });
+    assert.equal((await second).body.generation, 2);
+  });
+
+  test('callers share the flush that is queued', async (t) => {
+    const waiting = waitersOf(t, 'flush');
+    const { id } = await instanceIn(api, owner, 'running');
+    const running = flush(id);
+    const running_id = await agent.askedToFlush(id);
+    await agent.beginFlush(running_id);
+    const callers = Array.from({ length: 20 }, () => flush(id));
+    const queued_id = await agent.askedToFlush(id, running_id);
+    await agent.endFlush(running_id);
+    await running;
+    // A caller that came later would make a third one.
+    await until('all twenty wait', () => waiting(queued_id) === 20);
+    await agent.beginFlush(queued_id);
+    await agent.endFlush(queued_id, { generation: 9 });
+    for (const answer of await Promise.all(callers)) assert.equal(answer.body.generation, 9);
+    assert.equal((await rows(id)).length, 2);
+  });
+
+  test('a flush that its host was interrupted in is begun again after the restart', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const answering = flush(id);
+    const flush_id = await agent.askedToFlush(id);
+    await agent.beginFlush(flush_id);
+    // The agent restarts: all it knows is what it is told now.
+    assert.equal(await agent.askedToFlush(id), flush_id);
+    await agent.beginFlush(flush_id);
+    await agent.endFlush(flush_id);
+    assert.equal((await answering).status, 200);
+  });
+
+  test('a stop answers the callers of a flush during it with the final generation', async () => {
+    const { id } = await instanceIn(api, owner, 'stopping');
+    await agent.commit(id, 1);
+    const answering = [flush(id), flush(id)];
+    await agent.stopped(id);
+    for (const { status, body } of await Promise.all(answering)) {
+      assert.deepEqual([status, body.generation, body.uploaded_bytes], [200, 1, 0]);
+      assert.equal(body.durable_at, (await stateOf(api, owner, id)).disk.durable_at);
+    }
+  });
+
+  test('a stopped VM answers with its present generation and no bytes', async () => {
+    const { id } = await instanceIn(api, owner, 'stopping');
+    await agent.commit(id, 1);
+    await agent.stopped(id);
+    const { body } = await flush(id);
+    const { disk } = await stateOf(api, owner, id);
+    assert.deepEqual(body, {
+      generation: 1,
+      durable_at: disk.durable_at,
+      dirty_bytes: 0,
+      uploaded_bytes: 0,
+      segments: 0,
+      duration_ms: 0,
+      consistency: 'offline',
+    });
+  });
+});
+
+describe('409', () => {
+  test('a VM that dies under a flush ends it for its callers', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const answering = flush(id);
+    await agent.beginFlush(await agent.askedToFlush(id));
+    await agent.failed(id);
+    assertError(await answering, 'CONFLICT', /The VM is failed/);
+  });
+  test('a VM that fails while it is stopping has no final flush to join', async (t) => {
+    const waiting = waitersOf(t, 'instance');
+    const { id } = await instanceIn(api, owner, 'stopping');
+    const answering = flush(id);
+    await until('the caller waits', () => waiting(id) === 1);
+    await agent.failed(id);
+    assertError(await answering, 'CONFLICT', /failed/);
+  });
+  test('deletion ends a flush for its callers', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const answering = flush(id);
+    await agent.askedToFlush(id);
+    await api.as(owner).delete(`/v1/instances/${id}`);
+    await agent.deleted(id);
+    assertError(await answering, 'CONFLICT', /deleted/);
+  });
+});
+
+describe('503', () => {
+  test('the object store is away: nothing is lost, and the message says so', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const answering = flush(id);
+    const flush_id = await agent.askedToFlush(id);
+    await agent.beginFlush(flush_id);
+    await agent.failFlush(flush_id);
+    const answer = await answering;
+    assertError(answer, 'UNAVAILABLE', /The object store is away\..*Nothing is lost/);
+    assert.equal(answer.headers['retry-after'], '5');
+    assert.equal((await stateOf(api, owner, id)).state, 'running');
+  });
+
+  test('a flush that another one of the same disk has overtaken was interrupted', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const first = flush(id);
+    const first_id = await agent.askedToFlush(id);
+    await agent.beginFlush(first_id);
+    const second = flush(id);
+    const second_id = await agent.askedToFlush(id, first_id);
+    assert.deepEqual(await agent.beginFlush(second_id), { outcome: 'accepted' });
+    assertError(await first, 'UNAVAILABLE', /interrupted/);
+    assert.deepEqual(await agent.endFlush(first_id), { outcome: 'fenced' });
+    await agent.endFlush(second_id);
+    assert.equal((await second).status, 200);
+  });
+
+  test('a control plane that ends while a caller waits says that the flush goes on', async (t) => {
+    const ending = await startApi();
+    t.after(() => ending.close());
+    const person = await ending.person();
+    const { id } = await instanceIn(ending, person, 'running');
+    const answering = ending.as(person).post(`/v1/instances/${id}/vm/flush`);
+    await ending.agent.askedToFlush(id);
+    await ending.hub.stop();
+    assertError(await answering, 'UNAVAILABLE', /goes on/);
+  });
+});
+
+test('of a flush that is over, or of another host, a report is fenced', async () => {
+  const { id } = await instanceIn(api, owner, 'running');
+  const answering = flush(id);
+  const flush_id = await agent.askedToFlush(id);
+  await agent.endFlush(flush_id);
+  await answering;
+  assert.deepEqual(await agent.failFlush(flush_id), { outcome: 'fenced' });
+  assert.deepEqual(await agent.beginFlush('flush_00000000000000000000000000' as FlushId), {
+    outcome: 'fenced',
+  });
+});
+
+/** How many have begun to wait for a notification of `topic` and an id, from now on. */
+function waitersOf(t: TestContext, topic: Topic): (id: string) => number {
+  const subscribe = t.mock.method(api.hub, 'subscribe');
+  return (id) =>
+    subscribe.mock.calls.filter((call) => call.arguments[0] === topic && call.arguments[1] === id).length;
+}

@@ -1,0 +1,294 @@
+/** The calls on a VM beyond the table of states: waiting, concurrency, recovery, hosts. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { newId } from '../../src/lib/ids.ts';
+import { applyDeadlines } from '../../src/vms/apply-report.ts';
+import { apiForFile, type VmOut } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
+import { FACTS } from '../support/scripted-agent.ts';
+import { instanceIn, stateOf } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const client = api.as(owner);
+const { agent } = api;
+
+/** Shorter than a second: the state that is there is what a caller gets. */
+async function eventTypes(instance_id: string): Promise<string[]> {
+  const rows = await api.db
+    .selectFrom('events')
+    .select(['type', 'sequence'])
+    .where('instance_id', '=', instance_id as never)
+    .orderBy('sequence')
+    .execute();
+  assert.deepEqual(
+    rows.map((row) => row.sequence),
+    rows.map((_, index) => index + 1),
+    'events of an instance are numbered without gaps',
+  );
+  return rows.map((row) => row.type);
+}
+
+describe('200', () => {
+  test('an instance that never started shows a stopped VM without id', async () => {
+    const { id } = await api.instance(owner);
+    const { body, status } = await client.get<VmOut>(`/v1/instances/${id}/vm`);
+    assert.equal(status, 200);
+    assert.deepEqual(
+      { id: body.id, state: body.state, boot: body.boot, host_id: body.host_id, reason: body.reason },
+      { id: null, state: 'stopped', boot: 0, host_id: null, reason: null },
+    );
+  });
+
+  test('20 parallel starts make one boot: one 202, nineteen 200, all of the same VM', async () => {
+    const { id } = await api.instance(owner);
+    const answers = await Promise.all(
+      Array.from({ length: 20 }, () => client.post<VmOut>(`/v1/instances/${id}/vm`)),
+    );
+    assert.deepEqual(answers.map((each) => each.status).sort(), [...Array(19).fill(200), 202]);
+    assert.equal(new Set(answers.map((each) => each.body.id)).size, 1);
+    const boots = await api.db.selectFrom('vms').selectAll().where('instance_id', '=', id).execute();
+    assert.equal(boots.length, 1);
+  });
+
+  test('parallel starts, stops and restarts leave one consistent VM and no error beyond 409', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const calls = [
+      () => client.post<VmOut>(`/v1/instances/${id}/vm`),
+      () => client.delete<VmOut>(`/v1/instances/${id}/vm`),
+      () => client.post<VmOut>(`/v1/instances/${id}/vm/restart`),
+    ];
+    const answers = await Promise.all(Array.from({ length: 18 }, (_, i) => calls[i % 3]?.()));
+    for (const answer of answers) assert.ok([200, 202, 409].includes(answer?.status ?? 0), answer?.text);
+    assert.equal((await stateOf(api, owner, id)).state, 'stopping');
+  });
+
+  test('a whole life is told by its states, times and numbered events', async () => {
+    const { id } = await api.instance(owner);
+    const vm = `/v1/instances/${id}/vm`;
+    const started = (await client.post<VmOut>(vm)).body;
+    assert.equal(started.started_at, null);
+    await agent.ready(id);
+    const running = await stateOf(api, owner, id);
+    assert.match(running.started_at ?? '', /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+    assert.equal(running.reason?.code, 'ready');
+    assert.equal(running.reason?.actor, api.host_id);
+    await client.post(`${vm}/restart`);
+    await agent.ready(id);
+    const again = await stateOf(api, owner, id);
+    assert.deepEqual([again.id, again.boot, again.started_at], [running.id, 1, running.started_at]);
+    await client.delete(vm);
+    await agent.stopped(id);
+    const stopped = await stateOf(api, owner, id);
+    assert.ok(stopped.stopped_at);
+    assert.equal(stopped.reason?.actor, owner.user_id, 'who asked for the stop stays known');
+    await client.post(vm);
+    await agent.ready(id);
+    assert.equal((await stateOf(api, owner, id)).boot, 2);
+    assert.deepEqual(await eventTypes(id), [
+      'instance.created',
+      'vm.started',
+      'vm.restarted',
+      'vm.stopped',
+      'vm.started',
+    ]);
+  });
+
+  test('a disk that was continued from its last durable generation says so', async () => {
+    const { id } = await instanceIn(api, owner, 'failed');
+    await client.post(`/v1/instances/${id}/vm`);
+    const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === 2);
+    assert.equal(assignment.previous_failed, true);
+    await agent.ready(id, { code: 'recovered', message: 'Continued from generation 3.' });
+    const vm = await stateOf(api, owner, id);
+    assert.deepEqual(vm.reason, {
+      code: 'recovered',
+      message: 'Continued from generation 3.',
+      actor: api.host_id,
+    });
+    assert.ok((await eventTypes(id)).includes('vm.recovered'));
+  });
+
+  test('force reaches the host, also on a stop that has begun', async () => {
+    const { id } = await instanceIn(api, owner, 'stopping');
+    assert.equal((await agent.known(id)).force, false);
+    const answer = await client.delete<VmOut>(`/v1/instances/${id}/vm?force=true`);
+    assert.equal(answer.status, 202);
+    assert.equal((await agent.known(id)).force, true);
+  });
+
+  test('while the object store is away a stop stays stopping and says why', async () => {
+    const { id } = await instanceIn(api, owner, 'stopping');
+    const reason = { code: 'flush_pending', message: 'The object store is away.' };
+    await agent.observe(id, { kind: 'flush_pending', reason });
+    const vm = await stateOf(api, owner, id);
+    assert.deepEqual([vm.state, vm.reason?.code], ['stopping', 'flush_pending']);
+    await agent.stopped(id);
+    assert.equal((await stateOf(api, owner, id)).state, 'stopped');
+  });
+});
+
+describe('?wait', () => {
+  test('answers when the state is reached', async () => {
+    const { id } = await instanceIn(api, owner, 'starting');
+    const waiting = client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);
+    await agent.ready(id);
+    const { status, body } = await waiting;
+    assert.deepEqual([status, body.state], [200, 'running']);
+  });
+  test('answers at once where the state is there already', async () => {
+    const { id } = await api.instance(owner);
+    const { body } = await client.get<VmOut>(`/v1/instances/${id}/vm?wait=stopped&timeout_seconds=60`);
+    assert.equal(body.state, 'stopped');
+  });
+  test('answers when the VM fails instead', async () => {
+    const { id } = await instanceIn(api, owner, 'starting');
+    const waiting = client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);
+    await agent.failed(id);
+    assert.equal((await waiting).body.state, 'failed');
+  });
+  test('answers at once on a VM that has failed', async () => {
+    const { id } = await instanceIn(api, owner, 'failed');
+    const answer = await client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);
+    assert.equal(answer.body.state, 'failed');
+  });
+  test('answers with the state as it is when the time is over', async () => {
+    const { id } = await instanceIn(api, owner, 'starting');
+    const began = Date.now();
+    const answer = await client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=1`);
+    assert.deepEqual([answer.status, answer.body.state], [200, 'starting']);
+    assert.ok(Date.now() - began >= 950);
+  });
+  test('more waiters than the database has connections all get their answer', async () => {
+    const { id } = await instanceIn(api, owner, 'starting');
+    const waiting = Array.from({ length: 40 }, () =>
+      client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`),
+    );
+    await agent.ready(id);
+    for (const answer of await Promise.all(waiting)) assert.equal(answer.body.state, 'running');
+  });
+});
+
+describe('400', () => {
+  for (const query of [
+    'wait=started',
+    'timeout_seconds=5',
+    'wait=running&timeout_seconds=0',
+    'wait=running&timeout_seconds=61',
+    'wait=running&timeout_seconds=1.5',
+    'wait=running&wait=stopped',
+    'state=running',
+  ]) {
+    test(`GET …/vm?${query}`, async () => {
+      const { id } = await api.instance(owner);
+      assertError(await client.get(`/v1/instances/${id}/vm?${query}`), 'INVALID_REQUEST');
+    });
+  }
+  for (const [method, path] of [
+    ['POST', 'vm'],
+    ['DELETE', 'vm'],
+    ['POST', 'vm/restart'],
+    ['POST', 'vm/flush'],
+  ] as const) {
+    test(`${method} …/${path} refuses unknown fields and parameters, and changes nothing`, async () => {
+      const { id } = await instanceIn(api, owner, 'running');
+      const target = `/v1/instances/${id}/${path}`;
+      assertError(await client.call(method, target, { json: { force: true } }), 'INVALID_REQUEST', /force/);
+      assertError(await client.call(method, `${target}?dry_run=1`), 'INVALID_REQUEST', /dry_run/);
+      assert.equal((await stateOf(api, owner, id)).state, 'running');
+    });
+  }
+  test('DELETE …/vm?force=yes', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    assertError(await client.delete(`/v1/instances/${id}/vm?force=yes`), 'INVALID_REQUEST', /force/);
+  });
+});
+
+describe('404', () => {
+  for (const id of [newId('inst'), newId('vm'), 'inst_x', 'x', '..%2f..%2fme', '%00']) {
+    test(`of ${id}`, async () => {
+      for (const [method, path] of [
+        ['GET', 'vm'],
+        ['POST', 'vm'],
+        ['DELETE', 'vm'],
+        ['POST', 'vm/restart'],
+        ['POST', 'vm/flush'],
+      ] as const) {
+        assertError(await client.call(method, `/v1/instances/${id}/${path}`), 'NOT_FOUND');
+      }
+    });
+  }
+});
+
+describe('409', () => {
+  test('every call on an instance that is being deleted', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await client.delete(`/v1/instances/${id}`);
+    for (const [method, path] of [
+      ['POST', 'vm'],
+      ['DELETE', 'vm'],
+      ['POST', 'vm/restart'],
+      ['POST', 'vm/flush'],
+    ] as const) {
+      assertError(await client.call(method, `/v1/instances/${id}/${path}`), 'CONFLICT', /being deleted/);
+    }
+  });
+});
+
+describe('503', () => {
+  const cases = [
+    ['no host is connected', { ...FACTS, images: [] }, /image/],
+    ['no host has the memory', { ...FACTS, memory_mib: 100 }, /memory/],
+  ] as const;
+  for (const [what, facts, message] of cases) {
+    test(`a start while ${what} says so and changes nothing`, async (t) => {
+      const { id } = await api.instance(owner);
+      t.after(() => agent.connect());
+      await agent.connect(facts);
+      const answer = await client.post(`/v1/instances/${id}/vm`);
+      assertError(answer, 'UNAVAILABLE', message);
+      assert.match(String(answer.headers['retry-after']), /^\d+$/);
+      assert.equal((await stateOf(api, owner, id)).boot, 0);
+    });
+  }
+  test('a start while no host was heard of lately', async (t) => {
+    const { id } = await api.instance(owner);
+    agent.silence();
+    t.after(() => agent.connect());
+    await api.db
+      .updateTable('hosts')
+      .set({ last_seen_at: new Date(Date.now() - 21_000) })
+      .execute();
+    assertError(await client.post(`/v1/instances/${id}/vm`), 'UNAVAILABLE', /No host/);
+  });
+});
+
+describe('deadlines', () => {
+  for (const state of ['starting', 'restarting', 'suspending'] as const) {
+    test(`a VM that is ${state} for too long fails by itself`, async () => {
+      const { id } = await instanceIn(api, owner, state);
+      const vms = api.db.updateTable('vms').where('instance_id', '=', id);
+      assert.equal(await applyDeadlines(api.db), 0);
+      await vms.set({ deadline_at: new Date(Date.now() - 1) }).execute();
+      const waiting = client.get<VmOut>(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`);
+      assert.equal(await applyDeadlines(api.db), 1);
+      const { body } = await waiting;
+      assert.deepEqual([body.state, body.reason?.code], ['failed', `${state}_timeout`]);
+      assert.equal(body.reason?.actor, 'system');
+      assert.ok((await eventTypes(id)).includes('vm.failed'));
+      assert.equal(await applyDeadlines(api.db), 0);
+      assert.equal((await agent.known(id)).desired, 'failed');
+    });
+  }
+  test('running, stopping, stopped and failed have no deadline', async () => {
+    for (const state of ['running', 'stopping', 'failed'] as const) {
+      const { id } = await instanceIn(api, owner, state);
+      const row = await api.db
+        .selectFrom('vms')
+        .select('deadline_at')
+        .where('instance_id', '=', id)
+        .executeTakeFirstOrThrow();
+      assert.equal(row.deadline_at, null, state);
+    }
+  });
+});

@@ -1,0 +1,135 @@
+/**
+ * The control plane in this process: public and internal API on free loopback ports, a database of its own, and a
+ * scripted agent in place of a host. Wired as `roles/control-plane.ts` does it; the background tasks are for the test
+ * to run.
+ */
+import { randomBytes } from 'node:crypto';
+import { after } from 'node:test';
+import type { FastifyInstance } from 'fastify';
+import type { Static } from 'typebox';
+import { Agent } from 'undici';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { NotifyHub } from '../../src/db/notify.ts';
+import { type Db, openPool } from '../../src/db/pool.ts';
+import { upsertHost } from '../../src/hosts/store.ts';
+import { createApp } from '../../src/http/app.ts';
+import type { AppContext } from '../../src/http/context.ts';
+import { createInternalApp } from '../../src/http/internal.ts';
+import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
+import type { HostId, InstanceId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { Client } from './client.ts';
+import { startDatabase, type TestDatabase } from './database.ts';
+import { makePerson, type Person, type PersonOptions } from './people.ts';
+import { ScriptedAgent } from './scripted-agent.ts';
+
+export type InstanceOut = InstanceBody & { readonly id: InstanceId };
+export type VmOut = Static<typeof Vm>;
+
+export interface TestApi {
+  readonly app: FastifyInstance;
+  readonly context: AppContext;
+  readonly database: TestDatabase;
+  readonly db: Db;
+  readonly hub: NotifyHub;
+  readonly origin: string;
+  readonly internal_origin: string;
+  readonly host_id: HostId;
+  readonly host_token: string;
+  readonly agent: ScriptedAgent;
+  /** Without a credential. */
+  readonly client: Client;
+  as(who: Person | string): Client;
+  person(options?: PersonOptions): Promise<Person>;
+  /** A new instance of `who`. */
+  instance(who: Person, change?: Record<string, unknown>): Promise<InstanceOut>;
+  close(): Promise<void>;
+}
+
+export interface ApiOptions {
+  /** What the API connects to; the test's own way to the database. Default: the database itself. */
+  readonly database_url?: (database: TestDatabase) => Promise<string>;
+  readonly first_port?: number;
+  readonly last_port?: number;
+}
+
+/** The API for a whole file, to be awaited at its top: ended after its tests, also when they fail. */
+export async function apiForFile(options: ApiOptions = {}): Promise<TestApi> {
+  const api = await startApi(options);
+  after(() => api.close());
+  return api;
+}
+
+let names = 0;
+/** Not used in this file's database before. */
+export function newName(): string {
+  names += 1;
+  return `machine-${names}`;
+}
+
+export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
+  const database = await startDatabase();
+  const url = (await options.database_url?.(database)) ?? database.url;
+  const log = createLog('test', 'silent');
+  const db = openPool(url, () => undefined);
+  const hub = new NotifyHub(url, log);
+  const host_token = randomBytes(32).toString('hex');
+  const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
+  const context: AppContext = {
+    db,
+    hub,
+    log,
+    secret_key: randomBytes(32),
+    ssh: {
+      host: loopbackAddress(),
+      first_port: options.first_port ?? 22_000,
+      last_port: options.last_port ?? 22_999,
+    },
+    public_url: 'http://127.0.0.1',
+    trusted_proxies: [],
+    tls: null,
+  };
+  const app = await createApp(context);
+  const internal = createInternalApp(context);
+  hub.start();
+  const origin = await app.listen({ host: '127.0.0.1', port: 0 });
+  const internal_origin = await internal.listen({ host: '127.0.0.1', port: 0 });
+  const agent = new ScriptedAgent(internal_origin, host_token);
+  await agent.connect();
+  const connections = new Agent({ connections: 64 });
+  const client = new Client(origin, connections);
+  const as = (who: Person | string) => client.as(typeof who === 'string' ? who : who.session);
+  return {
+    app,
+    context,
+    database,
+    db: database.db,
+    hub,
+    origin,
+    internal_origin,
+    host_id,
+    host_token,
+    agent,
+    client,
+    as,
+    person: (given) => makePerson(database.db, given),
+    instance: async (who, change) => {
+      const made = await as(who).post<InstanceOut>('/v1/instances', { name: newName(), ...change });
+      if (made.status !== 201) throw new Error(`no instance: ${made.status} ${made.text}`);
+      return made.body;
+    },
+    close: async () => {
+      await agent.close();
+      await connections.destroy();
+      await hub.stop();
+      await Promise.all([app.close(), internal.close()]);
+      await db.destroy();
+      await database.close();
+    },
+  };
+}
+
+/** Of this process alone: files that run at the same time do not meet at the SSH ports. */
+function loopbackAddress(): string {
+  return `127.${64 + ((process.pid >> 16) & 63)}.${(process.pid >> 8) & 255}.${process.pid & 255 || 1}`;
+}

@@ -1,0 +1,68 @@
+/** A way to a database that a test can cut and mend: a unix socket of our own that passes bytes on to the server's. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { connect, createServer, type Server, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { TestDatabase } from './database.ts';
+
+/** libpq's name of a socket: `.s.PGSQL.` and the port. */
+const SOCKET = '.s.PGSQL.5432';
+
+export class CuttableWay {
+  readonly url: string;
+  readonly #folder: string;
+  readonly #target: string;
+  readonly #sockets = new Set<Socket>();
+  #server: Server | undefined;
+
+  private constructor(folder: string, database: TestDatabase) {
+    this.#folder = folder;
+    this.#target = join(database.socket_dir, SOCKET);
+    const url = new URL(database.url);
+    url.searchParams.set('host', folder);
+    this.url = url.href;
+  }
+
+  static async open(database: TestDatabase): Promise<CuttableWay> {
+    const way = new CuttableWay(await mkdtemp(join(tmpdir(), 'berth-way-')), database);
+    await way.mend();
+    return way;
+  }
+
+  async mend(): Promise<void> {
+    const server = createServer((inbound) => {
+      const outbound = connect(this.#target);
+      for (const [from, to] of [
+        [inbound, outbound],
+        [outbound, inbound],
+      ] as const) {
+        this.#sockets.add(from);
+        from.on('error', () => from.destroy());
+        from.once('close', () => {
+          this.#sockets.delete(from);
+          to.destroy();
+        });
+      }
+      inbound.pipe(outbound).pipe(inbound);
+    });
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject).listen(join(this.#folder, SOCKET), resolve);
+    });
+    this.#server = server;
+  }
+
+  /** Breaks every connection and lets no new one in. */
+  async cut(): Promise<void> {
+    const server = this.#server;
+    this.#server = undefined;
+    if (!server) return;
+    const closed = new Promise((resolve) => server.close(resolve));
+    for (const socket of this.#sockets) socket.destroy();
+    await closed;
+  }
+
+  async close(): Promise<void> {
+    await this.cut();
+    await rm(this.#folder, { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,139 @@
+/** One instance of an installation and its guest, as a user handles them: by the API and by ssh. */
+import assert from 'node:assert/strict';
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { ProcessIdentity } from '../../src/host/vm/process-identity.ts';
+import type { Installation } from './installation.ts';
+import type { InstanceBody, ReceiptBody, SshBody, VmBody } from './rest-client.ts';
+import type { SshClient } from './ssh-client.ts';
+import { until, untilWorks } from './waiting.ts';
+
+const SETTLE_MS = 120_000;
+const SMALL = { memory_mib: 256, disk_gib: 2, auto_flush_seconds: null };
+
+export class GuestInstance {
+  readonly id: string;
+  readonly installation: Installation;
+  #ssh: SshBody | undefined;
+
+  private constructor(installation: Installation, id: string) {
+    this.installation = installation;
+    this.id = id;
+  }
+
+  /** A small one, without the automatic flush unless asked for. */
+  static async create(installation: Installation, name: string, more: object = {}): Promise<GuestInstance> {
+    const body = { ...SMALL, name, ...more };
+    const { id } = await installation.client.expect<InstanceBody>(201, 'POST', '/v1/instances', body);
+    return new GuestInstance(installation, id);
+  }
+
+  /** As {@link create}, then started; its host key is known from then on. */
+  static async running(installation: Installation, name: string, more: object = {}): Promise<GuestInstance> {
+    const instance = await GuestInstance.create(installation, name, more);
+    await instance.start();
+    await instance.learnHost();
+    return instance;
+  }
+
+  get path(): string {
+    return `/v1/instances/${this.id}`;
+  }
+  get qemu(): ProcessIdentity {
+    return this.installation.qemu(this.id);
+  }
+
+  vm(): Promise<VmBody> {
+    return this.installation.client.expect<VmBody>(200, 'GET', `${this.path}/vm`);
+  }
+
+  /** The VM in that state; fails when it is `failed` instead, or nothing within two minutes. */
+  async reached(state: string): Promise<VmBody> {
+    const { client } = this.installation;
+    const deadline = performance.now() + SETTLE_MS;
+    for (;;) {
+      const query = ['running', 'stopped'].includes(state) ? `?wait=${state}&timeout_seconds=60` : '';
+      const vm = await client.expect<VmBody>(200, 'GET', `${this.path}/vm${query}`);
+      if (vm.state === state) return vm;
+      const tell = `the VM is ${vm.state}, not ${state}: ${JSON.stringify(vm.reason)}`;
+      assert(vm.state !== 'failed' && performance.now() < deadline, tell);
+    }
+  }
+
+  /** The VM once `wanted` holds of it. */
+  async becomes(what: string, wanted: (vm: VmBody) => boolean, timeout_ms = SETTLE_MS): Promise<VmBody> {
+    const look = async () => {
+      const vm = await this.vm();
+      return wanted(vm) && vm;
+    };
+    return until(`${this.id} is ${what}`, look, { timeout_ms, every_ms: 50 });
+  }
+
+  async start(): Promise<VmBody> {
+    await this.installation.client.expect([200, 202], 'POST', `${this.path}/vm`);
+    return this.reached('running');
+  }
+
+  async stop({ force = false } = {}): Promise<VmBody> {
+    const query = force ? '?force=true' : '';
+    await this.installation.client.expect([200, 202], 'DELETE', `${this.path}/vm${query}`);
+    return this.reached('stopped');
+  }
+
+  async restart(): Promise<VmBody> {
+    await this.installation.client.expect(202, 'POST', `${this.path}/vm/restart`);
+    return this.reached('running');
+  }
+
+  flush(): Promise<ReceiptBody> {
+    return this.installation.client.expect<ReceiptBody>(200, 'POST', `${this.path}/vm/flush`);
+  }
+
+  sshDetails(): Promise<SshBody> {
+    return this.installation.client.expect<SshBody>(200, 'GET', `${this.path}/ssh`);
+  }
+
+  /** Takes the host key that the API tells now as one to believe from then on. */
+  async learnHost(ssh: SshClient = this.installation.ssh): Promise<SshBody> {
+    this.#ssh = await this.sshDetails();
+    ssh.know(this.#ssh.known_hosts);
+    return this.#ssh;
+  }
+
+  get target(): SshBody {
+    assert(this.#ssh !== undefined, 'learnHost came first');
+    return this.#ssh;
+  }
+
+  /** The output of a shell command in the guest. */
+  sh(command: string, input?: string | Uint8Array): Promise<string> {
+    return this.installation.ssh.output(this.target, command, input);
+  }
+
+  /** As {@link sh}, again until it works: the way in may just be coming back. */
+  shAgain(command: string): Promise<string> {
+    return untilWorks(`ssh to ${this.id}`, () => this.sh(command), { timeout_ms: 60_000, every_ms: 200 });
+  }
+
+  /** Which boot of the guest's kernel this is. */
+  bootId(): Promise<string> {
+    return this.shAgain('cat /proc/sys/kernel/random/boot_id');
+  }
+
+  /** The objects of its disk, oldest first, as paths. */
+  async segments(): Promise<string[]> {
+    const folder = join(this.installation.objectFolder(this.id), 'seg');
+    const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => []);
+    return entries
+      .filter((entry) => entry.isFile())
+      .map((entry) => join(entry.parentPath, entry.name))
+      .sort();
+  }
+
+  /** Stopped, then started from the object store alone. */
+  async moveThroughStore(): Promise<void> {
+    await this.stop();
+    await this.installation.removeOverlays(this.id);
+    await this.start();
+  }
+}

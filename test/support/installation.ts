@@ -1,0 +1,322 @@
+/**
+ * A whole Berth on this machine, as `npm start` runs it: launcher, roles, embedded PostgreSQL and VMs, below a new
+ * data folder, on free loopback ports. Whatever becomes of the test, `dispose` ends every process of that folder (the
+ * VMs and the database outlive their launcher by design) and removes it.
+ */
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { appendFileSync, chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { link, mkdir, readdir, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type Paths, pathsIn } from '../../src/config/paths.ts';
+import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
+import { removeEgressRules } from '../../src/host/vm/egress.ts';
+import { isAlive, type ProcessIdentity, waitForExit } from '../../src/host/vm/process-identity.ts';
+import { findOrphans } from '../../src/host/vm/qemu-process.ts';
+import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
+import { killAll, processesOfFolder, qemuIdentity, ROLES, type Role, roleProcess } from './processes.ts';
+import { RestClient } from './rest-client.ts';
+import { SshClient } from './ssh-client.ts';
+import { until } from './waiting.ts';
+
+const PROJECT = join(import.meta.dirname, '..', '..');
+const SSH_PORTS = 8;
+const READY_MS = 60_000;
+
+/** Why guests cannot be booted here, for `skip`; false when they can. */
+export const CANNOT_BOOT_GUESTS =
+  process.getuid?.() === 0 ? false : 'running VMs as users of their own takes root';
+
+export interface InstallationOptions {
+  /** On top of the harness's own. */
+  readonly settings?: Readonly<Record<string, string>>;
+  /** Called with the new data folder before the first start, for mounts; what it answers is undone at the end. */
+  readonly prepare?: (data_dir: string) => () => void;
+}
+
+/** Not disposed of yet: a test runner that is interrupted must leave no VM behind either. */
+const live = new Set<Installation>();
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.once(signal, () => {
+    void Promise.allSettled([...live].map((each) => each.dispose())).then(() => process.exit(1));
+  });
+}
+
+export class Installation {
+  readonly data_dir: string;
+  readonly paths: Paths;
+  readonly origin: string;
+  readonly port: number;
+  readonly ssh_ports: { readonly first: number; readonly last: number };
+  readonly client: RestClient;
+  /** Of the administrator, who owns what the tests make. */
+  readonly ssh: SshClient;
+  readonly #settings: Readonly<Record<string, string>>;
+  readonly #undo: () => void;
+  #launcher: { readonly child: ChildProcess; readonly ended: Promise<number | null> } | undefined;
+  #output = '';
+  #password: string | undefined;
+
+  private constructor(options: InstallationOptions, ports: { api: number; ssh: number }) {
+    this.data_dir = mkdtempSync(join(tmpdir(), 'bt-'));
+    chmodSync(this.data_dir, 0o711);
+    this.paths = pathsIn(this.data_dir);
+    this.port = ports.api;
+    this.origin = `http://127.0.0.1:${ports.api}`;
+    this.ssh_ports = { first: ports.ssh, last: ports.ssh + SSH_PORTS - 1 };
+    this.#settings = {
+      BERTH_DATA_DIR: this.data_dir,
+      BERTH_LISTEN: `127.0.0.1:${ports.api}`,
+      BERTH_SSH_PORTS: `${this.ssh_ports.first}-${this.ssh_ports.last}`,
+      BERTH_RATE_LIMITS: 'off',
+      ...options.settings,
+    };
+    this.client = new RestClient(this.origin);
+    this.ssh = new SshClient(this.data_dir, 'admin-key');
+    this.#undo = options.prepare?.(this.data_dir) ?? (() => undefined);
+    live.add(this);
+  }
+
+  /** A new one, running, its administrator logged in and with an SSH key on the account. */
+  static async start(options: InstallationOptions = {}): Promise<Installation> {
+    const installation = new Installation(options, { api: await freePort(), ssh: await freeSshPorts() });
+    try {
+      await installation.#takeImageOver();
+      await installation.start();
+      await installation.login();
+      await installation.client.expect(201, 'POST', '/v1/me/ssh-keys', {
+        name: 'admin-key',
+        public_key: installation.ssh.public_key,
+      });
+      return installation;
+    } catch (error) {
+      await installation.dispose();
+      throw error;
+    }
+  }
+
+  /** Everything that launcher and roles have printed so far. */
+  get output(): string {
+    return this.#output;
+  }
+
+  get launcher_pid(): number {
+    const pid = this.#launcher?.child.pid;
+    assert(pid !== undefined, 'the launcher runs');
+    return pid;
+  }
+
+  /** The folder with all objects of an instance's disk. */
+  objectFolder(instance_id: string): string {
+    return join(this.paths.objects, 'disks', instance_id);
+  }
+
+  /** Starts the launcher and waits until it says that it is ready. */
+  async start(): Promise<void> {
+    const from = this.#output.length;
+    const { child, ended } = this.launch();
+    this.#launcher = { child, ended };
+    await until(
+      'the installation is ready',
+      () => {
+        assert(child.exitCode === null && child.signalCode === null, this.#output.slice(from));
+        return this.#output.slice(from).includes('berth ready at ');
+      },
+      { timeout_ms: READY_MS },
+    );
+    this.#password ??= /its password, shown this once: (\S+)/.exec(this.#output)?.[1];
+  }
+
+  /** Another launcher beside, with the same settings but for `settings`; whoever calls this minds its end. */
+  launch(settings: Readonly<Record<string, string>> = {}): {
+    child: ChildProcess;
+    ended: Promise<number | null>;
+    printed: () => string;
+  } {
+    const child = spawn(process.execPath, [join(PROJECT, 'src', 'main.ts'), 'start'], {
+      cwd: this.data_dir,
+      env: { ...inheritedEnvironment(), ...this.#settings, ...settings },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    let printed = '';
+    for (const stream of [child.stdout, child.stderr]) {
+      stream.setEncoding('utf8').on('data', (text: string) => {
+        printed += text;
+        this.#output += text;
+        const log = process.env['BERTH_TEST_LOG'];
+        if (log !== undefined) appendFileSync(log, text);
+      });
+    }
+    const ended = new Promise<number | null>((resolve) => child.once('exit', (code) => resolve(code)));
+    return { child, ended, printed: () => printed };
+  }
+
+  async login(): Promise<void> {
+    const password = this.#settings['BERTH_ADMIN_PASSWORD'] ?? this.#password;
+    assert(password !== undefined, 'the administrator has a password');
+    await this.client.login('admin@localhost', password);
+  }
+
+  /** Waits until something matching was printed after `from` (an earlier length of `output`). */
+  async printed(pattern: RegExp, from = 0, timeout_ms = 30_000): Promise<string> {
+    const found = () => pattern.exec(this.#output.slice(from))?.[0];
+    return until(`${pattern} is printed`, found, { timeout_ms });
+  }
+
+  role(role: Role): ProcessIdentity {
+    const found = roleProcess(this.launcher_pid, role);
+    assert(found !== undefined, `the ${role} runs`);
+    return found;
+  }
+
+  /** The process of an instance's VM, as its record names it. */
+  qemu(instance_id: string): ProcessIdentity {
+    return qemuIdentity(this.data_dir, instance_id);
+  }
+
+  async postgresPid(): Promise<number> {
+    const server = await runningServer(join(this.paths.postgres, 'cluster'));
+    assert(server !== undefined, 'the database runs');
+    return server.pid;
+  }
+
+  /** Signals a role and waits until that process is gone; the launcher starts another. */
+  async kill(role: Role, signal: NodeJS.Signals = 'SIGKILL'): Promise<void> {
+    const before = this.role(role);
+    killAll([before], signal);
+    assert(await waitForExit(before, 20_000), `the ${role} ends at ${signal}`);
+  }
+
+  /** Waits until the role runs (again) and the installation says it is ready. */
+  async recovered(role: Role): Promise<void> {
+    await until(`the ${role} runs again`, () => roleProcess(this.launcher_pid, role));
+    await this.ready();
+  }
+
+  async ready(): Promise<void> {
+    const answers = async () => {
+      try {
+        return (await fetch(`${this.origin}/readyz`)).status === 200;
+      } catch {
+        return false;
+      }
+    };
+    await until('readyz is 200', answers, { timeout_ms: READY_MS, every_ms: 50 });
+  }
+
+  /** Signals the launcher and waits until it and its roles are gone. The VMs run on. */
+  async stop(signal: NodeJS.Signals = 'SIGTERM'): Promise<number | null> {
+    if (!this.#launcher) return null;
+    const { child, ended } = this.#launcher;
+    const roles = ROLES.flatMap((role) => roleProcess(child.pid ?? 0, role) ?? []);
+    child.kill(signal);
+    const code = await ended;
+    for (const role of roles) assert(await waitForExit(role, 20_000), 'a role ends after its launcher');
+    this.#launcher = undefined;
+    return code;
+  }
+
+  async restart(signal: NodeJS.Signals = 'SIGTERM'): Promise<void> {
+    await this.stop(signal);
+    await this.start();
+  }
+
+  /** Deletes what is kept of an instance on this host: the next start has the object store alone. */
+  async removeOverlays(instance_id: string): Promise<void> {
+    const names = (await readdir(this.paths.overlays)).filter((name) => name.startsWith(instance_id));
+    assert(names.length > 0, `${instance_id} has an overlay`);
+    for (const name of names) await rm(join(this.paths.overlays, name));
+  }
+
+  /** Ends everything below the data folder and removes it. Idempotent. */
+  async dispose(): Promise<void> {
+    try {
+      this.#launcher?.child.kill('SIGTERM');
+      await Promise.race([this.#launcher?.ended, sleep(20_000, undefined, { ref: false })]);
+    } finally {
+      this.#launcher?.child.kill('SIGKILL');
+      await this.#endLeftovers();
+      live.delete(this);
+      this.#undo();
+      rmSync(this.data_dir, { recursive: true, force: true, maxRetries: 5 });
+    }
+  }
+
+  async #endLeftovers(): Promise<void> {
+    killAll(processesOfFolder(this.data_dir), 'SIGKILL');
+    for (const { identity } of findOrphans(this.paths.vms)) {
+      killAll([identity], 'SIGCONT');
+      killAll([identity], 'SIGKILL');
+      await until('a VM has ended', () => !isAlive(identity));
+    }
+    const server = await runningServer(join(this.paths.postgres, 'cluster')).catch(() => undefined);
+    if (server) await stopServer(server.pid);
+    for (const name of listOrNothing(this.paths.vms)) removeLimits(hostCgroups(), name);
+    const id = createHash('sha256').update(this.data_dir).digest('hex').slice(0, 12);
+    if (process.getuid?.() === 0) await removeEgressRules(id);
+  }
+
+  /** BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. */
+  async #takeImageOver(): Promise<void> {
+    const seed = process.env['BERTH_TEST_IMAGE_DIR'];
+    if (seed === undefined) return;
+    const { version } = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as { version: string };
+    const folder = join(this.paths.debian_12, version.slice(0, 12));
+    await mkdir(folder, { recursive: true, mode: 0o755 });
+    // On another file system the launcher's own way, from the project's cache, is left to do it.
+    for (const file of await readdir(seed)) {
+      await link(join(seed, file), join(folder, file)).catch(() => undefined);
+    }
+  }
+}
+
+function listOrNothing(folder: string): string[] {
+  try {
+    return readdirSync(folder);
+  } catch {
+    return [];
+  }
+}
+
+/** Nothing of Berth's own, of a database or of S3 comes from the tests' environment. */
+function inheritedEnvironment(): Record<string, string | undefined> {
+  return Object.fromEntries(
+    Object.entries(process.env).filter(
+      ([name]) => !name.startsWith('BERTH_') && !name.startsWith('AWS_') && name !== 'DATABASE_URL',
+    ),
+  );
+}
+
+/** Whether nobody listens there. */
+export function isFree(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const probe = createServer();
+    probe.once('error', () => resolve(false));
+    probe.listen({ host: '127.0.0.1', port, exclusive: true }, () => probe.close(() => resolve(true)));
+  });
+}
+
+export function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.once('error', reject);
+    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
+      const address = probe.address();
+      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
+    });
+  });
+}
+
+/** The first of a run of free ports, below those that the kernel gives to anybody. */
+async function freeSshPorts(): Promise<number> {
+  for (let attempt = 0; attempt < 100; attempt++) {
+    const first = 23_000 + SSH_PORTS * Math.floor(Math.random() * 1_000);
+    const ports = Array.from({ length: SSH_PORTS }, (_, i) => first + i);
+    if ((await Promise.all(ports.map(isFree))).every(Boolean)) return first;
+  }
+  throw new Error('no free ports for SSH');
+}

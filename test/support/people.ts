@@ -1,0 +1,129 @@
+/** Users, organisations, roles and credentials, written straight into the database: what the API cannot make yet. */
+import { createHash, randomBytes } from 'node:crypto';
+import { hashPassword } from '../../src/auth/passwords.ts';
+import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX } from '../../src/auth/tokens.ts';
+import type { Db } from '../../src/db/pool.ts';
+import type { Role } from '../../src/db/tables.ts';
+import {
+  type ApiKeyId,
+  newId,
+  type OrgId,
+  type SessionId,
+  type SshKeyId,
+  type UserId,
+} from '../../src/lib/ids.ts';
+
+export interface Person {
+  readonly user_id: UserId;
+  readonly org_id: OrgId;
+  readonly email: string;
+  readonly role: Role;
+  readonly session_id: SessionId;
+  /** The plain session token. */
+  readonly session: string;
+}
+
+export interface PersonOptions {
+  /** An organisation that exists; absent: one of their own. */
+  readonly org_id?: OrgId;
+  readonly role?: Role;
+  /** Absent: the account has a hash that no password fits, which saves the time of making one. */
+  readonly password?: string;
+}
+
+export async function makePerson(db: Db, options: PersonOptions = {}): Promise<Person> {
+  const user_id = newId('usr');
+  const role = options.role ?? 'owner';
+  const email = `${user_id}@example.org`;
+  const password_hash =
+    options.password === undefined ? await UNUSABLE_HASH : await hashPassword(options.password);
+  await db
+    .insertInto('users')
+    .values({ id: user_id, email, email_key: email, name: 'Test Person', password_hash })
+    .execute();
+  const org_id = options.org_id ?? newId('org');
+  if (options.org_id === undefined) {
+    await db.insertInto('organisations').values({ id: org_id, name: 'Org', billing_email: email }).execute();
+  }
+  await db.insertInto('memberships').values({ org_id, user_id, role }).execute();
+  return { user_id, org_id, email, role, ...(await makeSession(db, user_id)) };
+}
+
+const UNUSABLE_HASH = hashPassword(randomBytes(24).toString('base64'));
+
+export async function makeSession(
+  db: Db,
+  user_id: UserId,
+  lifetime_ms = 3_600_000,
+): Promise<{ session_id: SessionId; session: string }> {
+  const session = newToken(SESSION_PREFIX);
+  const session_id = newId('sess');
+  await db
+    .insertInto('sessions')
+    .values({
+      id: session_id,
+      user_id,
+      token_hash: hashToken(session),
+      ip: '127.0.0.1',
+      user_agent: 'test',
+      expires_at: new Date(Date.now() + lifetime_ms),
+    })
+    .execute();
+  return { session_id, session };
+}
+
+export async function makeKey(
+  db: Db,
+  person: Pick<Person, 'user_id' | 'org_id'>,
+  scope: string,
+  expires_at: Date | null = null,
+): Promise<{ id: ApiKeyId; key: string }> {
+  const key = newToken(API_KEY_PREFIX);
+  const id = newId('ak');
+  await db
+    .insertInto('api_keys')
+    .values({
+      id,
+      org_id: person.org_id,
+      user_id: person.user_id,
+      name: 'test',
+      scope,
+      token_hash: hashToken(key),
+      prefix: key.slice(0, 15),
+      last4: key.slice(-4),
+      last_used_at: null,
+      expires_at,
+    })
+    .execute();
+  return { id, key };
+}
+
+/** A well-formed ed25519 line of random bytes. */
+export function randomPublicKey(): { line: string; fingerprint: string } {
+  const field = (bytes: Buffer) => {
+    const length = Buffer.alloc(4);
+    length.writeUInt32BE(bytes.length);
+    return Buffer.concat([length, bytes]);
+  };
+  const blob = Buffer.concat([field(Buffer.from('ssh-ed25519')), field(randomBytes(32))]);
+  const digest = createHash('sha256').update(blob).digest('base64').replace(/=+$/, '');
+  return { line: `ssh-ed25519 ${blob.toString('base64')}`, fingerprint: `SHA256:${digest}` };
+}
+
+export async function makeSshKey(db: Db, user_id: UserId): Promise<{ id: SshKeyId; line: string }> {
+  const { line, fingerprint } = randomPublicKey();
+  const id = newId('key');
+  await db
+    .insertInto('ssh_keys')
+    .values({
+      id,
+      user_id,
+      name: 'laptop',
+      type: 'ssh-ed25519',
+      fingerprint,
+      public_key: line,
+      last_used_at: null,
+    })
+    .execute();
+  return { id, line };
+}

@@ -1,0 +1,58 @@
+/** Processes of an installation, found by whose children they are, and told apart by pid and start time. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import {
+  allPids,
+  commandLineOf,
+  identityOf,
+  killProcess,
+  type ProcessIdentity,
+} from '../../src/host/vm/process-identity.ts';
+
+export const ROLES = ['control-plane', 'agent', 'ingress'] as const;
+export type Role = (typeof ROLES)[number];
+
+function parentOf(pid: number): number | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'latin1');
+    return Number(text.slice(text.lastIndexOf(')') + 2).split(' ')[1]);
+  } catch {
+    return undefined;
+  }
+}
+
+/** The role's process among the launcher's children. */
+export function roleProcess(launcher_pid: number, role: Role): ProcessIdentity | undefined {
+  for (const pid of allPids()) {
+    if (parentOf(pid) !== launcher_pid) continue;
+    if (commandLineOf(pid).at(-1) === role) return identityOf(pid) ?? undefined;
+  }
+  return undefined;
+}
+
+/** The role processes of a launcher's data folder that were orphaned: nobody else's environment names the folder. */
+export function processesOfFolder(data_dir: string): ProcessIdentity[] {
+  return allPids().flatMap((pid) => {
+    if (pid === process.pid) return [];
+    try {
+      const environment = readFileSync(`/proc/${pid}/environ`, 'latin1');
+      if (!environment.split('\0').includes(`BERTH_DATA_DIR=${data_dir}`)) return [];
+    } catch {
+      return [];
+    }
+    const identity = identityOf(pid);
+    return identity ? [identity] : [];
+  });
+}
+
+export function killAll(identities: readonly ProcessIdentity[], signal: NodeJS.Signals): void {
+  for (const identity of identities) killProcess(identity, signal);
+}
+
+/** Milliseconds since the process's start, in clock ticks' precision: proof that it is the same one. */
+export function qemuIdentity(data_dir: string, instance_id: string): ProcessIdentity {
+  const record = JSON.parse(readFileSync(join(data_dir, 'vms', instance_id, 'record.json'), 'utf8')) as {
+    identity: ProcessIdentity;
+  };
+  return record.identity;
+}

@@ -1,0 +1,96 @@
+/** The public API as a client sees it: JSON over HTTP with a session's token. */
+import assert from 'node:assert/strict';
+
+export interface Answer<T = unknown> {
+  readonly status: number;
+  readonly body: T;
+  readonly headers: Headers;
+}
+
+export interface VmBody {
+  readonly id: string | null;
+  readonly instance_id: string;
+  readonly state: string;
+  readonly boot: number;
+  readonly reason: { readonly code: string; readonly message: string; readonly actor: string } | null;
+  readonly disk: { readonly generation: number; readonly dirty_bytes: number; readonly stored_bytes: number };
+}
+export interface InstanceBody {
+  readonly id: string;
+  readonly name: string;
+  readonly deleting: boolean;
+  readonly vm: VmBody;
+  readonly disk: VmBody['disk'];
+}
+export interface ReceiptBody {
+  readonly generation: number;
+  readonly durable_at: string | null;
+  readonly dirty_bytes: number;
+  readonly uploaded_bytes: number;
+  readonly segments: number;
+  readonly consistency: string;
+}
+export interface SshBody {
+  readonly host: string;
+  readonly port: number;
+  readonly user: string;
+  readonly host_keys: readonly { readonly fingerprint: string }[];
+  readonly known_hosts: readonly string[];
+  readonly allowed_keys: number;
+}
+export interface ErrorBody {
+  readonly error: { readonly code: string; readonly message: string; readonly request_id: string };
+}
+
+export class RestClient {
+  readonly #origin: string;
+  #token: string | undefined;
+
+  constructor(origin: string) {
+    this.#origin = origin;
+  }
+
+  async login(email: string, password: string): Promise<void> {
+    const { session_token } = await this.expect<{ session_token: string }>(200, 'POST', '/v1/auth/login', {
+      email,
+      password,
+    });
+    this.#token = session_token;
+  }
+
+  async request<T = unknown>(
+    method: string,
+    path: string,
+    body?: unknown,
+    signal: AbortSignal = AbortSignal.timeout(120_000),
+  ): Promise<Answer<T>> {
+    const response = await fetch(this.#origin + path, {
+      method,
+      headers: {
+        ...(this.#token === undefined ? {} : { authorization: `Bearer ${this.#token}` }),
+        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+      },
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      signal,
+    });
+    const text = await response.text();
+    const parsed: unknown = text === '' ? undefined : JSON.parse(text);
+    return { status: response.status, body: parsed as T, headers: response.headers };
+  }
+
+  /** The body of an answer with this status; anything else fails with what it said. */
+  async expect<T>(
+    status: number | readonly number[],
+    method: string,
+    path: string,
+    body?: unknown,
+  ): Promise<T> {
+    const answer = await this.request<T>(method, path, body);
+    const wanted = typeof status === 'number' ? [status] : status;
+    assert(
+      wanted.includes(answer.status),
+      `${method} ${path} answered ${answer.status}, not ${wanted.join(' or ')}: ${JSON.stringify(answer.body)}`,
+    );
+    return answer.body;
+  }
+}

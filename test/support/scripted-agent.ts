@@ -1,0 +1,182 @@
+/**
+ * A test double of a host's agent: it speaks the real internal API by the real client and says what the test tells it
+ * to. No QEMU, no disk: it proves how the control plane keeps states, and nothing about guests.
+ */
+import assert from 'node:assert/strict';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import type {
+  Assignment,
+  CommitRequest,
+  CommitResponse,
+  FlushReceipt,
+  HostFacts,
+  Observation,
+  PollResponse,
+} from '../../src/agent-api/types.ts';
+import type { FlushId, InstanceId } from '../../src/lib/ids.ts';
+
+export const FACTS: HostFacts = {
+  accelerator: 'tcg',
+  accelerator_reason: 'a test double',
+  cpus: 64,
+  memory_mib: 1024 * 1024,
+  images: [{ id: 'debian-12', version: 'a'.repeat(64) }],
+  object_store_problem: null,
+  isolation_problem: null,
+};
+
+export const HOST_KEY = {
+  type: 'ssh-ed25519',
+  fingerprint: 'SHA256:0123456789012345678901234567890123456789012',
+  public_key: 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGQw',
+};
+
+export const SSH_ADDRESS = '127.0.0.1:1';
+
+const HEARTBEAT_MS = 5_000;
+/** How long a test waits for an assignment. */
+const ASSIGNED_WITHIN_MS = 10_000;
+
+export class ScriptedAgent {
+  readonly client: ControlPlaneClient;
+  #facts: HostFacts = FACTS;
+  readonly #known = new Map<InstanceId, Assignment>();
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(address: string, token: string) {
+    this.client = new ControlPlaneClient({ address, token });
+  }
+
+  /** Is heard of from now on. */
+  async connect(facts: HostFacts = FACTS): Promise<void> {
+    this.#facts = facts;
+    await this.heartbeat();
+    this.#timer ??= setInterval(() => void this.heartbeat().catch(() => undefined), HEARTBEAT_MS).unref();
+  }
+
+  heartbeat(disks: { instance_id: InstanceId; dirty_bytes: number }[] = []) {
+    return this.client.heartbeat({ facts: this.#facts, disks });
+  }
+
+  /** Says nothing more. */
+  silence(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+
+  async close(): Promise<void> {
+    this.silence();
+    await this.client.close();
+  }
+
+  async assignments(): Promise<readonly Assignment[]> {
+    return (await this.#poll(null)).assignments;
+  }
+
+  /** The instance's assignment once it is as `wanted` says; polls as an agent does, by etag. */
+  async assigned(
+    instance_id: InstanceId,
+    what = 'it is assigned',
+    wanted: (assignment: Assignment) => boolean = () => true,
+  ): Promise<Assignment> {
+    const given_up = AbortSignal.timeout(ASSIGNED_WITHIN_MS);
+    for (let seen: string | null = null; ; ) {
+      const answer: PollResponse = await this.#poll(seen, given_up).catch((cause: unknown) => {
+        throw new Error(`${instance_id}: waited in vain until ${what}`, { cause });
+      });
+      const found = answer.assignments.find((each) => each.instance_id === instance_id);
+      if (found && wanted(found)) return found;
+      seen = answer.etag;
+    }
+  }
+
+  async #poll(seen: string | null, signal = new AbortController().signal): Promise<PollResponse> {
+    const answer = await this.client.poll({ seen }, signal);
+    for (const assignment of answer.assignments) this.#known.set(assignment.instance_id, assignment);
+    return answer;
+  }
+
+  /** The newest assignment of the instance that this agent has seen, also when it is over. */
+  async known(instance_id: InstanceId): Promise<Assignment> {
+    await this.assignments();
+    const assignment = this.#known.get(instance_id);
+    assert(assignment, `${instance_id} was never assigned`);
+    return assignment;
+  }
+
+  async observe(instance_id: InstanceId, observed: Observation) {
+    const { vm_id, epoch } = await this.known(instance_id);
+    return this.client.report({ vm_id, epoch, observed });
+  }
+
+  /** The guest accepts SSH. */
+  async ready(instance_id: InstanceId, recovered: { code: string; message: string } | null = null) {
+    const { vm_id, epoch, reboots } = await this.known(instance_id);
+    return this.client.report({
+      vm_id,
+      epoch,
+      observed: { kind: 'running', reboots, ssh_address: SSH_ADDRESS, host_keys: [HOST_KEY], recovered },
+    });
+  }
+
+  stopped(instance_id: InstanceId) {
+    return this.observe(instance_id, { kind: 'stopped' });
+  }
+  failed(instance_id: InstanceId, code = 'qemu_died') {
+    return this.observe(instance_id, { kind: 'failed', reason: { code, message: 'It died.' } });
+  }
+  deleted(instance_id: InstanceId) {
+    return this.observe(instance_id, { kind: 'deleted' });
+  }
+
+  /** The flush that callers wait for, once there is one other than `but`. */
+  async askedToFlush(instance_id: InstanceId, but: FlushId | null = null): Promise<FlushId> {
+    const { flush_id } = await this.assigned(
+      instance_id,
+      'a flush is asked for',
+      (each) => each.flush_id !== null && each.flush_id !== but,
+    );
+    assert(flush_id);
+    return flush_id;
+  }
+
+  beginFlush(flush_id: FlushId) {
+    return this.client.reportFlush({ flush_id, state: 'running' });
+  }
+  endFlush(flush_id: FlushId, receipt: Partial<FlushReceipt> = {}) {
+    return this.client.reportFlush({ flush_id, state: 'done', receipt: { ...RECEIPT, ...receipt } });
+  }
+  failFlush(flush_id: FlushId, code = 'object_store', message = 'The object store is away.') {
+    return this.client.reportFlush({ flush_id, state: 'failed', error: { code, message } });
+  }
+
+  /** Commits `generation` of an instance as the VM that has it, with what `change` says differently. */
+  async commit(
+    instance_id: InstanceId,
+    generation: number,
+    change: Partial<CommitRequest> = {},
+  ): Promise<CommitResponse> {
+    const { vm_id, epoch } = await this.known(instance_id);
+    return this.client.commit({
+      instance_id,
+      vm_id,
+      epoch,
+      generation,
+      image_version: FACTS.images[0]?.version ?? '',
+      segments: [{ key: `disks/${instance_id}/${generation}`, size_bytes: 4096, entries: 1 }],
+      consistency: 'filesystem',
+      dirty_bytes: 4096,
+      ...change,
+    });
+  }
+}
+
+export const RECEIPT: FlushReceipt = {
+  generation: 1,
+  durable_at: '2026-01-02T03:04:05.678Z',
+  dirty_bytes: 4096,
+  uploaded_bytes: 1024,
+  segments: 1,
+  duration_ms: 12,
+  consistency: 'filesystem',
+};

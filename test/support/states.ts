@@ -1,0 +1,51 @@
+/** Brings instances into every state of the table, by calls and reports where there are any. */
+import assert from 'node:assert/strict';
+import type { VmState } from '../../src/vms/model.ts';
+import type { InstanceOut, TestApi, VmOut } from './api.ts';
+import type { Person } from './people.ts';
+
+/** A new instance whose VM is in `state`. */
+export async function instanceIn(api: TestApi, who: Person, state: VmState): Promise<InstanceOut> {
+  const instance = await api.instance(who);
+  const vm = `/v1/instances/${instance.id}/vm`;
+  const client = api.as(who);
+  const { agent } = api;
+  const accepted = (answer: { status: number; text: string }) =>
+    assert.equal(answer.status, 202, answer.text);
+  if (state !== 'stopped') {
+    accepted(await client.post(vm));
+    await agent.assigned(instance.id);
+  }
+  switch (state) {
+    case 'stopped':
+    case 'starting':
+      break;
+    case 'running':
+      await agent.ready(instance.id);
+      break;
+    case 'restarting':
+      await agent.ready(instance.id);
+      accepted(await client.post(`${vm}/restart`));
+      break;
+    case 'stopping':
+      await agent.ready(instance.id);
+      accepted(await client.delete(vm));
+      break;
+    case 'failed':
+      await agent.failed(instance.id);
+      break;
+    case 'suspending':
+    case 'suspended':
+      // No call leads there yet.
+      await agent.ready(instance.id);
+      await api.db.updateTable('vms').set({ state }).where('instance_id', '=', instance.id).execute();
+      break;
+  }
+  const answer = await client.get<VmOut>(vm);
+  assert.equal(answer.body.state, state);
+  return instance;
+}
+
+export async function stateOf(api: TestApi, who: Person, id: string): Promise<VmOut> {
+  return (await api.as(who).get<VmOut>(`/v1/instances/${id}/vm`)).body;
+}

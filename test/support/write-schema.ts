@@ -1,0 +1,15 @@
+/** Writes `src/db/schema.sql` from a database that the migrations have just made. Run it after adding one. */
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { dumpSchema } from '../../src/db/dump-schema.ts';
+import { startDatabase } from './database.ts';
+
+const database = await startDatabase();
+try {
+  await writeFile(
+    join(import.meta.dirname, '..', '..', 'src', 'db', 'schema.sql'),
+    await dumpSchema(database.url),
+  );
+} finally {
+  await database.close();
+}
