@@ -1,7 +1,7 @@
 /** What people do with their own account: password, address, and its end. */
 
 import { unlock } from '../auth/lockout.ts';
-import { consumeMailToken, issueMailToken } from '../auth/mail-tokens.ts';
+import { consumeMailToken, issueMailToken, voidMailTokens } from '../auth/mail-tokens.ts';
 import { hashPassword } from '../auth/passwords.ts';
 import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
@@ -12,7 +12,7 @@ import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
-import type { UserId } from '../lib/ids.ts';
+import type { OrgId, UserId } from '../lib/ids.ts';
 import type { Mailer } from '../mail/mailer.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { leaveAllOrganisations } from '../orgs/members.ts';
@@ -25,8 +25,16 @@ export interface Registration {
   readonly invitation_token: string | null;
 }
 
-/** Makes an account, with an organisation of its own. @throws AppError FORBIDDEN, CONFLICT */
-export async function register(db: Db, signups: 'open' | 'closed', request: Registration): Promise<UserId> {
+/**
+ * Makes an account, with an organisation of its own; `joined` is told, in the same transaction, of the one that it
+ * was invited to. @throws AppError FORBIDDEN, CONFLICT
+ */
+export async function register(
+  db: Db,
+  signups: 'open' | 'closed',
+  request: Registration,
+  joined: (tx: Tx, user_id: UserId, org_id: OrgId) => Promise<void>,
+): Promise<UserId> {
   const { invitation_token } = request;
   const invited = invitation_token === null ? undefined : await findInvitation(db, invitation_token);
   const fits = invited !== undefined && invited.email.toLowerCase() === request.email.toLowerCase();
@@ -39,7 +47,10 @@ export async function register(db: Db, signups: 'open' | 'closed', request: Regi
   const password_hash = await hashPassword(request.password);
   return transaction(db, async (tx) => {
     const user_id = await insertAccount(tx, { email: request.email, name: request.name, password_hash });
-    if (invitation_token !== null) await acceptInvitation(tx, user_id, invitation_token);
+    if (invitation_token !== null) {
+      const organisation = await acceptInvitation(tx, user_id, invitation_token);
+      await joined(tx, user_id, organisation.id);
+    }
     return user_id;
   });
 }
@@ -87,10 +98,14 @@ export async function requestPasswordReset(
   });
 }
 
-/** Sets a new password by the token of the mail; ends every session and any lock. @throws AppError INVALID_REQUEST */
+/**
+ * Sets a new password by the token of the mail; ends every session and any lock. `done` is told in the same
+ * transaction. @throws AppError INVALID_REQUEST
+ */
 export async function confirmPasswordReset(
   db: Db,
   request: { token: string; new_password: string },
+  done: (tx: Tx, user_id: UserId) => Promise<void>,
 ): Promise<UserId> {
   const password_hash = await hashPassword(request.new_password);
   return transaction(db, async (tx) => {
@@ -100,6 +115,7 @@ export async function confirmPasswordReset(
     await deleteOtherSessions(tx, used.user_id, null);
     const user = await findUser(tx, used.user_id);
     if (user) await unlock(tx, user.email);
+    await done(tx, used.user_id);
     return used.user_id;
   });
 }
@@ -143,6 +159,8 @@ export async function confirmEmailChange(tx: Tx, principal: Principal, token: st
     if (!violates(error, 'users_email_key_key')) throw error;
     throw new AppError('CONFLICT', { message: 'Another account has this address.', cause: error });
   }
+  // What went to the address before proves nothing any more.
+  await voidMailTokens(tx, 'password_reset', user_id);
 }
 
 /** Ends the account with all that is its own. @throws AppError CONFLICT for the last owner of what others use */

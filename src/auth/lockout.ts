@@ -5,6 +5,9 @@
  * An attempt is counted as a failure before its password is looked at, and given back when it was right: however
  * many come at once, at most five are looked at. Failures 1 to 4 are 401; the 5th in a row locks for 15 minutes,
  * doubling with each further lock up to a day, and is 423; so is everything while locked, which counts for nothing.
+ *
+ * `failures` beyond five says that some were refused while five were undecided; those are not counted. Five that
+ * nobody decides (the process ended) keep the address shut for a minute, then one is let through at a time.
  */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
@@ -13,6 +16,9 @@ import { AppError } from '../lib/errors.ts';
 export const MAX_FAILURES = 5;
 const FIRST_LOCK_S = 15 * 60;
 const LONGEST_LOCK_S = 24 * 3600;
+/** No verify takes as long. */
+const UNDECIDED_S = 60;
+const REFUSED = MAX_FAILURES + 1;
 
 export interface Attempt {
   readonly email_key: string;
@@ -28,19 +34,23 @@ export function lockSeconds(n: number): number {
 /** @throws AppError ACCOUNT_LOCKED while locked, or while five attempts are undecided */
 export async function beginAttempt(tx: Tx, email: string): Promise<Attempt> {
   const email_key = email.toLowerCase();
+  const now_locked = sql`l.locked_until > now()`;
+  const undecided = sql`l.locked_until is null and l.failures >= ${MAX_FAILURES}
+    and l.updated_at > now() - make_interval(secs => ${UNDECIDED_S})`;
   const { rows } = await sql<{ failures: number; locked_s: number | null }>`
     insert into lockouts as l (email_key, failures) values (${email_key}, 1)
     on conflict (email_key) do update set
-      failures = case when l.locked_until > now() then l.failures
-                      when l.locked_until is not null and l.failures >= ${MAX_FAILURES} then 1
-                      else l.failures + 1 end,
-      locked_until = case when l.locked_until > now() then l.locked_until end,
-      updated_at = now()
+      failures = case when ${now_locked} then l.failures
+                      when l.locked_until is not null then 1
+                      when ${undecided} then ${REFUSED}
+                      else least(l.failures + 1, ${MAX_FAILURES}) end,
+      locked_until = case when ${now_locked} then l.locked_until end,
+      updated_at = case when ${undecided} then l.updated_at else now() end
     returning failures, extract(epoch from locked_until - now())::float8 as locked_s`.execute(tx);
   const row = rows[0];
   if (!row) throw new Error('lockouts: no row');
   if (row.locked_s !== null) throw locked(row.locked_s);
-  if (row.failures > MAX_FAILURES) throw locked(FIRST_LOCK_S);
+  if (row.failures === REFUSED) throw locked(UNDECIDED_S);
   return { email_key, number: row.failures };
 }
 
@@ -53,7 +63,7 @@ export async function succeed(tx: Tx, { email_key }: Attempt): Promise<void> {
 export async function withdraw(tx: Tx, { email_key }: Attempt): Promise<void> {
   await tx
     .updateTable('lockouts')
-    .set({ failures: sql`greatest(failures - 1, 0)` })
+    .set({ failures: sql`greatest(least(failures, ${MAX_FAILURES}) - 1, 0)` })
     .where('email_key', '=', email_key)
     .where('locked_until', 'is', null)
     .execute();
@@ -74,7 +84,9 @@ export async function fail(
     .where('email_key', '=', attempt.email_key)
     .forUpdate()
     .executeTakeFirst();
-  const locks = (row?.locks ?? 0) + 1;
+  // Another attempt was right meanwhile, and has ended the row.
+  if (!row) return { error: otherwise, locked: false };
+  const locks = row.locks + 1;
   const seconds = lockSeconds(locks);
   await tx
     .updateTable('lockouts')

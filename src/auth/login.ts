@@ -1,10 +1,10 @@
 import type { AuditLog } from '../audit/append.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import type { OrgId, UserId } from '../lib/ids.ts';
+import type { UserId } from '../lib/ids.ts';
 import { beginAttempt, fail, succeed, withdraw } from './lockout.ts';
 import { type Caller, type OpenedSession, openSession } from './sessions.ts';
-import { findUser, findUserByEmail } from './store.ts';
+import { findUser, findUserByEmail, firstOrganisation } from './store.ts';
 import { checkPassword } from './verify-account.ts';
 
 /** What the caller brought besides the password; the verdict on it is `verifySecondFactor`'s. */
@@ -39,7 +39,7 @@ export async function login(parts: LoginParts, request: LoginRequest) {
     throw error;
   };
   const user = await findUserByEmail(db, request.email);
-  const right = await checkPassword(user?.password_hash ?? null, request.password);
+  const right = await checkPassword(db, attempt, user?.password_hash ?? null, request.password);
   if (!user || !right) {
     return refuse(new AppError('UNAUTHENTICATED', WRONG), user?.id ?? null);
   }
@@ -69,15 +69,9 @@ export async function finishLogin(
     if (!user) throw new AppError('UNAUTHENTICATED');
     const { ip, user_agent } = caller;
     const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent });
-    const org = await tx
-      .selectFrom('memberships')
-      .select('org_id')
-      .where('user_id', '=', user.id)
-      .orderBy('created_at')
-      .limit(1)
-      .executeTakeFirst();
-    if (org) {
-      await audit.append(tx, org.org_id as OrgId, {
+    const org_id = await firstOrganisation(tx, user.id);
+    if (org_id !== null) {
+      await audit.append(tx, org_id, {
         actor: user.id,
         action: 'auth.login',
         target: session.session_id,

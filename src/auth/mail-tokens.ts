@@ -16,7 +16,7 @@ export async function issueMailToken(
   email: string | null,
 ): Promise<string> {
   const token = newToken(MAIL_PREFIX);
-  await tx.deleteFrom('mail_tokens').where('user_id', '=', user_id).where('kind', '=', kind).execute();
+  await voidMailTokens(tx, kind, user_id);
   await tx
     .insertInto('mail_tokens')
     .values({
@@ -28,6 +28,10 @@ export async function issueMailToken(
     })
     .execute();
   return token;
+}
+
+export async function voidMailTokens(tx: Tx, kind: Kind, user_id: UserId): Promise<void> {
+  await tx.deleteFrom('mail_tokens').where('user_id', '=', user_id).where('kind', '=', kind).execute();
 }
 
 /** Uses a token up; undefined when there is none such, or it is too old. */

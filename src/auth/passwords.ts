@@ -3,7 +3,9 @@
  * once, so that a burst of logins cannot take the machine's memory. Where there is no account the same work
  * is done against a dummy, so that neither time nor load tells which addresses exist.
  */
+import { channel } from 'node:diagnostics_channel';
 import { hash, verify } from '@node-rs/argon2';
+import { AppError } from '../lib/errors.ts';
 
 export const PASSWORD_MIN_LENGTH = 12;
 export const PASSWORD_MAX_LENGTH = 256;
@@ -16,13 +18,14 @@ const MAX_WAITING = 200;
 let running = 0;
 const waiting: (() => void)[] = [];
 
-export class PasswordsBusyError extends Error {
-  override name = 'PasswordsBusyError';
-}
+/** A message for each verify that runs, also one against the dummy: whoever counts them subscribes. */
+export const VERIFY_CHANNEL = 'berth.password.verify';
+const verifies = channel(VERIFY_CHANNEL);
 
+/** @throws AppError UNAVAILABLE when too many wait */
 async function bounded<T>(work: () => Promise<T>): Promise<T> {
   if (running >= MAX_AT_ONCE) {
-    if (waiting.length >= MAX_WAITING) throw new PasswordsBusyError('too many password checks at once');
+    if (waiting.length >= MAX_WAITING) throw busy();
     await new Promise<void>((resolve) => waiting.push(resolve));
   } else {
     running += 1;
@@ -36,16 +39,27 @@ async function bounded<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
+function busy(): AppError {
+  return new AppError('UNAVAILABLE', {
+    retry_after_seconds: 1,
+    internal: 'too many password checks at once',
+  });
+}
+
+/** @throws AppError UNAVAILABLE */
 export function hashPassword(password: string): Promise<string> {
   return bounded(() => hash(password, OPTIONS));
 }
 
 let dummy: Promise<string> | undefined;
 
-/** Whether `password` is the one that `stored` came from; with null it does the same work and says no. */
+/** Whether `password` is the one that `stored` came from; with null it does the same work and says no. @throws AppError UNAVAILABLE */
 export async function verifyPassword(stored: string | null, password: string): Promise<boolean> {
   dummy ??= hashPassword('no account has this password');
   const against = stored ?? (await dummy);
-  const right = await bounded(() => verify(against, password));
+  const right = await bounded(() => {
+    verifies.publish({});
+    return verify(against, password);
+  });
   return stored !== null && right;
 }

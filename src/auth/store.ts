@@ -118,10 +118,12 @@ export async function findSessionPrincipal(tx: Tx, token_hash: Buffer, org_id: O
 /** Whether a live session has this token's hash, whatever organisation it asks for. */
 export async function sessionExists(tx: Tx, token_hash: Buffer): Promise<boolean> {
   const row = await tx
-    .selectFrom('session_tokens')
-    .select('session_id')
-    .where('token_hash', '=', token_hash)
-    .where('expires_at', '>', sql<Date>`now()`)
+    .selectFrom('session_tokens as t')
+    .innerJoin('sessions as s', 's.id', 't.session_id')
+    .select('s.id')
+    .where('t.token_hash', '=', token_hash)
+    .where('t.expires_at', '>', sql<Date>`now()`)
+    .where('s.ends_at', '>', sql<Date>`now()`)
     .executeTakeFirst();
   return row !== undefined;
 }
@@ -149,4 +151,16 @@ export async function deleteExpired(tx: Tx): Promise<void> {
     .where('updated_at', '<', sql<Date>`now() - interval '7 days'`)
     .where((eb) => eb.or([eb('locked_until', 'is', null), eb('locked_until', '<', now)]))
     .execute();
+}
+
+/** The organisation that a user has belonged to for longest; what concerns the account alone is noted there. */
+export async function firstOrganisation(tx: Tx, user_id: UserId): Promise<OrgId | null> {
+  const row = await tx
+    .selectFrom('memberships')
+    .select('org_id')
+    .where('user_id', '=', user_id)
+    .orderBy('created_at')
+    .limit(1)
+    .executeTakeFirst();
+  return row?.org_id ?? null;
 }

@@ -1,19 +1,28 @@
 import { type Db, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { UserId } from '../lib/ids.ts';
-import { type Attempt, beginAttempt, fail, succeed } from './lockout.ts';
-import { PasswordsBusyError, verifyPassword } from './passwords.ts';
+import { type Attempt, beginAttempt, fail, lockedNow, succeed, withdraw } from './lockout.ts';
+import { verifyPassword } from './passwords.ts';
 import { findUser } from './store.ts';
 
-/** The bounded verify; @throws AppError UNAVAILABLE when too many wait for it */
-export async function checkPassword(stored: string | null, password: string): Promise<boolean> {
-  try {
-    return await verifyPassword(stored, password);
-  } catch (error) {
-    if (error instanceof PasswordsBusyError)
-      throw new AppError('UNAVAILABLE', { retry_after_seconds: 1, cause: error });
+/** The verify of an attempt; one that could not be made (too many at once) is given back. @throws AppError UNAVAILABLE */
+export async function checkPassword(
+  db: Db,
+  attempt: Attempt,
+  stored: string | null,
+  password: string,
+): Promise<boolean> {
+  return verifyPassword(stored, password).catch(async (error: unknown) => {
+    await withdraw(db, attempt);
     throw error;
-  }
+  });
+}
+
+/** What a rate limit must not hide. @throws AppError ACCOUNT_LOCKED */
+export async function refuseWhileLocked(db: Db, user_id: UserId): Promise<void> {
+  const user = await findUser(db, user_id);
+  const locked = user && (await lockedNow(db, user.email));
+  if (locked) throw locked;
 }
 
 /** Counts a wrong password or factor, and throws what it comes to. */
@@ -27,7 +36,7 @@ export async function verifyAccountPassword(db: Db, user_id: UserId, password: s
   const user = await findUser(db, user_id);
   if (!user) throw new AppError('UNAUTHENTICATED');
   const attempt = await beginAttempt(db, user.email);
-  if (!(await checkPassword(user.password_hash, password))) {
+  if (!(await checkPassword(db, attempt, user.password_hash, password))) {
     await failAttempt(db, attempt, new AppError('UNAUTHENTICATED', { message: 'The password is wrong.' }));
   }
   await succeed(db, attempt);

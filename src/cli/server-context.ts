@@ -1,4 +1,5 @@
 /** What commands that run on the server itself have: its settings, its secrets, its database. */
+import { sql } from 'kysely';
 import { AuditLog } from '../audit/append.ts';
 import type { Config } from '../config/config.ts';
 import { readEnv } from '../config/env.ts';
@@ -8,11 +9,20 @@ import { readSecrets } from '../launch/data-folder.ts';
 import { runningDatabaseUrl } from '../launch/embedded-postgres.ts';
 import { configOrRefuse } from '../launch/start.ts';
 import { StartError } from '../launch/start-error.ts';
+import { messageOf } from '../lib/errors.ts';
 
 export interface ServerContext {
   readonly config: Config;
   readonly db: Db;
   readonly audit: AuditLog;
+}
+
+async function requireDatabase(db: Db): Promise<void> {
+  try {
+    await sql`select 1`.execute(db);
+  } catch (error) {
+    throw new StartError(`the database cannot be used: ${messageOf(error)}`, 1, { cause: error });
+  }
 }
 
 /** @throws StartError when the settings are wrong or the database does not run */
@@ -29,6 +39,7 @@ export async function withServer<T>(work: (server: ServerContext) => Promise<T>)
   const { secret_key } = await readSecrets(paths, config.secret_key);
   const db = openPool(database_url, () => undefined, 2);
   try {
+    await requireDatabase(db);
     return await work({ config, db, audit: new AuditLog(secret_key) });
   } finally {
     await db.destroy();

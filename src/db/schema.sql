@@ -3,7 +3,7 @@
 create table api_keys (
   id text not null,
   org_id text not null,
-  user_id text not null,
+  user_id text,
   name text not null,
   scope text not null,
   token_hash bytea not null,
@@ -12,11 +12,41 @@ create table api_keys (
   created_at timestamp with time zone not null default now(),
   last_used_at timestamp with time zone,
   expires_at timestamp with time zone,
+  service_account_id text,
+  allowed_cidrs text[] not null default '{}'::text[],
+  previous_hash bytea,
+  previous_expires_at timestamp with time zone,
   constraint api_keys_pkey PRIMARY KEY (id),
+  constraint api_keys_previous_hash_key UNIQUE (previous_hash),
   constraint api_keys_token_hash_key UNIQUE (token_hash),
   constraint api_keys_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
   constraint api_keys_org_id_user_id_fkey FOREIGN KEY (org_id, user_id) REFERENCES memberships(org_id, user_id) ON DELETE CASCADE,
-  constraint api_keys_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+  constraint api_keys_service_account_id_fkey FOREIGN KEY (service_account_id) REFERENCES service_accounts(id) ON DELETE CASCADE,
+  constraint api_keys_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
+  constraint api_keys_holder CHECK (((user_id IS NULL) <> (service_account_id IS NULL)))
+);
+
+create table audit_heads (
+  org_id text not null,
+  seq bigint not null,
+  mac bytea not null,
+  constraint audit_heads_pkey PRIMARY KEY (org_id)
+);
+
+create table audit_log (
+  org_id text not null,
+  seq bigint not null,
+  id text not null,
+  at timestamp with time zone not null,
+  actor text not null,
+  action text not null,
+  target text,
+  ip text,
+  request_id text,
+  data jsonb not null,
+  mac bytea not null,
+  constraint audit_log_pkey PRIMARY KEY (org_id, seq),
+  constraint audit_log_id_key UNIQUE (id)
 );
 
 create table disks (
@@ -85,6 +115,19 @@ create table hosts (
   constraint hosts_token_hash_key UNIQUE (token_hash)
 );
 
+create table idempotency_keys (
+  org_id text not null,
+  principal text not null,
+  route text not null,
+  key text not null,
+  fingerprint bytea not null,
+  status integer not null,
+  response bytea not null,
+  expires_at timestamp with time zone not null,
+  constraint idempotency_keys_pkey PRIMARY KEY (org_id, principal, route, key),
+  constraint idempotency_keys_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
+);
+
 create table instance_ssh_keys (
   instance_id text not null,
   ssh_key_id text not null,
@@ -120,6 +163,41 @@ create table instances (
   constraint instances_ssh_key_mode_check CHECK ((ssh_key_mode = ANY (ARRAY['account'::text, 'explicit'::text])))
 );
 
+create table invitations (
+  id text not null,
+  org_id text not null,
+  email text not null,
+  role text not null,
+  token_hash bytea not null,
+  invited_by text not null,
+  created_at timestamp with time zone not null default now(),
+  expires_at timestamp with time zone not null,
+  constraint invitations_pkey PRIMARY KEY (id),
+  constraint invitations_token_hash_key UNIQUE (token_hash),
+  constraint invitations_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
+  constraint invitations_role_check CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'billing'::text])))
+);
+
+create table lockouts (
+  email_key text not null,
+  failures integer not null default 0,
+  locks integer not null default 0,
+  locked_until timestamp with time zone,
+  updated_at timestamp with time zone not null default now(),
+  constraint lockouts_pkey PRIMARY KEY (email_key)
+);
+
+create table mail_tokens (
+  token_hash bytea not null,
+  kind text not null,
+  user_id text not null,
+  email text,
+  expires_at timestamp with time zone not null,
+  constraint mail_tokens_pkey PRIMARY KEY (token_hash),
+  constraint mail_tokens_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
+  constraint mail_tokens_kind_check CHECK ((kind = ANY (ARRAY['password_reset'::text, 'email_change'::text])))
+);
+
 create table memberships (
   org_id text not null,
   user_id text not null,
@@ -131,12 +209,39 @@ create table memberships (
   constraint memberships_role_check CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'billing'::text])))
 );
 
+create table mfa_factors (
+  id text not null,
+  user_id text not null,
+  type text not null,
+  name text not null,
+  secret bytea,
+  credential jsonb,
+  last_step bigint,
+  confirmed_at timestamp with time zone,
+  created_at timestamp with time zone not null default now(),
+  last_used_at timestamp with time zone,
+  constraint mfa_factors_pkey PRIMARY KEY (id),
+  constraint mfa_factors_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
+  constraint mfa_factors_type_check CHECK ((type = ANY (ARRAY['totp'::text, 'webauthn'::text])))
+);
+
 create table organisations (
   id text not null,
   name text not null,
   billing_email text not null,
   created_at timestamp with time zone not null default now(),
+  quota_instances integer,
+  quota_cpus integer,
+  quota_memory_mib bigint,
+  quota_disk_gib bigint,
   constraint organisations_pkey PRIMARY KEY (id)
+);
+
+create table recovery_codes (
+  user_id text not null,
+  code_hash bytea not null,
+  constraint recovery_codes_pkey PRIMARY KEY (user_id, code_hash),
+  constraint recovery_codes_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
 create table resting_ports (
@@ -152,17 +257,36 @@ create table schema_migrations (
   constraint schema_migrations_pkey PRIMARY KEY (name)
 );
 
+create table service_accounts (
+  id text not null,
+  org_id text not null,
+  name text not null,
+  scope text not null,
+  created_by text not null,
+  created_at timestamp with time zone not null default now(),
+  constraint service_accounts_pkey PRIMARY KEY (id),
+  constraint service_accounts_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
+);
+
+create table session_tokens (
+  token_hash bytea not null,
+  session_id text not null,
+  expires_at timestamp with time zone not null,
+  constraint session_tokens_pkey PRIMARY KEY (token_hash),
+  constraint session_tokens_session_id_fkey FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE
+);
+
 create table sessions (
   id text not null,
   user_id text not null,
-  token_hash bytea not null,
   ip text not null,
   user_agent text not null,
   created_at timestamp with time zone not null default now(),
   last_seen_at timestamp with time zone not null default now(),
-  expires_at timestamp with time zone not null,
+  refresh_hash bytea,
+  ends_at timestamp with time zone not null,
   constraint sessions_pkey PRIMARY KEY (id),
-  constraint sessions_token_hash_key UNIQUE (token_hash),
+  constraint sessions_refresh_hash_key UNIQUE (refresh_hash),
   constraint sessions_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
@@ -178,6 +302,16 @@ create table ssh_keys (
   constraint ssh_keys_pkey PRIMARY KEY (id),
   constraint ssh_keys_user_id_fingerprint_key UNIQUE (user_id, fingerprint),
   constraint ssh_keys_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
+create table sudo_grants (
+  token_hash bytea not null,
+  session_id text not null,
+  user_id text not null,
+  expires_at timestamp with time zone not null,
+  constraint sudo_grants_pkey PRIMARY KEY (token_hash),
+  constraint sudo_grants_session_id_fkey FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE,
+  constraint sudo_grants_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
 create table users (
@@ -218,14 +352,37 @@ create table vms (
   constraint vms_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'restarting'::text, 'suspending'::text, 'suspended'::text, 'stopping'::text, 'stopped'::text, 'failed'::text])))
 );
 
+create table webauthn_challenges (
+  challenge text not null,
+  user_id text,
+  purpose text not null,
+  expires_at timestamp with time zone not null,
+  constraint webauthn_challenges_pkey PRIMARY KEY (challenge),
+  constraint webauthn_challenges_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
+  constraint webauthn_challenges_purpose_check CHECK ((purpose = ANY (ARRAY['register'::text, 'login'::text])))
+);
+
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
+CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
+CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
 CREATE INDEX events_page ON public.events USING btree (org_id, id DESC);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
+CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
 CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
+CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
+CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
+CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
+CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
+CREATE INDEX service_accounts_page ON public.service_accounts USING btree (org_id, id DESC);
+CREATE INDEX session_tokens_expiry ON public.session_tokens USING btree (expires_at);
+CREATE INDEX session_tokens_session ON public.session_tokens USING btree (session_id);
+CREATE INDEX sessions_end ON public.sessions USING btree (ends_at);
 CREATE INDEX sessions_user ON public.sessions USING btree (user_id);
+CREATE INDEX sudo_grants_session ON public.sudo_grants USING btree (session_id);
+CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);

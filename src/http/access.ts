@@ -15,10 +15,10 @@ import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import type { RateLimits } from './rate-limits.ts';
 
 /**
- * `public`: no credential. `session`: a person's session only. `any`: any credential. Otherwise the scope that is
- * needed.
+ * `public`: no credential. `session`: a person's session only. `session_or_401`: the same, where anything else is 401
+ * and not 403, since what is missing is a session. `any`: any credential. Otherwise the scope that is needed.
  */
-export type Access = 'public' | 'session' | 'any' | Scope;
+export type Access = 'public' | 'session' | 'session_or_401' | 'any' | Scope;
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -69,7 +69,10 @@ function authorise(request: FastifyRequest, principal: Principal, access: Access
   if (people_only === true && credential.kind === 'service_key') {
     throw new AppError('FORBIDDEN', { message: 'A service account may not do that.' });
   }
-  if (access !== 'session' && access !== 'any' && access !== 'public' && !principal.scopes.has(access)) {
+  if (access === 'session_or_401' && credential.kind !== 'session') {
+    throw new AppError('UNAUTHENTICATED', { message: 'This needs a session; log in.' });
+  }
+  if (isScope(access) && !principal.scopes.has(access)) {
     throw new AppError('FORBIDDEN', { message: `This needs the scope ${access}, and a role that has it.` });
   }
   if (roles !== undefined && role !== null && !roles.includes(role)) {
@@ -77,6 +80,10 @@ function authorise(request: FastifyRequest, principal: Principal, access: Access
       message: `This needs the role ${roles.join(' or ')} in the organisation.`,
     });
   }
+}
+
+export function isScope(access: Access): access is Scope {
+  return access.includes(':');
 }
 
 function one(header: string | string[] | undefined): string | undefined {

@@ -8,7 +8,7 @@ import type { AppContext } from './context.ts';
 import { registerDocs } from './docs.ts';
 import { sendError, sendMalformed } from './errors.ts';
 import { registerHealth } from './health.ts';
-import { OPENAPI } from './openapi.ts';
+import { openApiOptions } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
 import { RateLimits } from './rate-limits.ts';
 import { EmptyBody } from './schemas.ts';
@@ -66,7 +66,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   const app = typed(fastify);
 
   registerConventions(fastify);
-  await fastify.register(swagger, { openapi: OPENAPI });
+  await fastify.register(swagger, openApiOptions());
   // Before the access rules: these pages are for everybody, as the document is.
   await registerDocs(fastify);
   const limits = new RateLimits(context.rate_limits);

@@ -13,7 +13,14 @@ export async function registerDocs(app: FastifyInstance): Promise<void> {
     routePrefix: DOCS_PREFIX,
     staticCSP: true,
     transformStaticCSP: () => CONTENT_SECURITY_POLICY,
-    uiConfig: { docExpansion: 'list', deepLinking: true, tryItOutEnabled: false, validatorUrl: null },
+    uiConfig: {
+      // Without the bar that asks for the address of some other document.
+      layout: 'BaseLayout',
+      docExpansion: 'list',
+      deepLinking: true,
+      tryItOutEnabled: false,
+      validatorUrl: null,
+    },
     theme: { title: 'Berth API' },
   });
 }

@@ -10,6 +10,13 @@ import type { Sealer } from '../lib/seal.ts';
 import { principalOf } from './access.ts';
 import { claim, claimOf, keep, readIdempotencyKey } from './idempotency.ts';
 
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The route takes an Idempotency-Key. */
+    idempotent?: boolean;
+  }
+}
+
 export interface MutationContext {
   readonly db: Db;
   readonly audit: AuditLog;
@@ -19,8 +26,6 @@ export interface MutationContext {
 export interface Mutation {
   /** As the audit log has it. */
   readonly action: string;
-  /** The route takes an Idempotency-Key. */
-  readonly idempotent?: boolean;
 }
 
 export interface Outcome<Status extends number, Body> {
@@ -43,7 +48,7 @@ export async function mutate<Status extends number, Body>(
   work: (tx: Tx, principal: Principal) => Promise<Outcome<Status, Body>>,
 ): Promise<{ status: Status; body: Body }> {
   const principal = principalOf(request);
-  const key = mutation.idempotent === true ? readIdempotencyKey(request) : null;
+  const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
   const wanted = key === null ? null : claimOf(request, principal, key);
   return transaction(context.db, async (tx) => {
     const before = wanted && (await claim(tx, context.idempotency, wanted));

@@ -6,6 +6,10 @@ import { VM_STATES } from '../vms/model.ts';
 export function closed<P extends Record<string, TSchema>>(properties: P) {
   return Type.Object(properties, { additionalProperties: false });
 }
+/** A closed object that is a component of the API document, by this name; others are named after their operation. */
+export function named<P extends Record<string, TSchema>>(name: string, properties: P) {
+  return Type.Object(properties, { additionalProperties: false, title: name });
+}
 export function nullable<T extends TSchema>(schema: T) {
   return Type.Union([schema, Type.Null()]);
 }
@@ -14,7 +18,7 @@ function oneOf<const V extends readonly string[]>(values: V, options: object = {
 }
 
 export const Time = Type.String({ format: 'date-time', description: 'RFC 3339, UTC, milliseconds' });
-export const EmptyBody = closed({});
+export const EmptyBody = named('EmptyRequest', {});
 export const NoContent = Type.Null({ description: 'No content' });
 
 /** 1 to 100 printable characters. */
@@ -33,15 +37,19 @@ export const Scope = Type.String({
 export const IdParams = Type.Object({ id: Type.String() });
 export const InstanceParams = IdParams;
 
-/** `limit` and `cursor`; query strings are text, so the number is checked as one. */
+/** A number in a query, which is text; the API document shows it as the integer that it holds. */
+export function wholeNumber(
+  limits: { readonly minimum: number; readonly maximum: number; readonly default: number },
+  description: string,
+) {
+  const contentSchema = { type: 'integer', ...limits };
+  return Type.String({ pattern: '^[0-9]{1,4}$', maxLength: 4, description, contentSchema });
+}
+
+/** `limit` and `cursor`. */
 export function pageQuery<P extends Record<string, TSchema>>(max: number, more: P) {
   return closed({
-    limit: Type.Optional(
-      Type.String({
-        pattern: '^[0-9]{1,4}$',
-        description: `1 to ${max}, default 50`,
-      }),
-    ),
+    limit: Type.Optional(wholeNumber({ minimum: 1, maximum: max, default: 50 }, 'How many at most')),
     cursor: Type.Optional(
       Type.String({ minLength: 1, maxLength: 2048, description: 'next_cursor of the page before' }),
     ),
@@ -52,9 +60,22 @@ export function pageOf<T extends TSchema>(item: T) {
   return closed({ data: Type.Array(item), next_cursor: nullable(Type.String()) });
 }
 
-const ErrorDetails = Type.Array(closed({ field: Type.String(), issue: Type.String() }));
+const ErrorDetails = Type.Array(
+  closed({ field: Type.String({ maxLength: 200 }), issue: Type.String({ maxLength: 500 }) }),
+  { maxItems: 10, description: 'Where it helps: what is wrong with which field' },
+);
 
-/** The responses of these errors, by status, for a route's schema. */
+/** The one body of every error; in the API document each response names the codes that it can hold. */
+export const ERROR_SCHEMA = closed({
+  error: closed({
+    code: oneOf(Object.keys(ERROR_CODES)),
+    message: Type.String({ maxLength: 1000, description: 'For people; programs read the code' }),
+    request_id: Type.String({ maxLength: 28, pattern: '^req_[0-9a-f]{24}$' }),
+    details: Type.Optional(ErrorDetails),
+  }),
+});
+
+/** The responses of these errors, by status, for a route's schema. Errors are sent by `errors.ts`, not by these. */
 export function errors(...codes: readonly ErrorCode[]): Record<number, TSchema> {
   const byStatus = new Map<number, ErrorCode[]>();
   for (const code of codes) {
@@ -63,17 +84,7 @@ export function errors(...codes: readonly ErrorCode[]): Record<number, TSchema> 
   }
   const responses: Record<number, TSchema> = {};
   for (const [status, of] of byStatus) {
-    responses[status] = Type.Object(
-      {
-        error: Type.Object({
-          code: oneOf(of),
-          message: Type.String(),
-          request_id: Type.String(),
-          details: Type.Optional(ErrorDetails),
-        }),
-      },
-      { description: of.map((code) => `${code}: ${ERROR_CODES[code].message}`).join(' ') },
-    );
+    responses[status] = Type.Object({ error: Type.Object({ code: oneOf(of) }) });
   }
   return responses;
 }
@@ -87,16 +98,20 @@ export const COMMON = [
   'INTERNAL',
 ] as const satisfies readonly ErrorCode[];
 
-export const Disk = closed({
+export const Disk = named('Disk', {
   size_bytes: Type.Integer(),
   generation: Type.Integer({ description: 'The durable generation; 0 before the first flush' }),
   durable_at: nullable(Time),
   dirty_bytes: Type.Integer({ description: 'Written by the guest and not durable yet; at most 5 s old' }),
   stored_bytes: Type.Integer({ description: 'In the object store' }),
 });
-export const VmReason = closed({ code: Type.String(), message: Type.String(), actor: Type.String() });
-export const VmStateSchema = oneOf(VM_STATES);
-export const Vm = closed({
+export const VmReason = named('VmReason', {
+  code: Type.String(),
+  message: Type.String(),
+  actor: Type.String(),
+});
+export const VmStateSchema = oneOf(VM_STATES, { title: 'VmState' });
+export const Vm = named('Vm', {
   id: nullable(Type.String()),
   instance_id: Type.String(),
   state: VmStateSchema,
@@ -112,7 +127,7 @@ export const Labels = Type.Record(
   Type.String({ maxLength: 255, pattern: '^[^\\p{C}]*$' }),
   { maxProperties: 64, additionalProperties: false },
 );
-export const Instance = closed({
+export const Instance = named('Instance', {
   id: Type.String(),
   name: Type.String(),
   org_id: Type.String(),

@@ -4,9 +4,11 @@
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { AuditLog } from '../audit/append.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { openPool } from '../db/pool.ts';
 import { createLog } from '../lib/log.ts';
+import { Sealer } from '../lib/seal.ts';
 import { createApp } from './app.ts';
 
 export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', 'openapi', 'v1.json');
@@ -15,12 +17,19 @@ const NO_DATABASE = 'postgresql://localhost/none';
 
 export async function openApiText(): Promise<string> {
   const log = createLog('write-openapi', 'silent');
+  const secret_key = Buffer.alloc(32);
   const db = openPool(NO_DATABASE, () => undefined);
   const app = await createApp({
     db,
     hub: new NotifyHub(NO_DATABASE, log),
     log,
-    secret_key: Buffer.alloc(32),
+    secret_key,
+    audit: new AuditLog(secret_key),
+    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
+    factors: new Sealer(secret_key, 'berth factors v1'),
+    mailer: { send: () => undefined, close: async () => undefined },
+    signups: 'closed',
+    rate_limits: false,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],

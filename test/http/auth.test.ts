@@ -42,7 +42,10 @@ describe('200', () => {
 
   test('the plain token is nowhere in the database', async () => {
     const { session_token } = (await login(owner.email, PASSWORD)).body;
-    const rows = await api.db.selectFrom('sessions').selectAll().execute();
+    const rows = [
+      await api.db.selectFrom('sessions').selectAll().execute(),
+      await api.db.selectFrom('session_tokens').selectAll().execute(),
+    ];
     assert.ok(!JSON.stringify(rows).includes(session_token.slice(SESSION_PREFIX.length)));
   });
 
@@ -136,9 +139,9 @@ describe('401', () => {
 
     const { session_id } = await makeSession(api.db, owner.user_id);
     await api.db
-      .updateTable('sessions')
+      .updateTable('session_tokens')
       .set({ token_hash: hashToken(forged) })
-      .where('id', '=', session_id)
+      .where('session_id', '=', session_id)
       .execute();
     assertError(await api.as(forged).get('/v1/me'), 'UNAUTHENTICATED');
   });
@@ -154,9 +157,21 @@ describe('401', () => {
 
   test('the sweep removes sessions past their time, and no others', async () => {
     const old = await makeSession(api.db, owner.user_id, -1_000);
+    const ended = await makeSession(api.db, owner.user_id);
+    await api.db
+      .updateTable('sessions')
+      .set({ ends_at: new Date(Date.now() - 1_000) })
+      .where('id', '=', ended.session_id)
+      .execute();
     await sweep(api.db);
     const ids = (await api.db.selectFrom('sessions').select('id').execute()).map((row) => row.id);
-    assert.ok(!ids.includes(old.session_id) && ids.includes(owner.session_id));
+    assert.ok(!ids.includes(ended.session_id) && ids.includes(owner.session_id));
+    assert.ok(
+      ids.includes(old.session_id),
+      'a session outlives its token: the refresh cookie gets it another',
+    );
+    const tokens = await api.db.selectFrom('session_tokens').select('session_id').execute();
+    assert.ok(!tokens.some((row) => row.session_id === old.session_id));
   });
 });
 

@@ -1,161 +1,187 @@
 /**
- * Every endpoint of the API document × {no credential, wrong scope, other organisation}. The table below says what
- * each endpoint needs; an endpoint that is missing there fails, and so does a line whose endpoint is gone.
+ * Every endpoint of the API document × {no credential, wrong scope, other organisation, service account}. The table in
+ * `support/endpoint-cases.ts` says what each endpoint needs; an endpoint that is missing there fails, and so does a
+ * line whose endpoint is gone.
  */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { ALL_SCOPES, ROLE_SCOPES, type Scope } from '../../src/auth/permissions.ts';
+import { ALL_SCOPES, ROLE_SCOPES } from '../../src/auth/permissions.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { newId } from '../../src/lib/ids.ts';
-import { apiForFile, newName } from '../support/api.ts';
+import { apiForFile } from '../support/api.ts';
+import { type EndpointCase, endpointCases, type PathIds } from '../support/endpoint-cases.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { type Document, type Endpoint, endpointsOf } from '../support/openapi.ts';
-import { makeKey, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
+import { makeKey, makeServiceKey, makeSudo } from '../support/people.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
 const stranger = await api.person();
+const CASES = endpointCases(api);
 
-/** `session`: a person's own; a key gets 403. `public`: no credential, and that list may only shrink. */
-type Need = Scope | 'session' | 'public';
-interface Case {
-  readonly need: Need;
-  /** Makes the resource of `who` that the path names; absent: the path names none. */
-  readonly resource?: (who: Person) => Promise<string>;
-  readonly body?: () => unknown;
-}
+/** What needs no credential. Only ever fewer. */
+const PUBLIC: readonly string[] = [
+  'POST /v1/auth/register',
+  'POST /v1/auth/login',
+  'POST /v1/auth/refresh',
+  'POST /v1/auth/password-reset',
+  'POST /v1/auth/password-reset/confirm',
+  'POST /v1/auth/passkey/options',
+  'POST /v1/auth/passkey',
+];
 
-const instance = async (who: Person) => (await api.instance(who)).id;
-const CASES: Record<string, Case> = {
-  'POST /v1/auth/login': { need: 'public' },
-  'POST /v1/auth/logout': { need: 'session' },
-  'GET /v1/me': { need: 'session' },
-  'GET /v1/me/ssh-keys': { need: 'ssh_keys:read' },
-  'POST /v1/me/ssh-keys': {
-    need: 'ssh_keys:write',
-    body: () => ({ name: 'a', public_key: randomPublicKey().line }),
-  },
-  'DELETE /v1/me/ssh-keys/{id}': {
-    need: 'ssh_keys:write',
-    resource: async (who) => (await makeSshKey(api.db, who.user_id)).id,
-  },
-  'POST /v1/api-keys': { need: 'api_keys:write', body: () => ({ name: 'a', scope: 'api_keys:write' }) },
-  'GET /v1/api-keys': { need: 'api_keys:read' },
-  'GET /v1/api-keys/{id}': {
-    need: 'api_keys:read',
-    resource: async (who) => (await makeKey(api.db, who, '*')).id,
-  },
-  'DELETE /v1/api-keys/{id}': {
-    need: 'api_keys:write',
-    resource: async (who) => (await makeKey(api.db, who, '*')).id,
-  },
-  'GET /v1/images': { need: 'instances:read' },
-  'POST /v1/instances': { need: 'instances:write', body: () => ({ name: newName() }) },
-  'GET /v1/instances': { need: 'instances:read' },
-  'GET /v1/instances/{id}': { need: 'instances:read', resource: instance },
-  'PATCH /v1/instances/{id}': { need: 'instances:write', resource: instance },
-  'DELETE /v1/instances/{id}': { need: 'instances:write', resource: instance },
-  'GET /v1/instances/{id}/vm': { need: 'vm:read', resource: instance },
-  'POST /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },
-  'DELETE /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },
-  'POST /v1/instances/{id}/vm/restart': { need: 'vm:write', resource: instance },
-  'POST /v1/instances/{id}/vm/flush': { need: 'vm:write', resource: instance },
-  'GET /v1/instances/{id}/ssh': { need: 'vm:read', resource: instance },
-  'GET /v1/instances/{id}/ssh-keys': { need: 'ssh_keys:read', resource: instance },
-  'PUT /v1/instances/{id}/ssh-keys': {
-    need: 'ssh_keys:write',
-    resource: instance,
-    body: () => ({ mode: 'account' }),
-  },
-};
+/** What a service account may call. Only ever fewer: never accounts, sessions, sudo, MFA, members, or making keys. */
+const FOR_SERVICE_ACCOUNTS: readonly string[] = [
+  'GET /v1/api-keys',
+  'GET /v1/api-keys/{id}',
+  'GET /v1/orgs/{id}',
+  'GET /v1/orgs/{id}/quota',
+  'GET /v1/audit',
+  'GET /v1/images',
+  'POST /v1/instances',
+  'GET /v1/instances',
+  'GET /v1/instances/{id}',
+  'PATCH /v1/instances/{id}',
+  'DELETE /v1/instances/{id}',
+  'GET /v1/instances/{id}/vm',
+  'POST /v1/instances/{id}/vm',
+  'DELETE /v1/instances/{id}/vm',
+  'POST /v1/instances/{id}/vm/restart',
+  'POST /v1/instances/{id}/vm/flush',
+  'GET /v1/instances/{id}/ssh',
+  'GET /v1/instances/{id}/ssh-keys',
+  'PUT /v1/instances/{id}/ssh-keys',
+];
 
 const document = api.app.swagger() as unknown as Document;
 const endpoints = endpointsOf(document);
 
-function call(token: string | undefined, endpoint: Endpoint, id: string, entry: Case, headers = {}) {
-  const path = endpoint.path.replace('{id}', id);
+function call(
+  token: string | undefined,
+  endpoint: Endpoint,
+  ids: PathIds,
+  entry: EndpointCase,
+  headers = {},
+) {
+  const path = endpoint.path.replace(/\{(\w+)\}/g, (_, name: string) => ids[name] ?? 'missing');
   const options = entry.body === undefined ? { headers } : { json: entry.body(), headers };
   return (token === undefined ? api.client : api.as(token)).call(endpoint.method, path, options);
+}
+
+/** The same ids, of what never was. */
+function unknownIds(ids: PathIds): PathIds {
+  return Object.fromEntries(
+    Object.entries(ids).map(([name, id]) => [name, newId(id.split('_')[0] as 'inst')]),
+  );
+}
+
+function assertServed(answer: Awaited<ReturnType<typeof call>>, who = ''): void {
+  assert.ok(answer.status < 300 || answer.status === 409, `${who} ${answer.status} ${answer.text}`);
 }
 
 test('every endpoint has an authorisation case, and every case its endpoint', () => {
   assert.deepEqual(
     endpoints.map((each) => each.name).sort(),
     Object.keys(CASES).sort(),
-    'a new endpoint needs a line in CASES of this file',
+    'a new endpoint needs a line in support/endpoint-cases.ts',
   );
 });
 
-test('what needs no credential is login alone', () => {
+test('what needs no credential is the list above alone', () => {
   const open = Object.entries(CASES).filter(([, { need }]) => need === 'public');
+  assert.deepEqual(open.map(([name]) => name).sort(), PUBLIC.toSorted());
   assert.deepEqual(
-    open.map(([name]) => name),
-    ['POST /v1/auth/login'],
-  );
-  assert.deepEqual(
-    endpoints.filter(({ operation }) => operation.security?.length === 0).map((each) => each.name),
-    ['POST /v1/auth/login'],
+    endpoints
+      .filter(({ operation }) => operation.security?.length === 0)
+      .map((each) => each.name)
+      .sort(),
+    PUBLIC.toSorted(),
     'and the document says the same',
+  );
+});
+
+test('the list of what a service account may call names endpoints only', () => {
+  const names = endpoints.map((each) => each.name);
+  assert.deepEqual(
+    FOR_SERVICE_ACCOUNTS.filter((name) => !names.includes(name)),
+    [],
   );
 });
 
 for (const endpoint of endpoints) {
   const entry = CASES[endpoint.name];
   if (!entry || entry.need === 'public') continue;
-  const { need, resource } = entry;
+  const { need, resource, roles } = entry;
+  const idsOf = async (who: typeof owner) => (await resource?.(who)) ?? {};
+  const refusal = entry.to_keys ?? 'FORBIDDEN';
   describe(endpoint.name, () => {
     test('401 without a credential', async () => {
-      const id = (await resource?.(owner)) ?? '';
-      assertError(await call(undefined, endpoint, id, entry), 'UNAUTHENTICATED');
+      assertError(await call(undefined, endpoint, await idsOf(owner), entry), 'UNAUTHENTICATED');
     });
 
-    test(need === 'session' ? '403 with any key' : `403 with every scope but ${need}`, async () => {
-      const id = (await resource?.(owner)) ?? '';
+    test(need === 'session' ? `${refusal} with any key` : `403 with every scope but ${need}`, async () => {
       const scopes = ALL_SCOPES.filter((scope) => scope !== need).join(' ');
       const { key } = await makeKey(api.db, owner, need === 'session' ? '*' : scopes);
-      assertError(await call(key, endpoint, id, entry), 'FORBIDDEN');
+      assertError(await call(key, endpoint, await idsOf(owner), entry), refusal);
     });
+
+    if (FOR_SERVICE_ACCOUNTS.includes(endpoint.name)) {
+      test(`a service account is served with ${need}, and not without`, async () => {
+        const ids = resource === undefined ? {} : await (entry.of_service_account ?? resource)(owner);
+        const { key } = await makeServiceKey(api.db, owner.org_id, need, ids['id']);
+        assertServed(await call(key, endpoint, ids, entry));
+        const without = ALL_SCOPES.filter((scope) => scope !== need).join(' ');
+        const { key: other } = await makeServiceKey(api.db, owner.org_id, without);
+        assertError(await call(other, endpoint, ids, entry), 'FORBIDDEN');
+      });
+    } else {
+      test(`${refusal} to a service account, whatever its scope`, async () => {
+        const { key } = await makeServiceKey(api.db, owner.org_id, '*');
+        assertError(await call(key, endpoint, await idsOf(owner), entry), refusal);
+      });
+    }
 
     if (need !== 'session') {
       test(`served with ${need} alone`, async () => {
-        const id = (await resource?.(owner)) ?? '';
         const { key } = await makeKey(api.db, owner, need);
-        const answer = await call(key, endpoint, id, entry);
-        assert.ok(answer.status < 300 || answer.status === 409, `${answer.status} ${answer.text}`);
+        assertServed(await call(key, endpoint, await idsOf(owner), entry));
       });
+    }
 
-      test('by role: served where the role has the scope, else 403', async () => {
+    if (need !== 'session' || roles !== undefined) {
+      test('by role: served where the role may, else 403', async () => {
         for (const role of Object.keys(ROLE_SCOPES) as Role[]) {
           const person = await api.person({ org_id: owner.org_id, role });
-          // Keys and SSH keys are one's own; instances are the organisation's.
-          const own = endpoint.path.startsWith('/v1/instances') ? owner : person;
-          const id = (await resource?.(own)) ?? '';
-          const answer = await call(person.session, endpoint, id, entry);
-          if (!ROLE_SCOPES[role].includes(need)) assertError(answer, 'FORBIDDEN');
-          else
-            assert.ok(
-              answer.status < 300 || answer.status === 409,
-              `${role}: ${answer.status} ${answer.text}`,
-            );
+          // Keys and SSH keys are one's own; all else is the organisation's.
+          const ids = await idsOf(entry.personal === true ? person : owner);
+          const headers = entry.sudo === true ? await makeSudo(api.db, person) : {};
+          const answer = await call(person.session, endpoint, ids, entry, headers);
+          const scope_allows = need === 'session' || ROLE_SCOPES[role].includes(need);
+          const may = scope_allows && (roles === undefined || roles.includes(role));
+          if (may) assertServed(answer, role);
+          else assertError(answer, 'FORBIDDEN');
         }
       });
     }
 
     test('403 with the organisation of somebody else', async () => {
-      const id = (await resource?.(owner)) ?? '';
-      const answer = await call(owner.session, endpoint, id, entry, { 'berth-org': stranger.org_id });
-      assertError(answer, 'FORBIDDEN');
+      const headers = { 'berth-org': stranger.org_id };
+      assertError(await call(owner.session, endpoint, await idsOf(owner), entry, headers), 'FORBIDDEN');
     });
 
     if (resource) {
       test("404 on another organisation's resource, as on one that never was", async () => {
         const theirs = await resource(stranger);
-        const prefix = theirs.split('_')[0] as 'inst';
-        const { key } = await makeKey(api.db, owner, '*');
-        const none = await call(owner.session, endpoint, newId(prefix), entry);
+        const headers = entry.sudo === true ? await makeSudo(api.db, owner) : {};
+        const none = await call(owner.session, endpoint, unknownIds(theirs), entry, headers);
         assertError(none, 'NOT_FOUND');
-        for (const token of [owner.session, key]) {
-          const answer = await call(token, endpoint, theirs, entry);
+        const tokens = [owner.session];
+        if (need !== 'session') tokens.push((await makeKey(api.db, owner, '*')).key);
+        if (FOR_SERVICE_ACCOUNTS.includes(endpoint.name)) {
+          tokens.push((await makeServiceKey(api.db, owner.org_id, '*')).key);
+        }
+        for (const token of tokens) {
+          const answer = await call(token, endpoint, theirs, entry, headers);
           assert.deepEqual(withoutRequestId(answer), withoutRequestId(none));
         }
       });

@@ -64,7 +64,9 @@ export type KeyHolder =
   | { readonly org_id: OrgId; readonly service_account_id: ServiceAccountId };
 
 /** For a whole file, to be awaited at its top: ended after its tests, also when they fail. */
-export async function accessApiForFile(): Promise<AccessApi> {
+export async function accessApiForFile(
+  options: Partial<Pick<AppContext, 'rate_limits' | 'trusted_proxies'>> = {},
+): Promise<AccessApi> {
   const database = await startDatabase();
   const log = createLog('test', 'silent');
   const pool = openPool(database.url, () => undefined);
@@ -87,6 +89,7 @@ export async function accessApiForFile(): Promise<AccessApi> {
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],
     tls: null,
+    ...options,
   };
   const app = await createApp(context);
   hub.start();

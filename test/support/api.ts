@@ -8,6 +8,7 @@ import { after } from 'node:test';
 import type { FastifyInstance } from 'fastify';
 import type { Static } from 'typebox';
 import { Agent } from 'undici';
+import { AuditLog } from '../../src/audit/append.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
@@ -18,6 +19,8 @@ import { createInternalApp } from '../../src/http/internal.ts';
 import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
 import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { Sealer } from '../../src/lib/seal.ts';
+import type { Mail } from '../../src/mail/mailer.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
 import { makePerson, type Person, type PersonOptions } from './people.ts';
@@ -37,6 +40,8 @@ export interface TestApi {
   readonly host_id: HostId;
   readonly host_token: string;
   readonly agent: ScriptedAgent;
+  /** Everything sent so far, oldest first. */
+  readonly mails: readonly Mail[];
   /** Without a credential. */
   readonly client: Client;
   as(who: Person | string): Client;
@@ -51,6 +56,8 @@ export interface ApiOptions {
   readonly database_url?: (database: TestDatabase) => Promise<string>;
   readonly first_port?: number;
   readonly last_port?: number;
+  /** Settings of the installation that the file is about. */
+  readonly context?: Partial<AppContext>;
 }
 
 /** The API for a whole file, to be awaited at its top: ended after its tests, also when they fail. */
@@ -75,11 +82,19 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const hub = new NotifyHub(url, log);
   const host_token = randomBytes(32).toString('hex');
   const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
+  const secret_key = randomBytes(32);
+  const mails: Mail[] = [];
   const context: AppContext = {
     db,
     hub,
     log,
-    secret_key: randomBytes(32),
+    secret_key,
+    audit: new AuditLog(secret_key),
+    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
+    factors: new Sealer(secret_key, 'berth factors v1'),
+    mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
+    signups: 'closed',
+    rate_limits: false,
     ssh: {
       host: loopbackAddress(),
       first_port: options.first_port ?? 22_000,
@@ -88,6 +103,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],
     tls: null,
+    ...options.context,
   };
   const app = await createApp(context);
   const internal = createInternalApp(context);
@@ -110,6 +126,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     host_id,
     host_token,
     agent,
+    mails,
     client,
     as,
     person: (given) => makePerson(database.db, given),

@@ -1,15 +1,29 @@
 /** The API document as tests read it. */
+import type { RouteAccess } from '../../src/http/access-of.ts';
+
 export interface Operation {
   readonly operationId: string;
   readonly summary: string;
+  readonly description: string;
   readonly tags: readonly string[];
   readonly security?: readonly unknown[];
   readonly parameters?: readonly { readonly name: string; readonly in: string; readonly schema: unknown }[];
   readonly requestBody?: {
     readonly required?: boolean;
-    readonly content: Readonly<Record<string, { readonly schema: Schema }>>;
+    readonly content: Readonly<Record<string, Media>>;
   };
-  readonly responses: Readonly<Record<string, { readonly description: string; readonly content?: unknown }>>;
+  readonly responses: Readonly<Record<string, Response>>;
+  readonly 'x-access': RouteAccess;
+}
+interface Response {
+  readonly description: string;
+  readonly headers?: Readonly<Record<string, unknown>>;
+  readonly content?: Readonly<Record<string, Media>>;
+}
+export interface Media {
+  readonly schema: Schema;
+  readonly example?: unknown;
+  readonly examples?: Readonly<Record<string, { readonly value: unknown }>>;
 }
 export interface Schema {
   readonly properties?: Readonly<Record<string, unknown>>;
@@ -19,7 +33,7 @@ export interface Document {
   readonly openapi: string;
   readonly info: { readonly title: string; readonly version: string };
   readonly security: readonly unknown[];
-  readonly components: { readonly securitySchemes: Readonly<Record<string, unknown>> };
+  readonly components: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>;
 }
 
@@ -31,8 +45,10 @@ export interface Endpoint {
   readonly operation: Operation;
 }
 
+/** Every operation, with what it refers to in its place. */
 export function endpointsOf(document: Document): Endpoint[] {
-  return Object.entries(document.paths).flatMap(([path, operations]) =>
+  const { paths } = dereference(document, document) as Document;
+  return Object.entries(paths).flatMap(([path, operations]) =>
     Object.entries(operations).map(([method, operation]) => ({
       name: `${method.toUpperCase()} ${path}`,
       method: method.toUpperCase() as Endpoint['method'],
@@ -40,4 +56,18 @@ export function endpointsOf(document: Document): Endpoint[] {
       operation,
     })),
   );
+}
+
+/** No schema of ours refers to itself. */
+function dereference(document: Document, value: unknown): unknown {
+  if (Array.isArray(value)) return value.map((each) => dereference(document, each));
+  if (typeof value !== 'object' || value === null) return value;
+  const { $ref } = value as { $ref?: unknown };
+  if (typeof $ref === 'string') {
+    const [, , kind = '', name = ''] = $ref.split('/');
+    const target = document.components[kind]?.[name];
+    if (target === undefined) throw new Error(`${$ref} is not there`);
+    return dereference(document, target);
+  }
+  return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, dereference(document, inner)]));
 }

@@ -1,13 +1,14 @@
 /** Users, organisations, roles and credentials, written straight into the database: what the API cannot make yet. */
 import { createHash, randomBytes } from 'node:crypto';
 import { hashPassword } from '../../src/auth/passwords.ts';
-import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX } from '../../src/auth/tokens.ts';
+import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX, SUDO_PREFIX } from '../../src/auth/tokens.ts';
 import type { Db } from '../../src/db/pool.ts';
 import type { Role } from '../../src/db/tables.ts';
 import {
   type ApiKeyId,
   newId,
   type OrgId,
+  type ServiceAccountId,
   type SessionId,
   type SshKeyId,
   type UserId,
@@ -63,9 +64,16 @@ export async function makeSession(
     .values({
       id: session_id,
       user_id,
-      token_hash: hashToken(session),
       ip: '127.0.0.1',
       user_agent: 'test',
+      ends_at: new Date(Date.now() + 30 * 86_400_000),
+    })
+    .execute();
+  await db
+    .insertInto('session_tokens')
+    .values({
+      token_hash: hashToken(session),
+      session_id,
       expires_at: new Date(Date.now() + lifetime_ms),
     })
     .execute();
@@ -96,6 +104,55 @@ export async function makeKey(
     })
     .execute();
   return { id, key };
+}
+
+export async function makeServiceAccount(db: Db, org_id: OrgId, scope: string): Promise<ServiceAccountId> {
+  const id = newId('sa');
+  await db
+    .insertInto('service_accounts')
+    .values({ id, org_id, name: 'robot', scope, created_by: 'test' })
+    .execute();
+  return id;
+}
+
+/** A key of a new service account, both with this scope. */
+export async function makeServiceKey(
+  db: Db,
+  org_id: OrgId,
+  scope: string,
+  wanted_id?: string,
+): Promise<{ id: ApiKeyId; key: string }> {
+  const key = newToken(API_KEY_PREFIX);
+  const id = wanted_id?.startsWith('ak_') === true ? (wanted_id as ApiKeyId) : newId('ak');
+  await db
+    .insertInto('api_keys')
+    .values({
+      id,
+      org_id,
+      service_account_id: await makeServiceAccount(db, org_id, scope),
+      name: 'test',
+      scope,
+      token_hash: hashToken(key),
+      prefix: key.slice(0, 15),
+      last4: key.slice(-4),
+    })
+    .execute();
+  return { id, key };
+}
+
+/** A live sudo grant of the person's session, as a header. */
+export async function makeSudo(
+  db: Db,
+  { session_id, user_id }: Pick<Person, 'session_id' | 'user_id'>,
+  lifetime_ms = 300_000,
+): Promise<{ cookie: string }> {
+  const token = newToken(SUDO_PREFIX);
+  const expires_at = new Date(Date.now() + lifetime_ms);
+  await db
+    .insertInto('sudo_grants')
+    .values({ token_hash: hashToken(token), session_id, user_id, expires_at })
+    .execute();
+  return { cookie: `__Secure-berth_sudo=${token}` };
 }
 
 /** A well-formed ed25519 line of random bytes. */

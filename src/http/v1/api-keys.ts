@@ -20,12 +20,12 @@ import { peek } from '../path-organisation.ts';
 import { readLimit } from '../query.ts';
 import {
   COMMON,
-  closed,
   EmptyBody,
   errors,
   IdParams,
   Name,
   NoContent,
+  named,
   nullable,
   pageOf,
   pageQuery,
@@ -36,7 +36,9 @@ import {
 const MAX_LIFETIME_S = 10 * 365 * 86_400;
 const ServiceAccountIdSchema = Type.Unsafe<ServiceAccountId>({
   type: 'string',
+  maxLength: 29,
   pattern: '^sa_[0-9a-hjkmnp-tv-z]{26}$',
+  description: 'The service account that holds it; absent: the caller does',
 });
 
 const SHOWN = {
@@ -59,8 +61,8 @@ const SHOWN = {
     }),
   ),
 };
-const ApiKey = closed(SHOWN);
-const CreateApiKeyRequest = closed({
+const ApiKey = named('ApiKey', SHOWN);
+const CreateApiKeyRequest = named('CreateApiKeyRequest', {
   name: Name,
   scope: Scope,
   expires_in_seconds: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_LIFETIME_S })),
@@ -72,11 +74,11 @@ const CreateApiKeyRequest = closed({
     }),
   ),
 });
-const CreateApiKeyResponse = closed({
+const CreateApiKeyResponse = named('CreateApiKeyResponse', {
   ...SHOWN,
   key: Type.String({ description: 'The plain key, shown this once' }),
 });
-const RotateApiKeyRequest = closed({
+const RotateApiKeyRequest = named('RotateApiKeyRequest', {
   grace_seconds: Type.Optional(
     Type.Integer({
       minimum: 0,
@@ -106,7 +108,7 @@ function registerCreate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/api-keys',
-    config: { access: 'api_keys:write', people_only: true },
+    config: { access: 'api_keys:write', people_only: true, idempotent: true },
     preValidation: refuseBeyondOwn,
     schema: {
       operationId: 'createApiKey',
@@ -119,7 +121,7 @@ function registerCreate(app: App, context: AppContext): void {
       },
     },
     handler: async (request, reply) => {
-      const mutation = { action: 'api_key.create', idempotent: true };
+      const mutation = { action: 'api_key.create' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const made = await createApiKey(tx, principal, request.body);
         const shown = apiKeyView(made);

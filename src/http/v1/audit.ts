@@ -6,9 +6,9 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { type CursorSealer, page } from '../pagination.ts';
 import { readLimit } from '../query.ts';
-import { COMMON, closed, errors, nullable, pageOf, pageQuery, Time } from '../schemas.ts';
+import { COMMON, errors, named, nullable, pageOf, pageQuery, Time } from '../schemas.ts';
 
-const AuditEntry = closed({
+const AuditEntry = named('AuditEntry', {
   id: Type.String(),
   seq: Type.Integer({ description: 'Place in the chain of the organisation' }),
   at: Time,
@@ -20,7 +20,8 @@ const AuditEntry = closed({
   data: Type.Record(Type.String(), Type.Unknown()),
 });
 
-const Word = Type.String({ minLength: 1, maxLength: 100, pattern: '^[A-Za-z0-9_.-]+$' });
+const Word = (description: string) =>
+  Type.String({ minLength: 1, maxLength: 100, pattern: '^[A-Za-z0-9_.-]+$', description });
 
 export function registerAudit(app: App, { db }: AppContext, cursors: CursorSealer): void {
   app.route({
@@ -31,7 +32,10 @@ export function registerAudit(app: App, { db }: AppContext, cursors: CursorSeale
       operationId: 'listAudit',
       summary: 'Who did what, when and from where',
       tags: ['Audit'],
-      querystring: pageQuery(200, { action: Type.Optional(Word), actor: Type.Optional(Word) }),
+      querystring: pageQuery(200, {
+        action: Type.Optional(Word('As entries have it, whole')),
+        actor: Type.Optional(Word('The id of who did it')),
+      }),
       response: { 200: pageOf(AuditEntry), ...errors(...COMMON) },
     },
     handler: async (request) => {

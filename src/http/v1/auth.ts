@@ -11,20 +11,23 @@ import { lockedNow } from '../../auth/lockout.ts';
 import { finishLogin, login } from '../../auth/login.ts';
 import { requireOneFactor, verifySecondFactor } from '../../auth/mfa/second-factor.ts';
 import { PASSWORD_MAX_LENGTH, PASSWORD_MIN_LENGTH } from '../../auth/passwords.ts';
+import { userOf } from '../../auth/principal.ts';
 import { refreshSession } from '../../auth/sessions.ts';
-import { deleteSession } from '../../auth/store.ts';
-import { present } from '../../lib/assert.ts';
+import { deleteSession, firstOrganisation } from '../../auth/store.ts';
+import { refuseWhileLocked } from '../../auth/verify-account.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import type { UserId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
+import { appendAuditOf } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
+import { NOTHING } from '../nothing.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import { refuseForeignSite } from '../same-site.ts';
-import { closed, Email, EmptyBody, errors, Name, NoContent, Time } from '../schemas.ts';
+import { closed, Email, EmptyBody, errors, Name, NoContent, named, Time } from '../schemas.ts';
 import { User, userView } from './me.ts';
 import { SecondFactor } from './mfa.ts';
 
@@ -43,7 +46,11 @@ const RegisterRequest = closed({
   invitation_token: Type.Optional(MailToken),
 });
 const LoginRequest = closed({ email: Email, password: GivenPassword, ...SecondFactor });
-const SessionResponse = closed({ user: User, session_token: Type.String(), expires_at: Time });
+const SessionResponse = named('SessionResponse', {
+  user: User,
+  session_token: Type.String(),
+  expires_at: Time,
+});
 const RefreshResponse = closed({ session_token: Type.String(), expires_at: Time });
 
 const PUBLIC = [
@@ -108,7 +115,9 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       await limits.countAddress(request, reply);
       const { email, password, name, invitation_token } = request.body;
       const wanted = { email, password, name: name ?? '', invitation_token: invitation_token ?? null };
-      const user_id = await register(db, context.signups, wanted);
+      const user_id = await register(db, context.signups, wanted, async (tx, actor, org_id) =>
+        appendAuditOf(context, tx, request, org_id, { actor, action: 'invitation.accept', target: actor }),
+      );
       return reply.status(201).send(await answerWithSession(context, request, reply, user_id));
     },
   });
@@ -211,8 +220,9 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       response: { 204: NoContent, ...errors(...PUBLIC, 'UNAUTHENTICATED', 'ACCOUNT_LOCKED') },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
       const principal = principalOf(request);
+      await refuseWhileLocked(db, userOf(principal));
+      await limits.countAddress(request, reply);
       const user = await changePassword(db, principal, request.body);
       await mutate(context, request, reply, { action: 'auth.change_password' }, async () => ({
         status: 204,
@@ -245,7 +255,7 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       requestPasswordReset(db, mailer, public_url, request.body.email).catch((error: unknown) =>
         log.error({ err: error }, 'a password reset could not be begun'),
       );
-      return reply.status(202).send(null);
+      return reply.status(202).send(NOTHING);
     },
   });
   app.route({
@@ -262,7 +272,11 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);
-      present(await confirmPasswordReset(db, request.body), 'user of a reset');
+      await confirmPasswordReset(db, request.body, async (tx, actor) => {
+        const org_id = await firstOrganisation(tx, actor);
+        const entry = { actor, action: 'auth.reset_password', target: actor };
+        if (org_id !== null) await appendAuditOf(context, tx, request, org_id, entry);
+      });
       return reply.status(204).send(null);
     },
   });

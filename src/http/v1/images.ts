@@ -2,10 +2,10 @@ import { Type } from 'typebox';
 import { listImages } from '../../images/store.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
-import { COMMON, closed, EmptyBody, errors } from '../schemas.ts';
+import { COMMON, closed, EmptyBody, errors, named } from '../schemas.ts';
 
 const Images = closed({
-  data: Type.Array(closed({ id: Type.String(), versions: Type.Array(Type.String()) })),
+  data: Type.Array(named('Image', { id: Type.String(), versions: Type.Array(Type.String()) })),
   next_cursor: Type.Null(),
 });
 

@@ -8,11 +8,15 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { COMMON, closed, EmptyBody, errors, InstanceParams } from '../schemas.ts';
+import { COMMON, closed, EmptyBody, errors, InstanceParams, named } from '../schemas.ts';
 import { instanceId } from './instances.ts';
 
-const HostKeySchema = closed({ type: Type.String(), fingerprint: Type.String(), public_key: Type.String() });
-const ConnectionDetails = closed({
+const HostKeySchema = named('HostKey', {
+  type: Type.String(),
+  fingerprint: Type.String(),
+  public_key: Type.String(),
+});
+const ConnectionDetails = named('ConnectionDetails', {
   host: Type.String(),
   port: Type.Integer(),
   user: Type.String(),
@@ -22,10 +26,10 @@ const ConnectionDetails = closed({
   allowed_keys: Type.Integer({ description: 'How many keys the instance lets in' }),
 });
 const KeySetMode = Type.Unsafe<'account' | 'explicit'>({ type: 'string', enum: ['account', 'explicit'] });
-const KeySetSchema = closed({
+const KeySetSchema = named('KeySet', {
   mode: KeySetMode,
   data: Type.Array(
-    closed({
+    named('KeySetKey', {
       id: Type.String(),
       name: Type.String(),
       type: Type.String(),
@@ -82,7 +86,8 @@ export function registerInstanceSsh(app: App, context: AppContext): void {
   app.route({
     method: 'PUT',
     url: '/v1/instances/:id/ssh-keys',
-    config: { access: 'ssh_keys:write' },
+    // Billing has the scope for keys of its own.
+    config: { access: 'ssh_keys:write', roles: ['owner', 'admin', 'member'] },
     schema: {
       operationId: 'replaceKeySet',
       summary: 'Replace the keys that the instance lets in',

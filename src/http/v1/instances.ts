@@ -14,12 +14,12 @@ import { type CursorSealer, page } from '../pagination.ts';
 import { readLimit } from '../query.ts';
 import {
   COMMON,
-  closed,
   EmptyBody,
   errors,
   Instance,
   InstanceParams,
   Labels,
+  named,
   nullable,
   pageOf,
   pageQuery,
@@ -28,21 +28,27 @@ import {
 
 /** PostgreSQL's text takes no NUL, and nothing that can be looked for holds a control character. */
 const PRINTABLE = '^[^\\p{C}]*$';
-const DnsLabel = Type.String({ pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$', description: 'A DNS label' });
+const DnsLabel = Type.String({
+  maxLength: 63,
+  pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$',
+  description: 'A DNS label',
+});
 const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, description: 'null turns it off' }));
 const Cpus = Type.Integer({ minimum: 1, maximum: 16 });
 const Memory = Type.Integer({ minimum: 128, maximum: 65_536 });
 
-const CreateInstanceRequest = closed({
+const CreateInstanceRequest = named('CreateInstanceRequest', {
   name: DnsLabel,
-  image: Type.Optional(Type.String({ pattern: '^[a-z0-9][a-z0-9.-]{0,62}$', default: 'debian-12' })),
+  image: Type.Optional(
+    Type.String({ maxLength: 63, pattern: '^[a-z0-9][a-z0-9.-]{0,62}$', default: 'debian-12' }),
+  ),
   cpus: Type.Optional(Cpus),
   memory_mib: Type.Optional(Memory),
   disk_gib: Type.Optional(Type.Integer({ minimum: 1, maximum: 1024 })),
   labels: Type.Optional(Labels),
   auto_flush_seconds: Type.Optional(AutoFlush),
 });
-const ChangeInstanceRequest = closed({
+const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   name: Type.Optional(DnsLabel),
   labels: Type.Optional(Labels),
   auto_flush_seconds: Type.Optional(AutoFlush),
@@ -66,7 +72,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   app.route({
     method: 'POST',
     url: '/v1/instances',
-    config: { access: 'instances:write' },
+    config: { access: 'instances:write', idempotent: true },
     schema: {
       operationId: 'createInstance',
       summary: 'Make an instance',
@@ -89,7 +95,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         context,
         request,
         reply,
-        { action: 'instance.create', idempotent: true },
+        { action: 'instance.create' },
         async (tx, principal) => {
           const row = await createInstance(tx, principal, ssh, wanted);
           return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
@@ -107,7 +113,9 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       summary: "The organisation's instances",
       tags: ['Instances'],
       querystring: pageQuery(200, {
-        name: Type.Optional(Type.String({ maxLength: 63, pattern: PRINTABLE })),
+        name: Type.Optional(
+          Type.String({ maxLength: 63, pattern: PRINTABLE, description: 'The name, whole' }),
+        ),
         label: Type.Optional(
           Type.String({ maxLength: 320, pattern: PRINTABLE, description: '`key` or `key=value`' }),
         ),

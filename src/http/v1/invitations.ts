@@ -23,6 +23,7 @@ import {
   errors,
   IdParams,
   NoContent,
+  named,
   pageOf,
   pageQuery,
   Time,
@@ -31,8 +32,8 @@ import { RoleSchema, refuseMakingOwners } from './members.ts';
 import { Org } from './orgs.ts';
 
 const SHOWN = { id: Type.String(), email: Type.String(), role: RoleSchema, expires_at: Time };
-const Invitation = closed(SHOWN);
-const ListedInvitation = closed({ ...SHOWN, invited_by: Type.String(), created_at: Time });
+const Invitation = named('Invitation', SHOWN);
+const ListedInvitation = named('ListedInvitation', { ...SHOWN, invited_by: Type.String(), created_at: Time });
 const InvitationParams = Type.Object({ id: Type.String(), invitation_id: Type.String() });
 const ADMINS = { access: 'session', organisation: { roles: ['owner', 'admin'] } } as const;
 
@@ -47,7 +48,7 @@ function registerInvite(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/orgs/:id/invitations',
-    config: ADMINS,
+    config: { ...ADMINS, idempotent: true },
     onRequest: inPathOrganisation(context.db),
     preValidation: refuseMakingOwners,
     schema: {
@@ -70,7 +71,7 @@ function registerInvite(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       pathOrganisation(request);
-      const mutation = { action: 'invitation.create', idempotent: true };
+      const mutation = { action: 'invitation.create' };
       let mail: Mail | undefined;
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const invited = await invite(tx, principal, request.body, context.public_url);

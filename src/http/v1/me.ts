@@ -4,6 +4,7 @@ import { confirmEmailChange, deleteAccount, requestEmailChange } from '../../acc
 import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
 import { userOf } from '../../auth/principal.ts';
 import { findUser, updateUser } from '../../auth/store.ts';
+import { refuseWhileLocked } from '../../auth/verify-account.ts';
 import { present } from '../../lib/assert.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
@@ -15,6 +16,7 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
+import { NOTHING } from '../nothing.ts';
 import { type CursorSealer, page } from '../pagination.ts';
 import { readLimit } from '../query.ts';
 import type { RateLimits } from '../rate-limits.ts';
@@ -27,13 +29,14 @@ import {
   IdParams,
   Name,
   NoContent,
+  named,
   nullable,
   pageOf,
   pageQuery,
   Time,
 } from '../schemas.ts';
 
-export const User = closed({
+export const User = named('User', {
   id: Type.String(),
   email: Type.String(),
   name: Type.String(),
@@ -47,7 +50,7 @@ export function userView(user: UserRow): Static<typeof User> {
   return { id, email, name, created_at: rfc3339(user.created_at), mfa_enabled: Boolean(user.mfa_enabled) };
 }
 
-const SshKey = closed({
+const SshKey = named('SshKey', {
   id: Type.String(),
   name: Type.String(),
   type: Type.String(),
@@ -156,9 +159,11 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
       response: { 202: NoContent, ...errors(...COMMON, 'ACCOUNT_LOCKED', 'RATE_LIMITED') },
     },
     handler: async (request, reply) => {
+      const principal = principalOf(request);
+      await refuseWhileLocked(db, userOf(principal));
       await limits.countAddress(request, reply);
-      await requestEmailChange(db, mailer, public_url, principalOf(request), request.body);
-      return reply.status(202).send(null);
+      await requestEmailChange(db, mailer, public_url, principal, request.body);
+      return reply.status(202).send(NOTHING);
     },
   });
   app.route({
@@ -207,7 +212,7 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
   app.route({
     method: 'POST',
     url: '/v1/me/ssh-keys',
-    config: { access: 'ssh_keys:write', people_only: true },
+    config: { access: 'ssh_keys:write', people_only: true, idempotent: true },
     schema: {
       operationId: 'addSshKey',
       summary: 'Register an SSH key',
@@ -216,7 +221,7 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
       response: { 201: SshKey, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
     },
     handler: async (request, reply) => {
-      const mutation = { action: 'ssh_key.add', idempotent: true };
+      const mutation = { action: 'ssh_key.add' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const row = await addSshKey(tx, principal, request.body);
         return { status: 201, body: sshKeyView(row), target: row.id, data: { fingerprint: row.fingerprint } };

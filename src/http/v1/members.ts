@@ -16,10 +16,20 @@ import { mutate } from '../mutate.ts';
 import { type CursorSealer, page } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation, peek } from '../path-organisation.ts';
 import { readLimit } from '../query.ts';
-import { COMMON, closed, EmptyBody, errors, IdParams, NoContent, pageOf, pageQuery } from '../schemas.ts';
+import {
+  COMMON,
+  closed,
+  EmptyBody,
+  errors,
+  IdParams,
+  NoContent,
+  named,
+  pageOf,
+  pageQuery,
+} from '../schemas.ts';
 
 export const RoleSchema = Type.Unsafe<(typeof ROLES)[number]>({ type: 'string', enum: [...ROLES] });
-const Member = closed({
+const Member = named('Member', {
   id: Type.String({ description: "The user's" }),
   email: Type.String(),
   name: Type.String(),

@@ -38,6 +38,7 @@ import {
   IdParams,
   Name,
   NoContent,
+  named,
   nullable,
   pageOf,
   pageQuery,
@@ -77,7 +78,7 @@ const AuthenticationAnswer = Type.Unsafe<AuthenticationResponseJSON>(
   }),
 );
 
-const TotpCode = Type.String({ pattern: '^[0-9]{3} ?[0-9]{3}$', description: 'Six digits' });
+const TotpCode = Type.String({ maxLength: 7, pattern: '^[0-9]{3} ?[0-9]{3}$', description: 'Six digits' });
 
 /** The fields of a login that carry its second factor: at most one of them (`requireOneFactor`). */
 export const SecondFactor = {
@@ -89,7 +90,7 @@ export const SecondFactor = {
 const Options = Type.Unsafe<object>({ type: 'object', additionalProperties: true });
 const NAMES = { id: Type.String(), name: Type.String() };
 const FactorTypeSchema = Type.Unsafe<FactorType>({ type: 'string', enum: [...FACTOR_TYPES] });
-const MfaFactor = closed({
+const MfaFactor = named('MfaFactor', {
   ...NAMES,
   type: FactorTypeSchema,
   created_at: Time,
@@ -113,7 +114,11 @@ const VerifyMfaFactorResponse = closed({
       'Shown this once, each good for one login. Null when the account has some already; those stay good',
   }),
 });
-const LoginResponse = closed({ user: User, session_token: Type.String(), expires_at: Time });
+const LoginResponse = named('SessionResponse', {
+  user: User,
+  session_token: Type.String(),
+  expires_at: Time,
+});
 
 type FactorRow = Awaited<ReturnType<typeof listFactors>>[number];
 

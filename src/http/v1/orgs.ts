@@ -25,23 +25,24 @@ import {
   errors,
   IdParams,
   Name,
+  named,
   nullable,
   pageOf,
   pageQuery,
   Time,
 } from '../schemas.ts';
 
-export const Org = closed({
+export const Org = named('Org', {
   id: Type.String(),
   name: Type.String(),
   billing_email: Type.String(),
   created_at: Time,
 });
-const QuotaOf = closed({
+const QuotaOf = named('QuotaUse', {
   limit: nullable(Type.Integer({ description: 'null: no limit' })),
   used: Type.Integer(),
 });
-const OrgQuota = closed({
+const OrgQuota = named('OrgQuota', {
   instances: QuotaOf,
   cpus: QuotaOf,
   memory_mib: QuotaOf,
@@ -88,7 +89,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   app.route({
     method: 'POST',
     url: '/v1/orgs',
-    config: { access: 'session' },
+    config: { access: 'session', idempotent: true },
     schema: {
       operationId: 'createOrg',
       summary: 'Make an organisation that the caller owns',
@@ -97,7 +98,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       response: { 201: Org, ...errors(...COMMON, 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED') },
     },
     handler: async (request, reply) => {
-      const mutation = { action: 'org.create', idempotent: true };
+      const mutation = { action: 'org.create' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const row = await createOrganisation(tx, userOf(principal), request.body.name);
         await appendAudit(context, tx, request, row.id, {

@@ -22,13 +22,14 @@ import {
   IdParams,
   Name,
   NoContent,
+  named,
   pageOf,
   pageQuery,
   Scope,
   Time,
 } from '../schemas.ts';
 
-const ServiceAccount = closed({
+const ServiceAccount = named('ServiceAccount', {
   id: Type.String(),
   name: Type.String(),
   scope: Type.String({ description: 'The most that a key of it can do' }),
@@ -91,7 +92,7 @@ function registerWrites(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/service-accounts',
-    config: WRITE,
+    config: { ...WRITE, idempotent: true },
     preValidation: async (request: FastifyRequest) => refuseEscalation(principalOf(request), request.body),
     schema: {
       operationId: 'createServiceAccount',
@@ -104,7 +105,7 @@ function registerWrites(app: App, context: AppContext): void {
       },
     },
     handler: async (request, reply) => {
-      const mutation = { action: 'service_account.create', idempotent: true };
+      const mutation = { action: 'service_account.create' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const row = await createServiceAccount(tx, principal, request.body);
         const data = { name: row.name, scope: row.scope };

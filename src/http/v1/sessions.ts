@@ -18,17 +18,17 @@ import { readLimit } from '../query.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
   COMMON,
-  closed,
   EmptyBody,
   errors,
   IdParams,
   NoContent,
+  named,
   pageOf,
   pageQuery,
   Time,
 } from '../schemas.ts';
 
-const Session = closed({
+const Session = named('Session', {
   id: Type.String(),
   ip: Type.String(),
   user_agent: Type.String(),
@@ -37,8 +37,10 @@ const Session = closed({
   ends_at: Time,
   current: Type.Boolean(),
 });
-const SudoGrantRequest = closed({ password: Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH }) });
-const SudoGrantResponse = closed({ expires_at: Time });
+const SudoGrantRequest = named('SudoGrantRequest', {
+  password: Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH }),
+});
+const SudoGrantResponse = named('SudoGrantResponse', { expires_at: Time });
 
 export function registerSessions(
   app: App,
@@ -55,8 +57,7 @@ function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
   app.route({
     method: 'POST',
     url: '/v1/auth/sudo',
-    // With an API key it is 401, not 403: what is missing is a session.
-    config: { access: 'any' },
+    config: { access: 'session_or_401' },
     schema: {
       operationId: 'grantSudo',
       summary: 'Re-enter the password; destructive routes are open to this session for five minutes',

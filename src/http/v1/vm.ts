@@ -10,10 +10,21 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
-import { COMMON, closed, EmptyBody, errors, InstanceParams, nullable, Time, Vm } from '../schemas.ts';
+import {
+  COMMON,
+  closed,
+  EmptyBody,
+  errors,
+  InstanceParams,
+  named,
+  nullable,
+  Time,
+  Vm,
+  wholeNumber,
+} from '../schemas.ts';
 import { instanceId } from './instances.ts';
 
-const FlushReceipt = closed({
+const FlushReceipt = named('FlushReceipt', {
   generation: Type.Integer(),
   durable_at: nullable(Time),
   dirty_bytes: Type.Integer(),
@@ -56,13 +67,14 @@ function registerRead(app: App, { db, hub }: AppContext): void {
           Type.Unsafe<'running' | 'stopped' | 'suspended'>({
             type: 'string',
             enum: ['running', 'stopped', 'suspended'],
+            description: 'Answer when this state is reached',
           }),
         ),
         timeout_seconds: Type.Optional(
-          Type.String({
-            pattern: '^[0-9]{1,2}$',
-            description: `1 to ${MAX_WAIT_S}, default ${DEFAULT_WAIT_S}`,
-          }),
+          wholeNumber(
+            { minimum: 1, maximum: MAX_WAIT_S, default: DEFAULT_WAIT_S },
+            'For how long; goes with `wait`',
+          ),
         ),
       }),
       response: { 200: Vm, ...errors(...COMMON, 'NOT_FOUND') },
@@ -119,7 +131,7 @@ function registerCalls(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/vm',
-    config: { access: 'vm:write' },
+    config: { access: 'vm:write', idempotent: true },
     schema: {
       ...describe('startVm', 'Start the VM'),
       response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
@@ -130,7 +142,7 @@ function registerCalls(app: App, context: AppContext): void {
         context,
         request,
         reply,
-        { action: 'vm.start', idempotent: true },
+        { action: 'vm.start' },
         async (tx, principal) => outcome(await startVm(tx, principal, id)),
       );
       return reply.status(status).send(body);
@@ -139,7 +151,7 @@ function registerCalls(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/vm/restart',
-    config: { access: 'vm:write' },
+    config: { access: 'vm:write', idempotent: true },
     schema: {
       ...describe('restartVm', 'Soft reboot: same VM, same disk, nothing flushed'),
       response: { 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING') },
@@ -150,7 +162,7 @@ function registerCalls(app: App, context: AppContext): void {
         context,
         request,
         reply,
-        { action: 'vm.restart', idempotent: true },
+        { action: 'vm.restart' },
         async (tx, principal) => outcome(await restartVm(tx, principal, id)),
       );
       return reply.status(202).send(body);
@@ -189,7 +201,7 @@ function registerCalls(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/vm/flush',
-    config: { access: 'vm:write' },
+    config: { access: 'vm:write', idempotent: true },
     schema: {
       ...describe('flushVm', 'Write dirty disk pages to object storage now'),
       response: { 200: FlushReceipt, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
@@ -201,7 +213,7 @@ function registerCalls(app: App, context: AppContext): void {
         context,
         request,
         reply,
-        { action: 'vm.flush', idempotent: true },
+        { action: 'vm.flush' },
         async (tx, principal) => ({
           status: 200,
           body: await beginFlush(tx, principal, id),

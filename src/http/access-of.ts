@@ -1,0 +1,44 @@
+/** What a route's configuration asks of its caller, in one form, for the API document and `docs/permissions.md`. */
+import type { FastifyContextConfig } from 'fastify';
+import type { Scope } from '../auth/permissions.ts';
+import type { Role } from '../db/tables.ts';
+import { isScope } from './access.ts';
+
+export interface RouteAccess {
+  /** `public`: no credential; `session`: a person's only; `any`: a session or an API key. */
+  readonly kind: 'public' | 'session' | 'any';
+  readonly scope: Scope | null;
+  /** In the organisation; null: whatever role has the scope. */
+  readonly roles: readonly Role[] | null;
+  readonly sudo: boolean;
+  /** An API key of a service account is let in. */
+  readonly service_accounts: boolean;
+}
+
+export function accessOf(config: FastifyContextConfig): RouteAccess {
+  const { access = 'public', organisation, sudo = false, people_only = false } = config;
+  const kind = access === 'public' ? 'public' : access.startsWith('session') ? 'session' : 'any';
+  const own_scope = isScope(access) ? access : null;
+  const roles = config.roles ?? organisation?.roles ?? null;
+  // A role that the path's organisation asks for is a person's; `roles` beside a scope lets a service account in.
+  const needs_person = people_only || (organisation?.roles ?? null) !== null;
+  return {
+    kind,
+    scope: organisation?.scope ?? own_scope,
+    roles,
+    sudo,
+    service_accounts: kind === 'any' && !needs_person,
+  };
+}
+
+export function describeAccess({ kind, scope, roles, sudo, service_accounts }: RouteAccess): string {
+  if (kind === 'public') return '**Access**: no credential.';
+  const parts = [
+    kind === 'session' ? 'a session only' : 'a session or an API key',
+    ...(scope === null ? [] : [`scope \`${scope}\``]),
+    ...(roles === null ? [] : [`role ${roles.join(' or ')}`]),
+    ...(sudo ? ['a live sudo grant'] : []),
+    ...(kind === 'any' && !service_accounts ? ['not for service accounts'] : []),
+  ];
+  return `**Access**: ${parts.join('; ')}.`;
+}

@@ -1,0 +1,66 @@
+/** As much of an OpenAPI 3.1 document as its completion reads and writes. */
+export interface SchemaObject {
+  $ref?: string;
+  title?: string;
+  description?: string;
+  type?: string | string[];
+  format?: string;
+  pattern?: string;
+  const?: unknown;
+  enum?: unknown[];
+  default?: unknown;
+  required?: string[];
+  properties?: Record<string, SchemaObject>;
+  patternProperties?: Record<string, SchemaObject>;
+  additionalProperties?: boolean | SchemaObject;
+  items?: SchemaObject;
+  anyOf?: SchemaObject[];
+  minLength?: number;
+  maxLength?: number;
+  minimum?: number;
+  maximum?: number;
+  maxItems?: number;
+  /** What the text holds, of a number in a query. */
+  contentSchema?: SchemaObject;
+}
+export interface MediaObject {
+  schema: SchemaObject;
+  example?: unknown;
+  examples?: Record<string, { value: unknown }>;
+}
+export interface Reference {
+  $ref: string;
+}
+export interface ParameterObject {
+  name: string;
+  in: string;
+  required?: boolean;
+  description?: string;
+  schema: SchemaObject;
+}
+export interface HeaderObject {
+  description: string;
+  required?: boolean;
+  schema: SchemaObject;
+}
+export interface ResponseObject {
+  description: string;
+  headers?: Record<string, HeaderObject | Reference>;
+  content?: Record<string, MediaObject>;
+}
+export interface OperationObject {
+  operationId: string;
+  summary?: string;
+  description?: string;
+  tags?: string[];
+  parameters?: (ParameterObject | Reference)[];
+  requestBody?: { required?: boolean; content: Record<string, MediaObject> };
+  responses: Record<string, ResponseObject | Reference>;
+  security?: Record<string, string[]>[];
+}
+export interface OpenApiDocument {
+  paths: Record<string, Record<string, OperationObject>>;
+  components?: Record<string, unknown>;
+}
+
+export const JSON_TYPE = 'application/json';

@@ -1,0 +1,175 @@
+/** The commands for the server itself, through `bin/berth`, on a database that an API in this process uses. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import { pathsIn } from '../../src/config/paths.ts';
+import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
+import type { OrgId } from '../../src/lib/ids.ts';
+import { apiForFile } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
+
+const api = await apiForFile();
+const data_dir = await mkdtemp(join(tmpdir(), 'berth-cli-'));
+after(() => rm(data_dir, { recursive: true, force: true }));
+await makeDataFolder(pathsIn(data_dir));
+await ensureSecrets(pathsIn(data_dir), null, false);
+const PASSWORD = 'correct horse battery';
+const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
+
+interface Ran {
+  readonly code: number;
+  readonly out: string;
+  readonly err: string;
+}
+function berthWith(env: Record<string, string>, args: readonly string[]): Promise<Ran> {
+  return new Promise((resolve) => {
+    execFile(BERTH, [...args], { env: { PATH: process.env['PATH'] ?? '', ...env } }, (error, out, err) => {
+      resolve({ code: error === null ? 0 : Number(error.code), out, err });
+    });
+  });
+}
+const SETTINGS = {
+  BERTH_DATA_DIR: data_dir,
+  DATABASE_URL: api.database.url,
+  BERTH_SECRET_KEY: api.context.secret_key.toString('hex'),
+};
+const berth = (...args: string[]) => berthWith(SETTINGS, args);
+
+async function done(...args: string[]): Promise<string> {
+  const ran = await berth(...args);
+  assert.deepEqual([ran.code, ran.err], [0, ''], ran.out);
+  return ran.out;
+}
+const login = (email: string, password: string) => api.client.post('/v1/auth/login', { email, password });
+async function lockOut(email: string): Promise<void> {
+  for (let at = 0; at < 5; at++) await login(email, 'not the password');
+  assertError(await login(email, PASSWORD), 'ACCOUNT_LOCKED');
+}
+const person = () => api.person({ password: PASSWORD });
+const actions = async (org_id: OrgId) =>
+  (
+    await api.db
+      .selectFrom('audit_log')
+      .select(['action', 'actor'])
+      .where('org_id', '=', org_id)
+      .orderBy('seq')
+      .execute()
+  ).map(({ action, actor }) => `${action} by ${actor}`);
+
+describe('berth user', () => {
+  test('ls names every account and until when it is locked', async () => {
+    const { email } = await person();
+    const { email: locked } = await person();
+    await lockOut(locked);
+    const lines = (await done('user', 'ls')).split('\n');
+    assert.match(lines[0] ?? '', /^ID +EMAIL +NAME +CREATED +LOCKED$/);
+    assert.match(lines.find((line) => line.includes(email)) ?? '', / -$/);
+    assert.match(lines.find((line) => line.includes(locked)) ?? '', / until 20\d\d-[\d-]+T[\d:.]+Z$/);
+  });
+
+  test('unlock ends a lock, in any case of the address, and says so in the audit log', async () => {
+    const { email, org_id } = await person();
+    await lockOut(email);
+    assert.match(await done('user', 'unlock', email.toUpperCase()), /is unlocked/);
+    assert.equal((await login(email, PASSWORD)).status, 200);
+    assert.ok((await actions(org_id)).includes('auth.unlock by operator'));
+    assert.match(await done('user', 'unlock', email), /was not locked/);
+  });
+
+  test('reset-password prints a new password once; sessions and the lock end', async () => {
+    const who = await person();
+    await lockOut(who.email);
+    const out = await done('user', 'reset-password', who.email);
+    const password = /once: (\S{20})\n$/.exec(out)?.[1] ?? '';
+    assert.equal((await login(who.email, password)).status, 200);
+    assertError(await login(who.email, PASSWORD), 'UNAUTHENTICATED');
+    assertError(await api.as(who).get('/v1/me'), 'UNAUTHENTICATED');
+    assert.ok((await actions(who.org_id)).includes('auth.reset_password_on_server by operator'));
+  });
+});
+
+describe('berth org', () => {
+  test('quota shows what is used, sets limits that the API then keeps, and takes them away', async () => {
+    const who = await person();
+    await api.instance(who);
+    assert.match(await done('org', 'quota', who.org_id), /^instances +1 +\S+$/m);
+    assert.match(await done('org', 'quota', who.org_id, '--instances', '1'), /^instances +1 +1$/m);
+    assertError(await api.as(who).post('/v1/instances', { name: 'second' }), 'QUOTA_EXCEEDED');
+    const read = await api.as(who).get<{ instances: unknown }>(`/v1/orgs/${who.org_id}/quota`);
+    assert.deepEqual(read.body.instances, { limit: 1, used: 1 });
+    assert.match(await done('org', 'quota', who.org_id, '--instances', 'none'), /^instances +1 +none$/m);
+    assert.equal((await api.as(who).post('/v1/instances', { name: 'second' })).status, 201);
+  });
+
+  test('ls names every organisation', async () => {
+    const { org_id } = await person();
+    assert.match(await done('org', 'ls'), new RegExp(`^${org_id} +Org +1$`, 'm'));
+  });
+});
+
+describe('berth audit verify', () => {
+  test('says that a chain is whole, and exits 1 naming the entry that was changed or is missing', async () => {
+    const who = await person();
+    for (const name of ['a', 'b', 'c', 'd']) await api.as(who).patch('/v1/me', { name });
+    assert.match(await done('audit', 'verify', who.org_id), /: 4 entries, whole\n$/);
+    assert.match(await done('audit', 'verify'), new RegExp(`\\(${who.org_id}\\): 4 entries, whole`));
+    const entry = api.db.updateTable('audit_log').where('org_id', '=', who.org_id).where('seq', '=', 2);
+    await entry.set({ actor: 'somebody else' }).execute();
+    const changed = await berth('audit', 'verify');
+    assert.equal(changed.code, 1);
+    assert.match(changed.err, new RegExp(`\\(${who.org_id}\\): entry 2 was changed`));
+    await entry.set({ actor: who.user_id }).execute();
+    await done('audit', 'verify', who.org_id);
+    await api.db.deleteFrom('audit_log').where('org_id', '=', who.org_id).where('seq', '=', 4).execute();
+    assert.match((await berth('audit', 'verify', who.org_id)).err, /: entry 4 was changed, removed/);
+  });
+
+  test('under another secret key nothing fits', async () => {
+    const who = await person();
+    await api.as(who).patch('/v1/me', { name: 'a' });
+    const env = { ...SETTINGS, BERTH_SECRET_KEY: '0'.repeat(64) };
+    assert.equal((await berthWith(env, ['audit', 'verify', who.org_id])).code, 1);
+  });
+});
+
+describe('exit codes', () => {
+  test('1 with one line for what is not there', async () => {
+    for (const args of [
+      ['user', 'reset-password', 'nobody@example.org'],
+      ['org', 'quota', 'org_nothing'],
+      ['org', 'quota', (await person()).org_id, '--cpus', '-1'],
+      ['org', 'quota', (await person()).org_id, '--cpus=1.5'],
+    ]) {
+      const { code, out, err } = await berth(...args);
+      assert.deepEqual([code === 1 || code === 2, out], [true, ''], args.join(' '));
+      assert.ok(err.length > 0 && !err.includes('    at '), err);
+    }
+  });
+
+  test('2 with the usage for other words, before anything is opened', async () => {
+    for (const args of [
+      [],
+      ['user'],
+      ['user', 'rm', 'a'],
+      ['user', 'ls', '--cpus', '1'],
+      ['audit', 'verify', 'a', 'b'],
+    ]) {
+      const { code, err } = await berthWith({}, args);
+      assert.equal(code, 2, args.join(' '));
+      assert.match(err, /^usage/);
+    }
+  });
+
+  test('not 0 where no database runs, without a stack', async () => {
+    const { code, err } = await berthWith({ BERTH_DATA_DIR: data_dir }, ['user', 'ls']);
+    assert.equal(code, 1);
+    assert.match(err, /does not run/);
+    const away = { ...SETTINGS, DATABASE_URL: 'postgresql://berth@127.0.0.1:1/berth' };
+    const refused = await berthWith(away, ['user', 'ls']);
+    assert.equal(refused.code, 1);
+    assert.ok(!refused.err.includes('    at '), refused.err);
+  });
+});

@@ -1,0 +1,309 @@
+/** The audit log: every change leaves an entry, only administrators read it, and nobody alters it unseen. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { sql } from 'kysely';
+import { issueMailToken } from '../../src/auth/mail-tokens.ts';
+import type { Role } from '../../src/db/tables.ts';
+import { newId, type OrgId } from '../../src/lib/ids.ts';
+import { apiForFile, newName } from '../support/api.ts';
+import type { Answer, Page } from '../support/client.ts';
+import { assertError } from '../support/expect.ts';
+import { type Document, endpointsOf } from '../support/openapi.ts';
+import { makeKey, makeSession, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
+import { instanceIn } from '../support/states.ts';
+import { totpCode } from '../support/totp-code.ts';
+
+const PASSWORD = 'a long passphrase';
+const api = await apiForFile({ context: { signups: 'open' } });
+const owner = await api.person({ password: PASSWORD });
+
+interface Made {
+  readonly id: string;
+  readonly secret: string;
+}
+type Call = () => Promise<Answer<unknown>>;
+
+async function sudo(who: Person): Promise<Record<string, string>> {
+  const answer = await api.as(who).post('/v1/auth/sudo', { password: PASSWORD });
+  return { cookie: String(answer.headers['set-cookie']).split(';')[0] ?? '' };
+}
+async function made(who: Person, path: string, json: unknown): Promise<Made> {
+  const answer = await api.as(who).post<Made>(path, json);
+  assert.equal(answer.status, 201, answer.text);
+  return answer.body;
+}
+async function invited(who: Person): Promise<string> {
+  const before = api.mails.length;
+  await made(owner, `/v1/orgs/${owner.org_id}/invitations`, { email: who.email, role: 'member' });
+  return /^berth_mail_\w+$/m.exec(api.mails[before]?.text ?? '')?.[0] ?? '';
+}
+const of = (org_id: OrgId) => `/v1/orgs/${org_id}`;
+const totp = { type: 'totp', name: 'phone' };
+const vm = async (state: 'stopped' | 'running') =>
+  `/v1/instances/${(await instanceIn(api, owner, state)).id}/vm`;
+
+const ACCOUNTS: Record<string, Call> = {
+  register: () =>
+    api.client.post('/v1/auth/register', { email: 'new@example.org', password: PASSWORD, name: 'New' }),
+  login: () => api.client.post('/v1/auth/login', { email: owner.email, password: PASSWORD }),
+  logout: async () => api.as((await makeSession(api.db, owner.user_id)).session).post('/v1/auth/logout'),
+  grantSudo: () => api.as(owner).post('/v1/auth/sudo', { password: PASSWORD }),
+  changePassword: async () =>
+    api
+      .as(await api.person({ password: PASSWORD }))
+      .post('/v1/auth/password', { current_password: PASSWORD, new_password: 'another long passphrase' }),
+  confirmPasswordReset: async () => {
+    const { user_id } = await api.person();
+    const token = await issueMailToken(api.db, 'password_reset', user_id, null);
+    return api.client.post('/v1/auth/password-reset/confirm', { token, new_password: PASSWORD });
+  },
+  revokeSession: async () =>
+    api.as(owner).delete(`/v1/auth/sessions/${(await makeSession(api.db, owner.user_id)).session_id}`),
+  changeMe: () => api.as(owner).patch('/v1/me', { name: 'Other' }),
+  deleteMe: async () => {
+    const who = await api.person({ password: PASSWORD });
+    return api.as(who).call('DELETE', '/v1/me', { headers: await sudo(who) });
+  },
+  confirmEmail: async () => {
+    const who = await api.person();
+    const token = await issueMailToken(api.db, 'email_change', who.user_id, 'changed@example.org');
+    return api.as(who).post('/v1/me/email/confirm', { token });
+  },
+  addMfaFactor: async () => api.as(await api.person()).post('/v1/me/mfa/factors', totp),
+  verifyMfaFactor: async () => {
+    const who = await api.person();
+    const { id, secret } = await made(who, '/v1/me/mfa/factors', totp);
+    return api.as(who).post(`/v1/me/mfa/factors/${id}/verify`, { code: totpCode(secret, Date.now() / 1000) });
+  },
+  removeMfaFactor: async () => {
+    const who = await api.person({ password: PASSWORD });
+    const { id } = await made(who, '/v1/me/mfa/factors', totp);
+    return api.as(who).call('DELETE', `/v1/me/mfa/factors/${id}`, { headers: await sudo(who) });
+  },
+  addSshKey: () => api.as(owner).post('/v1/me/ssh-keys', { name: 'a', public_key: randomPublicKey().line }),
+  revokeSshKey: async () =>
+    api.as(owner).delete(`/v1/me/ssh-keys/${(await makeSshKey(api.db, owner.user_id)).id}`),
+};
+const ORGANISATIONS: Record<string, Call> = {
+  createApiKey: () => api.as(owner).post('/v1/api-keys', { name: 'a', scope: 'vm:read' }),
+  rotateApiKey: async () => {
+    const { id } = await makeKey(api.db, owner, '*');
+    return api.as(owner).call('POST', `/v1/api-keys/${id}/rotate`, { json: {}, headers: await sudo(owner) });
+  },
+  revokeApiKey: async () => api.as(owner).delete(`/v1/api-keys/${(await makeKey(api.db, owner, '*')).id}`),
+  createServiceAccount: () => api.as(owner).post('/v1/service-accounts', { name: 'a', scope: 'vm:read' }),
+  deleteServiceAccount: async () => {
+    const { id } = await made(owner, '/v1/service-accounts', { name: 'a', scope: 'vm:read' });
+    return api.as(owner).delete(`/v1/service-accounts/${id}`);
+  },
+  createOrg: () => api.as(owner).post('/v1/orgs', { name: 'Second' }),
+  changeOrg: () => api.as(owner).patch(of(owner.org_id), { name: 'Renamed' }),
+  changeBillingEmail: async () =>
+    api.as(owner).call('PUT', `${of(owner.org_id)}/billing-email`, {
+      json: { email: 'bills@example.org' },
+      headers: await sudo(owner),
+    }),
+  changeMember: async () => {
+    const { user_id } = await api.person({ org_id: owner.org_id, role: 'member' });
+    return api.as(owner).patch(`${of(owner.org_id)}/members/${user_id}`, { role: 'billing' });
+  },
+  removeMember: async () => {
+    const { user_id } = await api.person({ org_id: owner.org_id, role: 'member' });
+    return api.as(owner).delete(`${of(owner.org_id)}/members/${user_id}`);
+  },
+  createInvitation: () =>
+    api.as(owner).post(`${of(owner.org_id)}/invitations`, { email: 'guest@example.org', role: 'member' }),
+  deleteInvitation: async () => {
+    const path = `${of(owner.org_id)}/invitations`;
+    const { id } = await made(owner, path, { email: 'gone@example.org', role: 'member' });
+    return api.as(owner).delete(`${path}/${id}`);
+  },
+  acceptInvitation: async () => {
+    const who = await api.person();
+    return api.as(who).post('/v1/invitations/accept', { token: await invited(who) });
+  },
+};
+const INSTANCES: Record<string, Call> = {
+  createInstance: () => api.as(owner).post('/v1/instances', { name: newName() }),
+  changeInstance: async () =>
+    api.as(owner).patch(`/v1/instances/${(await api.instance(owner)).id}`, { labels: { a: 'b' } }),
+  deleteInstance: async () => api.as(owner).delete(`/v1/instances/${(await api.instance(owner)).id}`),
+  replaceKeySet: async () =>
+    api.as(owner).put(`/v1/instances/${(await api.instance(owner)).id}/ssh-keys`, { ssh_key_ids: [] }),
+  startVm: async () => api.as(owner).post(await vm('stopped')),
+  stopVm: async () => api.as(owner).delete(await vm('running')),
+  restartVm: async () => api.as(owner).post(`${await vm('running')}/restart`),
+  flushVm: async () => api.as(owner).post(`${await vm('stopped')}/flush`),
+};
+const CALLS = { ...ACCOUNTS, ...ORGANISATIONS, ...INSTANCES };
+
+/** Without an entry, and why. This list only ever shrinks. */
+const WITHOUT: Record<string, string> = {
+  refresh: 'renews the token of a session that the log has already',
+  requestPasswordReset: 'changes nothing, and must not tell whether there is such an account',
+  changeEmail: 'changes nothing until the new address is confirmed, which is noted',
+  passkeyOptions: 'makes a challenge and nothing else',
+  loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',
+};
+
+function entriesOf(request_id: string) {
+  return api.db.selectFrom('audit_log').selectAll().where('request_id', '=', request_id).execute();
+}
+
+describe('every changing route of the API document leaves one entry: actor, address, request', () => {
+  const changing = endpointsOf(api.app.swagger() as unknown as Document)
+    .filter((each) => each.method !== 'GET')
+    .map((each) => each.operation.operationId);
+  test('each has a case here, and each case its route', () => {
+    assert.deepEqual([...Object.keys(CALLS), ...Object.keys(WITHOUT)].sort(), changing.sort());
+  });
+  for (const [operation, call] of Object.entries(CALLS)) {
+    test(operation, async () => {
+      const answer = await call();
+      assert.ok(answer.status < 300, `${answer.status} ${answer.text}`);
+      const entries = await entriesOf(String(answer.headers['x-request-id']));
+      assert.equal(entries.length, 1, JSON.stringify(entries));
+      const [entry] = entries;
+      assert.match(String(entry?.actor), /^usr_[0-9a-z]{26}$/);
+      assert.equal(entry?.ip, '127.0.0.1');
+      assert.match(String(entry?.action), /^[a-z_]+\.[a-z_]+$/);
+      assert.ok(entry?.target);
+      assert.doesNotMatch(JSON.stringify(entry?.data), /berth_(live|sess|mail|sudo)|passphrase/);
+    });
+  }
+  test('a refused request leaves none', async () => {
+    const answer = await api.as(owner).post('/v1/api-keys', { name: 'a', scope: 'nonsense' });
+    assertError(answer, 'INVALID_REQUEST');
+    assert.deepEqual(await entriesOf(String(answer.headers['x-request-id'])), []);
+  });
+  test('what a key does is noted under who made it, with the key beside', async () => {
+    const { id, key } = await makeKey(api.db, owner, '*');
+    const answer = await api.as(key).post('/v1/api-keys', { name: 'a', scope: 'vm:read' });
+    const [entry] = await entriesOf(String(answer.headers['x-request-id']));
+    assert.equal(entry?.actor, owner.user_id);
+    assert.equal(entry?.data['credential'], id);
+  });
+});
+
+test('registering by an invitation is noted in the organisation that was joined', async () => {
+  const email = 'invited@example.org';
+  const token = await invited({ ...owner, email });
+  const answer = await api.client.post('/v1/auth/register', {
+    email,
+    password: PASSWORD,
+    invitation_token: token,
+  });
+  assert.equal(answer.status, 201, answer.text);
+  const entries = await entriesOf(String(answer.headers['x-request-id']));
+  const joined = entries.filter((each) => each.org_id === owner.org_id).map((each) => each.action);
+  assert.ok(joined.includes('invitation.accept'), JSON.stringify(entries));
+});
+
+describe('reading', () => {
+  test('owners and administrators read it, newest first; members and billing do not', async () => {
+    const expected: Record<Role, number> = { owner: 200, admin: 200, member: 403, billing: 403 };
+    for (const [role, status] of Object.entries(expected)) {
+      const who = await api.person({ org_id: owner.org_id, role: role as Role });
+      const answer = await api.as(who).get<Page<{ seq: number }>>('/v1/audit');
+      assert.equal(answer.status, status, `${role}: ${answer.text}`);
+      if (status !== 200) continue;
+      const numbers = answer.body.data.map((each) => each.seq);
+      assert.deepEqual(
+        numbers,
+        numbers.toSorted((a, b) => b - a),
+      );
+    }
+  });
+  test('nobody reads that of another organisation', async () => {
+    const stranger = await api.person();
+    assert.deepEqual((await api.as(stranger).get<Page<unknown>>('/v1/audit')).body.data, []);
+  });
+});
+
+describe('the chain', () => {
+  const chained = async (length: number): Promise<OrgId> => {
+    const org_id = newId('org');
+    for (let n = 1; n <= length; n++) await append(org_id, n);
+    return org_id;
+  };
+  const append = (org_id: OrgId, n: number) =>
+    api.context.db.transaction().execute((tx) =>
+      api.context.audit.append(tx, org_id, {
+        actor: owner.user_id,
+        action: 'test.append',
+        target: `target ${n}`,
+        ip: '127.0.0.1',
+        request_id: null,
+        data: { n, ключ: 'значение', nested: { b: [1, 'x', null], a: 0.5 } },
+      }),
+    );
+  const verify = (org_id: OrgId) => api.context.audit.verify(api.db, org_id);
+
+  test('that of everything above is whole', async () => {
+    const { entries, broken_at } = await verify(owner.org_id);
+    assert.equal(broken_at, null);
+    assert.ok(entries > 20);
+  });
+
+  const ALTERATIONS: Record<string, ReturnType<typeof sql>> = {
+    'another actor': sql`actor = 'usr_x'`,
+    'another action': sql`action = 'test.other'`,
+    'another target': sql`target = null`,
+    'another address': sql`ip = '127.0.0.2'`,
+    'another time': sql`at = at + interval '1 millisecond'`,
+    'other data': sql`data = data || '{"n":0}'`,
+    'another id': sql`id = id || 'x'`,
+    'another mac': sql`mac = sha256(mac)`,
+  };
+  for (const [what, change] of Object.entries(ALTERATIONS)) {
+    test(`an entry with ${what} is found`, async () => {
+      const org_id = await chained(5);
+      await sql`update audit_log set ${change} where org_id = ${org_id} and seq = 3`.execute(api.db);
+      assert.deepEqual(await verify(org_id), { entries: 2, broken_at: 3 });
+    });
+  }
+  test('a deleted entry is found where it was: the first, one between, the last', async () => {
+    for (const seq of [1, 3, 5]) {
+      const org_id = await chained(5);
+      await sql`delete from audit_log where org_id = ${org_id} and seq = ${seq}`.execute(api.db);
+      assert.equal((await verify(org_id)).broken_at, seq);
+    }
+  });
+  test('a deleted entry is found also when the later ones move up', async () => {
+    const org_id = await chained(5);
+    await sql`delete from audit_log where org_id = ${org_id} and seq = 3`.execute(api.db);
+    for (const seq of [4, 5]) {
+      await sql`update audit_log set seq = seq - 1 where org_id = ${org_id} and seq = ${seq}`.execute(api.db);
+    }
+    await sql`update audit_heads set seq = 4 where org_id = ${org_id}`.execute(api.db);
+    assert.deepEqual(await verify(org_id), { entries: 2, broken_at: 3 });
+  });
+  test('an inserted entry is found', async () => {
+    const org_id = await chained(3);
+    await sql`insert into audit_log select org_id, 4, id || 'x', at, actor, action, target, ip, request_id, data, mac
+      from audit_log where org_id = ${org_id} and seq = 3`.execute(api.db);
+    assert.equal((await verify(org_id)).broken_at, 4);
+  });
+  test('two entries that changed places are found', async () => {
+    const org_id = await chained(5);
+    for (const [from, to] of [
+      [2, 99],
+      [3, 2],
+      [99, 3],
+    ]) {
+      await sql`update audit_log set seq = ${to} where org_id = ${org_id} and seq = ${from}`.execute(api.db);
+    }
+    assert.deepEqual(await verify(org_id), { entries: 1, broken_at: 2 });
+  });
+  test('an entry of another organisation does not fit', async () => {
+    const [one, other] = [await chained(2), await chained(1)];
+    await sql`delete from audit_log where org_id = ${one} and seq = 1`.execute(api.db);
+    await sql`update audit_log set org_id = ${one} where org_id = ${other}`.execute(api.db);
+    assert.notEqual((await verify(one)).broken_at, null);
+  });
+  test('100 concurrent appends keep one chain without a gap', async () => {
+    const org_id = newId('org');
+    await Promise.all(Array.from({ length: 100 }, (_, n) => append(org_id, n)));
+    assert.deepEqual(await verify(org_id), { entries: 100, broken_at: null });
+  });
+});

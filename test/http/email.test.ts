@@ -1,0 +1,157 @@
+/** A change of address, confirmed by mail; and the end of an account. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { newId } from '../../src/lib/ids.ts';
+import { apiForFile } from '../support/api.ts';
+import { setCookieOf } from '../support/cookies.ts';
+import { assertError } from '../support/expect.ts';
+import { makeMailFolder } from '../support/mail-folder.ts';
+import { makeSudo, type Person } from '../support/people.ts';
+import { until } from '../support/waiting.ts';
+
+const mail = await makeMailFolder();
+const api = await apiForFile({ context: { mailer: mail.mailer } });
+after(() => mail.close());
+const PASSWORD = 'correct horse battery';
+const person = () => api.person({ password: PASSWORD });
+const newAddress = () => `${newId('usr')}@example.org`;
+
+const change = (who: Person, email: string, password = PASSWORD) =>
+  api.as(who).put('/v1/me/email', { email, password });
+const confirm = (who: Person, token: string) => api.as(who).post('/v1/me/email/confirm', { token });
+const login = (email: string) => api.client.post('/v1/auth/login', { email, password: PASSWORD });
+const addressOf = async (who: Person) => (await api.as(who).get<{ email: string }>('/v1/me')).body.email;
+const end = async (who: Person) =>
+  api.as(who).call('DELETE', '/v1/me', { headers: await makeSudo(api.db, who) });
+
+describe('202 and 204', () => {
+  test('the address holds once its token is confirmed, not before; the one before is told', async () => {
+    const who = await person();
+    const email = newAddress();
+    const answer = await change(who, email);
+    assert.deepEqual([answer.status, answer.text], [202, '']);
+    assert.equal(await addressOf(who), who.email);
+    assertError(await login(email), 'UNAUTHENTICATED');
+    const token = await mail.token(email);
+    const [told = ''] = await until('the mail to the address before', async () => {
+      const mails = await mail.to(who.email);
+      return mails.length > 0 && mails;
+    });
+    assert.ok(told.includes(email) && !told.includes('berth_mail_'));
+    assert.equal((await confirm(who, token)).status, 204);
+    assert.equal(await addressOf(who), email);
+    assert.equal((await login(email)).status, 200);
+    assertError(await login(who.email), 'UNAUTHENTICATED');
+  });
+
+  test('a password reset that went to the address before is void', async () => {
+    const who = await person();
+    await api.client.post('/v1/auth/password-reset', { email: who.email });
+    const reset = await mail.token(who.email);
+    const email = newAddress();
+    await change(who, email);
+    assert.equal((await confirm(who, await mail.token(email))).status, 204);
+    const body = { token: reset, new_password: 'another good password' };
+    assertError(await api.client.post('/v1/auth/password-reset/confirm', body), 'INVALID_REQUEST');
+  });
+});
+
+describe('400', () => {
+  test('a token works once, for its account alone, and only the last one sent', async () => {
+    const who = await person();
+    const [first, second] = [newAddress(), newAddress()];
+    await change(who, first);
+    const void_token = await mail.token(first);
+    await change(who, second);
+    const token = await mail.token(second);
+    assertError(await confirm(who, void_token), 'INVALID_REQUEST');
+    assertError(await confirm(await person(), token), 'INVALID_REQUEST');
+    assert.equal((await confirm(who, token)).status, 204);
+    assertError(await confirm(who, token), 'INVALID_REQUEST');
+    assert.equal(await addressOf(who), second);
+  });
+
+  test('it is good for an hour', async () => {
+    const who = await person();
+    const email = newAddress();
+    await change(who, email);
+    const token = await mail.token(email);
+    await api.db
+      .updateTable('mail_tokens')
+      .set({ expires_at: new Date(Date.now() - 1_000) })
+      .where('user_id', '=', who.user_id)
+      .execute();
+    assertError(await confirm(who, token), 'INVALID_REQUEST');
+  });
+
+  test('what is no address', async () => {
+    const who = await person();
+    for (const email of ['', 'nobody', 'a@', '@b', 'a b@example.org', `${'x'.repeat(250)}@example.org`]) {
+      assertError(await change(who, email), 'INVALID_REQUEST');
+    }
+  });
+});
+
+describe('401', () => {
+  test('a wrong password sends nothing', async () => {
+    const who = await person();
+    const email = newAddress();
+    assertError(await change(who, email, 'not the password'), 'UNAUTHENTICATED');
+    assert.equal((await change(who, newAddress())).status, 202);
+    assert.deepEqual(await mail.to(email), []);
+  });
+});
+
+describe('409', () => {
+  test('the address of another account, in any case: found out by its owner alone', async () => {
+    const who = await person();
+    const other = await person();
+    const email = other.email.toUpperCase();
+    assert.equal((await change(who, email)).status, 202);
+    assertError(await confirm(who, await mail.token(email)), 'CONFLICT');
+    assert.equal(await addressOf(who), who.email);
+  });
+});
+
+describe('DELETE /v1/me', () => {
+  test('204: account, sessions, and an organisation that was its alone are gone; the address is free', async () => {
+    const who = await person();
+    const answer = await end(who);
+    assert.deepEqual([answer.status, answer.text], [204, '']);
+    const cleared = setCookieOf(answer);
+    assert.deepEqual([cleared.name, cleared.value], ['__Host-berth_refresh', '']);
+    assertError(await api.as(who).get('/v1/me'), 'UNAUTHENTICATED');
+    assertError(await login(who.email), 'UNAUTHENTICATED');
+    for (const [table, column] of [
+      ['users', who.user_id],
+      ['organisations', who.org_id],
+    ] as const) {
+      const rows = await api.db
+        .selectFrom(table)
+        .select('id')
+        .where('id', '=', column as never)
+        .execute();
+      assert.deepEqual(rows, []);
+    }
+  });
+
+  test('204: a member leaves an organisation that goes on', async () => {
+    const owner = await person();
+    const member = await api.person({ org_id: owner.org_id, role: 'member' });
+    assert.equal((await end(member)).status, 204);
+    assert.equal((await api.as(owner).get(`/v1/orgs/${owner.org_id}`)).status, 200);
+  });
+
+  test('409 for the last owner while there are other members or instances, and nothing has changed', async () => {
+    const with_member = await person();
+    const member = await api.person({ org_id: with_member.org_id, role: 'member' });
+    assertError(await end(with_member), 'CONFLICT', /last owner/);
+    const with_instance = await person();
+    await api.instance(with_instance);
+    assertError(await end(with_instance), 'CONFLICT', /last owner/);
+    for (const who of [with_member, with_instance]) assert.equal(await addressOf(who), who.email);
+    const path = `/v1/orgs/${with_member.org_id}/members/${member.user_id}`;
+    assert.equal((await api.as(with_member).patch(path, { role: 'owner' })).status, 200);
+    assert.equal((await end(with_member)).status, 204, 'with a second owner it may');
+  });
+});

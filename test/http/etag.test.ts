@@ -1,0 +1,119 @@
+/** ETag and If-Match: a change is made to what was seen, or not at all. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { apiForFile, newName } from '../support/api.ts';
+import type { Method } from '../support/client.ts';
+import { assertError } from '../support/expect.ts';
+import { makeKey, makeSshKey, makeSudo, type Person } from '../support/people.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const ssh_key = await makeSshKey(api.db, owner.user_id);
+
+interface Change {
+  readonly method: Method;
+  readonly path: string;
+  readonly json?: () => Promise<unknown>;
+  readonly sudo?: boolean;
+  /** Ends the resource: nothing to read after it. */
+  readonly last?: boolean;
+}
+interface Resource {
+  readonly make: (who: Person) => Promise<string>;
+  readonly changes: readonly Change[];
+}
+const RESOURCES: Record<string, Resource> = {
+  'an instance': {
+    make: async (who) => `/v1/instances/${(await api.instance(who)).id}`,
+    changes: [
+      { method: 'PATCH', path: '', json: async () => ({ name: newName() }) },
+      { method: 'DELETE', path: '', last: true },
+    ],
+  },
+  "an instance's key set": {
+    make: async (who) => `/v1/instances/${(await api.instance(who)).id}/ssh-keys`,
+    changes: [
+      {
+        method: 'PUT',
+        path: '',
+        json: async () => ({ ssh_key_ids: [ssh_key.id] }),
+      },
+    ],
+  },
+  'an organisation': {
+    make: async (who) => `/v1/orgs/${who.org_id}`,
+    changes: [
+      { method: 'PATCH', path: '', json: async () => ({ name: newName() }) },
+      {
+        method: 'PUT',
+        path: '/billing-email',
+        json: async () => ({ email: `${newName()}@example.org` }),
+        sudo: true,
+      },
+    ],
+  },
+  'an API key': {
+    make: async (who) => `/v1/api-keys/${(await makeKey(api.db, who, '*')).id}`,
+    changes: [
+      { method: 'POST', path: '/rotate', sudo: true },
+      { method: 'DELETE', path: '', last: true },
+    ],
+  },
+};
+
+for (const [what, { make, changes }] of Object.entries(RESOURCES)) {
+  describe(what, () => {
+    const read = async (path: string) => {
+      const answer = await api.as(owner).get<unknown>(path);
+      assert.equal(answer.status, 200, answer.text);
+      const etag = String(answer.headers['etag']);
+      assert.match(etag, /^"[\w-]{22}"$/, 'a strong one');
+      return { etag, text: answer.text };
+    };
+    for (const { method, path, json, sudo, last } of changes) {
+      const call = async (to: string, if_match: string | undefined) =>
+        api.as(owner).call<unknown>(method, `${to}${path}`, {
+          ...(json === undefined ? {} : { json: await json() }),
+          headers: {
+            ...(if_match === undefined ? {} : { 'if-match': if_match }),
+            ...(sudo === true ? await makeSudo(api.db, owner) : {}),
+          },
+        });
+      const assertDone = (answer: { status: number; text: string }) =>
+        assert.ok(answer.status < 300, `${answer.status} ${answer.text}`);
+
+      test(`${method} ${path}: 412 with another ETag, a weak one or an empty list, and nothing has changed`, async () => {
+        const at = await make(owner);
+        const { etag, text } = await read(at);
+        const other = `"${'x'.repeat(22)}"`;
+        for (const wrong of [other, `W/${etag}`, `${other}, "y"`, etag.slice(1, -1), '""', ',']) {
+          assertError(await call(at, wrong), 'PRECONDITION_FAILED');
+        }
+        assert.deepEqual(await read(at), { etag, text });
+      });
+
+      test(`${method} ${path}: done with the ETag, with one of several, with *, and without`, async () => {
+        for (const pick of [
+          (etag: string) => etag,
+          (etag: string) => `"other", ${etag}`,
+          () => '*',
+          () => undefined,
+        ]) {
+          const at = await make(owner);
+          const { etag } = await read(at);
+          assertDone(await call(at, pick(etag)));
+          if (last !== true) assert.notEqual((await read(at)).etag, etag, 'a change changes it');
+        }
+      });
+
+      if (last !== true) {
+        test(`${method} ${path}: of two changes to what both saw one is made`, async () => {
+          const at = await make(owner);
+          const { etag } = await read(at);
+          const answers = await Promise.all([call(at, etag), call(at, etag)]);
+          assert.deepEqual(answers.map(({ status }) => status).sort(), [200, 412]);
+        });
+      }
+    }
+  });
+}

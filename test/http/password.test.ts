@@ -1,0 +1,176 @@
+/** Changing the password, and getting a new one by mail. */
+import assert from 'node:assert/strict';
+import { after, describe, test } from 'node:test';
+import { MAIL_PREFIX, newToken } from '../../src/auth/tokens.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { apiForFile } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
+import { makeMailFolder } from '../support/mail-folder.ts';
+import { makeSession, type Person } from '../support/people.ts';
+import { until } from '../support/waiting.ts';
+
+const mail = await makeMailFolder();
+const api = await apiForFile({ context: { mailer: mail.mailer } });
+after(() => mail.close());
+const OLD = 'correct horse battery';
+const NEW = 'another good password';
+const person = () => api.person({ password: OLD });
+
+const login = (email: string, password: string) => api.client.post('/v1/auth/login', { email, password });
+const change = (who: Person, body: unknown = { current_password: OLD, new_password: NEW }) =>
+  api.as(who).post('/v1/auth/password', body);
+const ask = (email: string) => api.client.post('/v1/auth/password-reset', { email });
+const confirm = (token: string, new_password = NEW) =>
+  api.client.post('/v1/auth/password-reset/confirm', { token, new_password });
+
+async function lockOut(email: string): Promise<void> {
+  for (let at = 0; at < 5; at++) await login(email, 'not the password');
+  assertError(await login(email, OLD), 'ACCOUNT_LOCKED');
+}
+
+describe('202', () => {
+  test('a reset is asked for: the same answer for an address with and without an account, a mail for one alone', async () => {
+    const { email } = await person();
+    const nobody = `${newId('usr')}@example.org`;
+    const answers = [await ask(nobody), await ask(email)];
+    assert.deepEqual(
+      answers.map(({ status, text }) => [status, text]),
+      [
+        [202, ''],
+        [202, ''],
+      ],
+    );
+    await mail.token(email);
+    assert.deepEqual(await mail.to(nobody), []);
+  });
+
+  test('the mail is readable by its owner only, and its token is nowhere in the database', async () => {
+    const { email } = await person();
+    await ask(email);
+    const token = await mail.token(email);
+    assert.ok((await mail.modes()).every((mode) => mode === 0o600));
+    const rows = await api.db.selectFrom('mail_tokens').selectAll().execute();
+    assert.ok(!JSON.stringify(rows).includes(token));
+    assert.ok(rows.every((row) => row.token_hash.length === 32));
+  });
+});
+
+describe('204', () => {
+  test('a change: the new password holds, the old one not, other sessions end, this one stays', async () => {
+    const who = await person();
+    const other = await makeSession(api.db, who.user_id);
+    const answer = await change(who);
+    assert.deepEqual([answer.status, answer.text], [204, '']);
+    assert.equal((await api.as(who).get('/v1/me')).status, 200);
+    assertError(await api.as(other.session).get('/v1/me'), 'UNAUTHENTICATED');
+    assertError(await login(who.email, OLD), 'UNAUTHENTICATED');
+    assert.equal((await login(who.email, NEW)).status, 200);
+    const [told = ''] = await until('the mail', async () => {
+      const mails = await mail.to(who.email);
+      return mails.length > 0 && mails;
+    });
+    assert.match(told, /^Subject: Your Berth password was changed$/m);
+  });
+
+  test('a reset: the new password holds, the lock is over, and every session has ended', async () => {
+    const who = await person();
+    await lockOut(who.email);
+    await ask(who.email.toUpperCase());
+    assert.equal((await confirm(await mail.token(who.email))).status, 204);
+    assertError(await api.as(who).get('/v1/me'), 'UNAUTHENTICATED');
+    assert.equal((await login(who.email, NEW)).status, 200);
+  });
+});
+
+describe('400', () => {
+  test('a reset token works once, also of ten at once', async () => {
+    const { email } = await person();
+    await ask(email);
+    const token = await mail.token(email);
+    const answers = await Promise.all(Array.from({ length: 10 }, () => confirm(token)));
+    assert.equal(answers.filter(({ status }) => status === 204).length, 1);
+    for (const answer of answers.filter(({ status }) => status !== 204))
+      assertError(answer, 'INVALID_REQUEST');
+  });
+
+  test('it is good for an hour', async () => {
+    const { email, user_id } = await person();
+    await ask(email);
+    const token = await mail.token(email);
+    const row = await api.db
+      .selectFrom('mail_tokens')
+      .select('expires_at')
+      .where('user_id', '=', user_id)
+      .executeTakeFirstOrThrow();
+    const left_ms = row.expires_at.getTime() - Date.now();
+    assert.ok(left_ms > 3_570_000 && left_ms <= 3_601_000, String(left_ms));
+    await api.db
+      .updateTable('mail_tokens')
+      .set({ expires_at: new Date(Date.now() - 1_000) })
+      .where('user_id', '=', user_id)
+      .execute();
+    assertError(await confirm(token), 'INVALID_REQUEST', /token/);
+    assert.equal((await login(email, OLD)).status, 200);
+  });
+
+  test('a second token ends the first', async () => {
+    const { email } = await person();
+    await ask(email);
+    const first = await mail.token(email);
+    await ask(email);
+    const second = await mail.token(email, 1);
+    assertError(await confirm(first), 'INVALID_REQUEST');
+    assert.equal((await confirm(second)).status, 204);
+  });
+
+  test('a token that never was, of another kind, or with a password that is too short, which leaves it good', async () => {
+    const who = await person();
+    assertError(await confirm(newToken(MAIL_PREFIX)), 'INVALID_REQUEST');
+    assertError(await confirm('x'), 'INVALID_REQUEST');
+    const address = `${newId('usr')}@example.org`;
+    assert.equal((await api.as(who).put('/v1/me/email', { email: address, password: OLD })).status, 202);
+    assertError(await confirm(await mail.token(address)), 'INVALID_REQUEST');
+    await ask(who.email);
+    const token = await until('the reset', async () => {
+      const text = (await mail.to(who.email)).find((each) => each.includes('Reset your Berth password'));
+      return /berth_mail_\w+/.exec(text ?? '')?.[0];
+    });
+    assertError(await confirm(token, 'x'.repeat(11)), 'INVALID_REQUEST');
+    assert.equal((await confirm(token)).status, 204);
+  });
+
+  test('a change to a password of 11 or 257 characters, or without the present one', async () => {
+    const who = await person();
+    for (const body of [
+      { current_password: OLD, new_password: 'x'.repeat(11) },
+      { current_password: OLD, new_password: 'x'.repeat(257) },
+      { new_password: NEW },
+      { current_password: OLD },
+      { current_password: OLD, new_password: NEW, sessions: 'keep' },
+    ]) {
+      assertError(await change(who, body), 'INVALID_REQUEST');
+    }
+    assert.equal((await login(who.email, OLD)).status, 200);
+  });
+});
+
+describe('401', () => {
+  test('a change with a wrong present password changes nothing and ends nothing', async () => {
+    const who = await person();
+    const other = await makeSession(api.db, who.user_id);
+    const body = { current_password: 'not the password', new_password: NEW };
+    assertError(await change(who, body), 'UNAUTHENTICATED');
+    assert.equal((await api.as(other.session).get('/v1/me')).status, 200);
+    assert.equal((await login(who.email, OLD)).status, 200);
+  });
+});
+
+describe('423', () => {
+  test('five wrong present passwords lock as five logins do', async () => {
+    const who = await person();
+    const body = { current_password: 'not the password', new_password: NEW };
+    for (let at = 0; at < 4; at++) assertError(await change(who, body), 'UNAUTHENTICATED');
+    assertError(await change(who, body), 'ACCOUNT_LOCKED');
+    assertError(await login(who.email, OLD), 'ACCOUNT_LOCKED');
+  });
+});

@@ -1,0 +1,28 @@
+/** `docs/permissions.md` says what the code does. */
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { test } from 'node:test';
+import { ALL_SCOPES, ROLE_SCOPES } from '../../src/auth/permissions.ts';
+import { PERMISSIONS_PATH, permissionsText } from '../../src/http/write-permissions.ts';
+
+test('docs/permissions.md is what the code says (if not: node src/http/write-permissions.ts)', async () => {
+  assert.equal(await readFile(PERMISSIONS_PATH, 'utf8'), await permissionsText());
+});
+
+test('it names every scope and every role', async () => {
+  const text = await permissionsText();
+  for (const scope of ALL_SCOPES) assert.ok(text.includes(`\n| \`${scope}\` |`), scope);
+  assert.ok(text.includes(`| scope | ${['owner', 'admin', 'member', 'billing'].join(' | ')} |`));
+});
+
+test('owners and administrators have every scope; nobody else writes instances or reads the audit log but members their instances', () => {
+  assert.deepEqual([ROLE_SCOPES.owner, ROLE_SCOPES.admin], [ALL_SCOPES, ALL_SCOPES]);
+  assert.ok(ROLE_SCOPES.member.includes('instances:write') && ROLE_SCOPES.member.includes('vm:write'));
+  for (const scope of ['instances:write', 'vm:write'] as const) {
+    assert.ok(!ROLE_SCOPES.billing.includes(scope), scope);
+  }
+  for (const role of ['member', 'billing'] as const) {
+    assert.ok(!ROLE_SCOPES[role].includes('audit:read'));
+    assert.ok(!ROLE_SCOPES[role].includes('webhooks:write'));
+  }
+});

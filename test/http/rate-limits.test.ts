@@ -1,0 +1,113 @@
+/** Rate limits: by principal on everything, by address where a password or a token is taken. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { ADDRESS_LIMIT, PRINCIPAL_LIMIT } from '../../src/http/rate-limits.ts';
+import { type AccessApi, accessApiForFile, type Member } from '../support/access-api.ts';
+import type { Answer } from '../support/client.ts';
+import { assertError } from '../support/expect.ts';
+
+const api = await accessApiForFile({ rate_limits: true, trusted_proxies: ['127.0.0.1'] });
+const unlimited = await accessApiForFile();
+
+/** From addresses of documentation (RFC 5737, RFC 3849), behind the proxy that is this test. */
+const from = (ip: string) => ({ headers: { 'x-forwarded-for': ip } });
+const nobody = { email: 'nobody@example.org', password: 'no such password' };
+
+function login(at: AccessApi, ip: string, email = nobody.email): Promise<Answer<unknown>> {
+  return at.client.post('/v1/auth/login', { ...nobody, email }, from(ip));
+}
+function left(answer: Answer<unknown>): number {
+  return Number(/;r=(\d+);/.exec(String(answer.headers['ratelimit']))?.[1]);
+}
+/** Also what is refused for its form counts. */
+async function useUp(who: Member): Promise<void> {
+  for (let sent = 0; sent < PRINCIPAL_LIMIT; sent += 100) {
+    const calls = Array.from({ length: 100 }, () => api.as(who).get('/v1/api-keys?x=1'));
+    for (const answer of await Promise.all(calls)) assert.equal(answer.status, 400, answer.text);
+  }
+}
+
+test('the limits are 1,200 a minute a principal and 60 a minute an address', () => {
+  assert.deepEqual([PRINCIPAL_LIMIT, ADDRESS_LIMIT], [1_200, 60]);
+});
+
+test('every answer to a principal says the policy and what is left of it', async () => {
+  const who = await api.member();
+  const first = await api.as(who).get('/v1/me');
+  assert.equal(first.headers['ratelimit-policy'], '"principal";q=1200;w=60');
+  assert.match(String(first.headers['ratelimit']), /^"principal";r=1199;t=([1-9]|[1-5]\d|60)$/);
+  assert.equal(left(await api.as(who).get('/v1/me')), 1_198);
+});
+
+test('the 1,201st request in a minute is 429 with Retry-After, and another principal is served', async () => {
+  const who = await api.member();
+  const { key } = await api.key({ org_id: who.org_id, user_id: who.user_id }, '*');
+  await useUp(who);
+  const refused = await api.as(who).get('/v1/me');
+  assertError(refused, 'RATE_LIMITED');
+  assert.match(String(refused.headers['retry-after']), /^([1-9]|[1-5]\d|60)$/);
+  assert.equal(left(refused), 0);
+  assert.equal((await api.as(key).get('/v1/api-keys')).status, 200, 'a key is a principal of its own');
+});
+
+test('60 logins a minute from an address; the 61st is 429 with Retry-After; another address is served', async () => {
+  for (let sent = 0; sent < ADDRESS_LIMIT; sent += 1) {
+    const answer = await login(api, '192.0.2.1', `nobody-${sent}@example.org`);
+    assertError(answer, 'UNAUTHENTICATED');
+    assert.equal(answer.headers['ratelimit-policy'], '"address";q=60;w=60');
+    assert.equal(left(answer), ADDRESS_LIMIT - 1 - sent);
+  }
+  const refused = await login(api, '192.0.2.1', 'somebody-else@example.org');
+  assertError(refused, 'RATE_LIMITED');
+  assert.match(String(refused.headers['retry-after']), /^([1-9]|[1-5]\d|60)$/);
+  assertError(await login(api, '192.0.2.2', 'somebody-else@example.org'), 'UNAUTHENTICATED');
+});
+
+test('the routes that take a password or a token share the limit of an address', async () => {
+  const who = await api.member();
+  const ip = '192.0.2.3';
+  const calls: [string, unknown, string | undefined][] = [
+    ['/v1/auth/register', { email: 'a@example.org', password: 'a long passphrase' }, undefined],
+    ['/v1/auth/login', { ...nobody, email: 'shared@example.org' }, undefined],
+    ['/v1/auth/refresh', {}, undefined],
+    ['/v1/auth/password-reset', { email: 'b@example.org' }, undefined],
+    ['/v1/auth/password-reset/confirm', { token: 'x', new_password: 'a long passphrase' }, undefined],
+    ['/v1/auth/passkey/options', {}, undefined],
+    ['/v1/auth/sudo', { password: 'wrong' }, who.session],
+    ['/v1/auth/password', { current_password: 'wrong', new_password: 'a long passphrase' }, who.session],
+  ];
+  for (const [index, [path, body, session]] of calls.entries()) {
+    const client = session === undefined ? api.client : api.as(session);
+    const answer = await client.post(path, body, from(ip));
+    assert.equal(left(answer), ADDRESS_LIMIT - 1 - index, `${path}: ${answer.text}`);
+  }
+});
+
+test('one caller has a whole /64 of IPv6 addresses', async () => {
+  const counted = [
+    await login(api, '2001:db8:0:1::1', 'v6a@example.org'),
+    await login(api, '2001:db8:0:1:ffff::2', 'v6b@example.org'),
+    await login(api, '2001:db8:0:2::1', 'v6c@example.org'),
+  ];
+  assert.deepEqual(counted.map(left), [59, 58, 59]);
+});
+
+test('a locked account is told so before the limit is, and is not counted', async () => {
+  const ip = '192.0.2.4';
+  const email = 'locked@example.org';
+  for (let tries = 0; tries < 5; tries += 1) await login(api, ip, email);
+  for (let sent = 5; sent < ADDRESS_LIMIT; sent += 1) await login(api, ip, `other-${sent}@example.org`);
+  assertError(await login(api, ip, 'one-more@example.org'), 'RATE_LIMITED');
+  const locked = await login(api, ip, email);
+  assertError(locked, 'ACCOUNT_LOCKED');
+  assert.ok(Number(locked.headers['retry-after']) > 0);
+});
+
+test('turned off, nothing is counted and no header says so', async () => {
+  for (let sent = 0; sent <= ADDRESS_LIMIT; sent += 1) {
+    const answer = await login(unlimited, '192.0.2.1', `nobody-${sent}@example.org`);
+    assertError(answer, 'UNAUTHENTICATED');
+    assert.equal(answer.headers['ratelimit'], undefined);
+    assert.equal(answer.headers['ratelimit-policy'], undefined);
+  }
+});

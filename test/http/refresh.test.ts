@@ -1,0 +1,193 @@
+/** The refresh cookie: a new session token for a page that has lost its own, and nothing else. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { newToken, REFRESH_PREFIX } from '../../src/auth/tokens.ts';
+import { apiForFile } from '../support/api.ts';
+import type { Answer } from '../support/client.ts';
+import { setCookieOf } from '../support/cookies.ts';
+import { assertError } from '../support/expect.ts';
+
+const api = await apiForFile({ context: { public_url: 'https://berth.example' } });
+const PASSWORD = 'correct horse battery';
+const owner = await api.person({ password: PASSWORD });
+
+interface SessionOut {
+  readonly session_token: string;
+  readonly expires_at: string;
+}
+function login(headers: Record<string, string> = {}): Promise<Answer<SessionOut>> {
+  return api.client.post('/v1/auth/login', { email: owner.email, password: PASSWORD }, { headers });
+}
+async function opened(): Promise<{ session: string; cookie: string }> {
+  const answer = await login();
+  assert.equal(answer.status, 200, answer.text);
+  return { session: answer.body.session_token, cookie: setCookieOf(answer).header };
+}
+function refresh(headers: Record<string, string>): Promise<Answer<SessionOut>> {
+  return api.client.post('/v1/auth/refresh', undefined, { headers });
+}
+const sessionIdOf = async (session: string) => {
+  const list = await api.as(session).get<{ data: { id: string; current: boolean }[] }>('/v1/auth/sessions');
+  return list.body.data.find(({ current }) => current)?.id as never;
+};
+
+describe('200', () => {
+  test('login sets __Host-berth_refresh; HttpOnly; Secure; SameSite=Strict; Path=/, for 30 days, without a domain', async () => {
+    const cookie = setCookieOf(await login());
+    assert.equal(cookie.name, '__Host-berth_refresh');
+    assert.match(cookie.value, /^berth_refr_[0-9A-Za-z]{49}$/);
+    assert.deepEqual(cookie.attributes, [
+      'HttpOnly',
+      'Max-Age=2592000',
+      'Path=/',
+      'SameSite=Strict',
+      'Secure',
+    ]);
+  });
+
+  test('a refresh gives a new token of an hour for the same session; the one before goes on', async () => {
+    const { session, cookie } = await opened();
+    const answer = await refresh({ cookie });
+    assert.equal(answer.status, 200, answer.text);
+    assert.deepEqual(Object.keys(answer.body).sort(), ['expires_at', 'session_token']);
+    assert.equal(answer.headers['cache-control'], 'no-store');
+    const left_ms = Date.parse(answer.body.expires_at) - Date.now();
+    assert.ok(left_ms > 3_590_000 && left_ms <= 3_600_000, String(left_ms));
+    assert.notEqual(answer.body.session_token, session);
+    assert.equal(await sessionIdOf(answer.body.session_token), await sessionIdOf(session));
+  });
+
+  test('when the hour is over the token is refused and the cookie gets another', async () => {
+    const { session, cookie } = await opened();
+    const id = await sessionIdOf(session);
+    await api.db
+      .updateTable('session_tokens')
+      .set({ expires_at: new Date(Date.now() - 1_000) })
+      .where('session_id', '=', id)
+      .execute();
+    assertError(await api.as(session).get('/v1/me'), 'UNAUTHENTICATED');
+    const again = await refresh({ cookie });
+    assert.equal((await api.as(again.body.session_token).get('/v1/me')).status, 200);
+  });
+
+  test('no token outlives the 30 days of its session', async () => {
+    const { session, cookie } = await opened();
+    const id = await sessionIdOf(session);
+    const row = await api.db
+      .selectFrom('sessions')
+      .selectAll()
+      .where('id', '=', id)
+      .executeTakeFirstOrThrow();
+    const days = (row.ends_at.getTime() - row.created_at.getTime()) / 86_400_000;
+    assert.ok(Math.abs(days - 30) < 0.001, String(days));
+    const ends_at = new Date(Date.now() + 600_000);
+    await api.db.updateTable('sessions').set({ ends_at }).where('id', '=', id).execute();
+    assert.equal((await refresh({ cookie })).body.expires_at, ends_at.toISOString());
+    await api.db
+      .updateTable('sessions')
+      .set({ ends_at: new Date(Date.now() - 1_000) })
+      .where('id', '=', id)
+      .execute();
+    assertError(await refresh({ cookie }), 'UNAUTHENTICATED');
+    assertError(await api.as(session).get('/v1/me'), 'UNAUTHENTICATED');
+    const headers = { 'berth-org': (await api.person()).org_id };
+    assertError(await api.as(session).get('/v1/instances', { headers }), 'UNAUTHENTICATED');
+  });
+
+  test('from our own page, by its origin or as the browser says, and with JSON or no Content-Type', async () => {
+    const { cookie } = await opened();
+    const json = { 'content-type': 'application/json' };
+    for (const headers of [
+      json,
+      { origin: 'https://berth.example' },
+      { origin: api.origin },
+      { 'sec-fetch-site': 'same-origin', origin: 'https://berth.example' },
+      { 'sec-fetch-site': 'none' },
+    ]) {
+      assert.equal((await refresh({ cookie, ...headers })).status, 200, JSON.stringify(headers));
+    }
+  });
+});
+
+describe('400', () => {
+  test('a body with anything in it', async () => {
+    const { cookie } = await opened();
+    const answer = await api.client.post('/v1/auth/refresh', { all: true }, { headers: { cookie } });
+    assertError(answer, 'INVALID_REQUEST');
+  });
+});
+
+describe('401', () => {
+  test('without the cookie, with a made-up one, with two, or with a session token in it', async () => {
+    const { session, cookie } = await opened();
+    const name = '__Host-berth_refresh';
+    for (const bad of [
+      'other=1',
+      `${name}=`,
+      `${name}=${newToken(REFRESH_PREFIX)}`,
+      `${cookie}; ${cookie}`,
+      `${name}=${session}`,
+    ]) {
+      assertError(await refresh({ cookie: bad }), 'UNAUTHENTICATED');
+    }
+    assertError(await refresh({}), 'UNAUTHENTICATED');
+  });
+
+  test('after logout and after revocation of the session', async () => {
+    const one = await opened();
+    const left = await api.as(one.session).post('/v1/auth/logout');
+    const cleared = setCookieOf(left);
+    assert.deepEqual([cleared.name, cleared.value], ['__Host-berth_refresh', '']);
+    assert.ok(cleared.attributes.includes('Max-Age=0'));
+    assertError(await refresh({ cookie: one.cookie }), 'UNAUTHENTICATED');
+    const two = await opened();
+    const id = await sessionIdOf(two.session);
+    assert.equal((await api.as(owner).delete(`/v1/auth/sessions/${id}`)).status, 204);
+    assertError(await refresh({ cookie: two.cookie }), 'UNAUTHENTICATED');
+  });
+
+  test('the cookie authorises no other route, nor does the refresh token as a credential', async () => {
+    const { cookie } = await opened();
+    assertError(await api.client.get('/v1/me', { headers: { cookie } }), 'UNAUTHENTICATED');
+    assertError(await api.as(cookie.split('=')[1] ?? '').get('/v1/me'), 'UNAUTHENTICATED');
+  });
+});
+
+describe('403', () => {
+  const foreign: Record<string, Record<string, string>> = {
+    'another origin': { origin: 'https://evil.example' },
+    'an origin that begins like ours': { origin: 'https://berth.example.evil.example' },
+    'our host over http': { origin: 'http://berth.example' },
+    'an origin that is hidden': { origin: 'null' },
+    'another site': { 'sec-fetch-site': 'cross-site' },
+    'a sibling of our site': { 'sec-fetch-site': 'same-site' },
+    'our origin, but another site': { origin: 'https://berth.example', 'sec-fetch-site': 'cross-site' },
+  };
+  for (const [what, headers] of Object.entries(foreign)) {
+    test(`${what}, on login and on refresh`, async () => {
+      const { cookie } = await opened();
+      const at_login = await login(headers);
+      assertError(at_login, 'FORBIDDEN');
+      assert.equal(at_login.headers['set-cookie'], undefined);
+      assertError(await refresh({ cookie, ...headers }), 'FORBIDDEN');
+    });
+  }
+});
+
+describe('415', () => {
+  test('what a form can send, on login and on refresh', async () => {
+    const { cookie } = await opened();
+    const json = JSON.stringify({ email: owner.email, password: PASSWORD });
+    for (const type of [
+      'text/plain',
+      'application/x-www-form-urlencoded',
+      'multipart/form-data; boundary=x',
+    ]) {
+      const headers = { 'content-type': type, cookie };
+      const at_login = await api.client.call('POST', '/v1/auth/login', { raw: json, headers });
+      assertError(at_login, 'UNSUPPORTED_MEDIA_TYPE');
+      const at_refresh = await api.client.call('POST', '/v1/auth/refresh', { raw: '{}', headers });
+      assertError(at_refresh, 'UNSUPPORTED_MEDIA_TYPE');
+    }
+  });
+});

@@ -1,0 +1,204 @@
+/** What each endpoint of the API needs of its caller, and how to make what its path names: for the authorisation test. */
+import type { Scope } from '../../src/auth/permissions.ts';
+import type { Role } from '../../src/db/tables.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { newName, type TestApi } from './api.ts';
+import {
+  makeKey,
+  makeServiceAccount,
+  makeSession,
+  makeSshKey,
+  type Person,
+  randomPublicKey,
+} from './people.ts';
+
+export type PathIds = Readonly<Record<string, string>>;
+
+export interface EndpointCase {
+  /** `session`: a person's own; a key gets 403. `public`: no credential. */
+  readonly need: Scope | 'session' | 'public';
+  /** Also one of these roles, of a person. */
+  readonly roles?: readonly Role[];
+  /** A sudo grant beside the session. */
+  readonly sudo?: boolean;
+  /** What keys get where only a session will do. Default: FORBIDDEN. */
+  readonly to_keys?: 'UNAUTHENTICATED';
+  /** The resource is its maker's alone, not the organisation's. */
+  readonly personal?: boolean;
+  /** Makes the resource of `who` that the path names; absent: the path names none. */
+  readonly resource?: (who: Person) => Promise<PathIds>;
+  /** Where a service account has another one than a person. */
+  readonly of_service_account?: (who: Person) => Promise<PathIds>;
+  readonly body?: () => unknown;
+}
+
+const ADMINS: readonly Role[] = ['owner', 'admin'];
+const PUBLIC: EndpointCase = { need: 'public' };
+const SESSION: EndpointCase = { need: 'session' };
+const TOKEN = () => ({ token: 'x' });
+
+/** @returns by name, `POST /v1/instances/{id}/vm` */
+export function endpointCases(api: TestApi): Record<string, EndpointCase> {
+  return { ...accounts(api), ...organisations(api), ...keys(api), ...machines(api) };
+}
+
+function accounts({ db }: TestApi): Record<string, EndpointCase> {
+  const factor = async ({ user_id }: Person) => {
+    const id = newId('mfa');
+    await db.insertInto('mfa_factors').values({ id, user_id, type: 'totp', name: 'phone' }).execute();
+    return { id };
+  };
+  const session = async ({ user_id }: Person) => ({ id: (await makeSession(db, user_id)).session_id });
+  const ssh_key = async ({ user_id }: Person) => ({ id: (await makeSshKey(db, user_id)).id });
+  return {
+    'POST /v1/auth/register': PUBLIC,
+    'POST /v1/auth/login': PUBLIC,
+    'POST /v1/auth/refresh': PUBLIC,
+    'POST /v1/auth/password-reset': PUBLIC,
+    'POST /v1/auth/password-reset/confirm': PUBLIC,
+    'POST /v1/auth/passkey/options': PUBLIC,
+    'POST /v1/auth/passkey': PUBLIC,
+    'POST /v1/auth/logout': SESSION,
+    'POST /v1/auth/password': {
+      need: 'session',
+      body: () => ({ current_password: 'x', new_password: 'twelve characters' }),
+    },
+    'POST /v1/auth/sudo': {
+      need: 'session',
+      to_keys: 'UNAUTHENTICATED',
+      body: () => ({ password: 'whatever it is' }),
+    },
+    'GET /v1/auth/sessions': SESSION,
+    'DELETE /v1/auth/sessions/{id}': { need: 'session', resource: session },
+    'GET /v1/me': SESSION,
+    'PATCH /v1/me': SESSION,
+    'DELETE /v1/me': { need: 'session', sudo: true },
+    'PUT /v1/me/email': { need: 'session', body: () => ({ email: 'a@example.org', password: 'x' }) },
+    'POST /v1/me/email/confirm': { need: 'session', body: TOKEN },
+    'GET /v1/me/mfa/factors': SESSION,
+    'POST /v1/me/mfa/factors': { need: 'session', body: () => ({ type: 'totp', name: 'phone' }) },
+    'POST /v1/me/mfa/factors/{id}/verify': {
+      need: 'session',
+      resource: factor,
+      body: () => ({ code: '123456' }),
+    },
+    'DELETE /v1/me/mfa/factors/{id}': { need: 'session', sudo: true, resource: factor },
+    'GET /v1/me/ssh-keys': { need: 'ssh_keys:read', personal: true },
+    'POST /v1/me/ssh-keys': {
+      need: 'ssh_keys:write',
+      personal: true,
+      body: () => ({ name: 'a', public_key: randomPublicKey().line }),
+    },
+    'DELETE /v1/me/ssh-keys/{id}': { need: 'ssh_keys:write', personal: true, resource: ssh_key },
+  };
+}
+
+function organisations(api: TestApi): Record<string, EndpointCase> {
+  const { db } = api;
+  const organisation = async ({ org_id }: Person) => ({ id: org_id });
+  const member = async ({ org_id }: Person) => ({
+    id: org_id,
+    user_id: (await api.person({ org_id, role: 'member' })).user_id,
+  });
+  const invitation = async ({ org_id, user_id }: Person) => {
+    const id = newId('inv');
+    await db
+      .insertInto('invitations')
+      .values({
+        id,
+        org_id,
+        email: `${id}@example.org`,
+        role: 'member',
+        token_hash: Buffer.from(id),
+        invited_by: user_id,
+        expires_at: new Date(Date.now() + 3_600_000),
+      })
+      .execute();
+    return { id: org_id, invitation_id: id };
+  };
+  const admins = { need: 'session', roles: ADMINS } as const;
+  const members = '/v1/orgs/{id}/members';
+  const invitations = '/v1/orgs/{id}/invitations';
+  return {
+    'GET /v1/orgs': SESSION,
+    'POST /v1/orgs': { need: 'session', body: () => ({ name: 'Org' }) },
+    'GET /v1/orgs/{id}': { need: 'org:read', resource: organisation },
+    'GET /v1/orgs/{id}/quota': { need: 'org:read', resource: organisation },
+    'PATCH /v1/orgs/{id}': { need: 'org:write', roles: ADMINS, resource: organisation },
+    'PUT /v1/orgs/{id}/billing-email': {
+      need: 'session',
+      roles: [...ADMINS, 'billing'],
+      sudo: true,
+      resource: organisation,
+      body: () => ({ email: 'bills@example.org' }),
+    },
+    [`GET ${members}`]: { ...admins, resource: organisation },
+    [`GET ${members}/{user_id}`]: { ...admins, resource: member },
+    [`PATCH ${members}/{user_id}`]: { ...admins, resource: member, body: () => ({ role: 'billing' }) },
+    [`DELETE ${members}/{user_id}`]: { ...admins, resource: member },
+    [`POST ${invitations}`]: {
+      ...admins,
+      resource: organisation,
+      body: () => ({ email: `${newName()}@example.org`, role: 'member' }),
+    },
+    [`GET ${invitations}`]: { ...admins, resource: organisation },
+    [`DELETE ${invitations}/{invitation_id}`]: { ...admins, resource: invitation },
+    'POST /v1/invitations/accept': { need: 'session', body: TOKEN },
+    'GET /v1/audit': { need: 'audit:read', roles: ADMINS },
+  };
+}
+
+function keys({ db }: TestApi): Record<string, EndpointCase> {
+  const key = async (who: Person) => ({ id: (await makeKey(db, who, '*')).id });
+  const service_account = async ({ org_id }: Person) => ({ id: await makeServiceAccount(db, org_id, '*') });
+  return {
+    'POST /v1/api-keys': {
+      need: 'api_keys:write',
+      personal: true,
+      body: () => ({ name: 'a', scope: 'api_keys:write' }),
+    },
+    'GET /v1/api-keys': { need: 'api_keys:read', personal: true },
+    'GET /v1/api-keys/{id}': {
+      need: 'api_keys:read',
+      personal: true,
+      resource: key,
+      // One that its key will be made with.
+      of_service_account: async () => ({ id: newId('ak') }),
+    },
+    'DELETE /v1/api-keys/{id}': { need: 'api_keys:write', personal: true, resource: key },
+    'POST /v1/api-keys/{id}/rotate': { need: 'session', sudo: true, personal: true, resource: key },
+    'GET /v1/service-accounts': { need: 'api_keys:read', roles: ADMINS },
+    'POST /v1/service-accounts': {
+      need: 'api_keys:write',
+      roles: ADMINS,
+      body: () => ({ name: 'robot', scope: 'api_keys:write' }),
+    },
+    'GET /v1/service-accounts/{id}': { need: 'api_keys:read', roles: ADMINS, resource: service_account },
+    'DELETE /v1/service-accounts/{id}': { need: 'api_keys:write', roles: ADMINS, resource: service_account },
+  };
+}
+
+function machines(api: TestApi): Record<string, EndpointCase> {
+  const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
+  return {
+    'GET /v1/images': { need: 'instances:read' },
+    'POST /v1/instances': { need: 'instances:write', body: () => ({ name: newName() }) },
+    'GET /v1/instances': { need: 'instances:read' },
+    'GET /v1/instances/{id}': { need: 'instances:read', resource: instance },
+    'PATCH /v1/instances/{id}': { need: 'instances:write', resource: instance },
+    'DELETE /v1/instances/{id}': { need: 'instances:write', resource: instance },
+    'GET /v1/instances/{id}/vm': { need: 'vm:read', resource: instance },
+    'POST /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },
+    'DELETE /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },
+    'POST /v1/instances/{id}/vm/restart': { need: 'vm:write', resource: instance },
+    'POST /v1/instances/{id}/vm/flush': { need: 'vm:write', resource: instance },
+    'GET /v1/instances/{id}/ssh': { need: 'vm:read', resource: instance },
+    'GET /v1/instances/{id}/ssh-keys': { need: 'ssh_keys:read', resource: instance },
+    'PUT /v1/instances/{id}/ssh-keys': {
+      need: 'ssh_keys:write',
+      roles: ['owner', 'admin', 'member'],
+      resource: instance,
+      body: () => ({ mode: 'account' }),
+    },
+  };
+}

@@ -1,0 +1,53 @@
+/** Mail as an installation without SMTP has it: one .eml a message, in a folder. */
+import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createLog } from '../../src/lib/log.ts';
+import { createMailer, type Mailer } from '../../src/mail/mailer.ts';
+import { until } from './waiting.ts';
+
+export interface MailFolder {
+  readonly mailer: Mailer;
+  /** Messages to this address, oldest first, head and text. */
+  to(email: string): Promise<string[]>;
+  /** The token in the first message to this address that has one, after `already` such. */
+  token(email: string, already?: number): Promise<string>;
+  /** Modes of the files. */
+  modes(): Promise<number[]>;
+  close(): Promise<void>;
+}
+
+export async function makeMailFolder(): Promise<MailFolder> {
+  const folder = await mkdtemp(join(tmpdir(), 'berth-mail-'));
+  const mailer = createMailer({
+    smtp_url: null,
+    folder,
+    from: 'berth@example.org',
+    log: createLog('test', 'silent'),
+  });
+  const names = async () => (await readdir(folder)).filter((name) => /^[^.].*\.eml$/.test(name)).sort();
+  /** RFC 2045, section 6.7. */
+  const decode = (text: string) =>
+    text
+      .replaceAll('=\n', '')
+      .replace(/=([0-9A-F]{2})/g, (_, code: string) => String.fromCharCode(Number.parseInt(code, 16)));
+  const to = async (email: string) => {
+    const texts = await Promise.all((await names()).map((name) => readFile(join(folder, name), 'utf8')));
+    return texts.map(decode).filter((text) => text.toLowerCase().includes(`\nto: ${email.toLowerCase()}\n`));
+  };
+  return {
+    mailer,
+    to,
+    token: async (email, already = 0) => {
+      const tokens = async () =>
+        (await to(email)).flatMap((text) => /\bberth_mail_[0-9A-Za-z]{49}\b/.exec(text) ?? []);
+      return until(`a mail with a token to ${email}`, async () => (await tokens())[already]);
+    },
+    modes: async () =>
+      Promise.all((await names()).map(async (name) => (await stat(join(folder, name))).mode & 0o777)),
+    close: async () => {
+      await mailer.close();
+      await rm(folder, { recursive: true, force: true });
+    },
+  };
+}

@@ -1,0 +1,15 @@
+/** How many passwords this process has verified, also against the dummy. */
+import { subscribe } from 'node:diagnostics_channel';
+import { VERIFY_CHANNEL } from '../../src/auth/passwords.ts';
+
+let count = 0;
+subscribe(VERIFY_CHANNEL, () => {
+  count += 1;
+});
+
+/** Those that `work` has run, where nothing else runs beside it. */
+export async function verifiesDuring(work: () => Promise<unknown>): Promise<number> {
+  const before = count;
+  await work();
+  return count - before;
+}
