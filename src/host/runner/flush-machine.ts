@@ -13,6 +13,7 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { FlushSink } from '../block/flush-sink.ts';
 import { NbdServer } from '../block/nbd-server.ts';
+import { guestExec } from '../guest/guest-files.ts';
 import type { HostContext } from '../host-context.ts';
 import { waitForJob } from '../qmp/jobs.ts';
 import type { TransactionAction } from '../qmp/types.ts';
@@ -46,6 +47,9 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   const started = performance.now();
   const { machine, disk } = options;
   await disk.load();
+  if (options.quiesce === 'freeze' && (await isQuiet(machine))) {
+    return receiptOf(disk, started, { consistency: 'filesystem' });
+  }
   const generation = disk.head.generation + 1;
   const job_id = `flush-${generation}`;
   await clearLeftovers(machine, job_id);
@@ -134,9 +138,7 @@ async function begin(
   let begun = false;
   try {
     if (quiesce === 'freeze' && !(await freeze(machine))) consistency = 'crash';
-    const dirty_bytes =
-      consistency === 'filesystem' ? await machine.dirtyBytes() : await machine.markedBytes();
-    if (dirty_bytes === 0) return null;
+    if ((await machine.markedBytes()) === 0) return null;
     await qmp.execute('transaction', { actions: backupActions(job_id, machine.record.full_compare) });
     begun = true;
   } finally {
@@ -185,9 +187,36 @@ async function freeze(machine: Machine): Promise<boolean> {
   }
 }
 
+/**
+ * Thaws, however long it takes: a frozen guest is as good as hung. Ends without it only when the guest was reset or
+ * is gone, which thaws too. The freeze may come after its own time-out, so a thaw that found nothing is not trusted
+ * before the agent says `thawed`.
+ */
 async function thaw(machine: Machine): Promise<void> {
-  await machine.agent.thaw({ timeout_ms: THAW_MS });
+  const { resets } = machine;
+  for (let attempt = 0; machine.resets === resets && !machine.gone && !machine.panicked; attempt++) {
+    try {
+      await machine.agent.thaw({ timeout_ms: THAW_MS });
+      if ((await machine.agent.fsfreezeStatus({ timeout_ms: THAW_MS })) === 'thawed') break;
+    } catch {
+      await pause(backoffMs(attempt, 100, 2_000));
+    }
+  }
   await machine.update({ frozen: false });
+  await machine.noteThaw();
+}
+
+const SYNC_MS = 5_000;
+
+/** Nothing is dirty: after a sync the guest has written nothing since it was thawed from the last flush. */
+async function isQuiet(machine: Machine): Promise<boolean> {
+  if (!(await machine.isUntouched())) return false;
+  try {
+    const { exit_code } = await guestExec(machine.agent, { path: '/bin/sync', timeout_ms: SYNC_MS });
+    return exit_code === 0 && (await machine.isUntouched());
+  } catch {
+    return false;
+  }
 }
 
 interface Begun {
@@ -220,7 +249,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
     committed = true;
     await finalize(machine, job_id);
     await machine.update({ flush: null, full_compare: false });
-    await machine.noteResidue(consistency === 'filesystem');
+    await machine.noteFlushed();
     return receiptOf(disk, begun.started, {
       consistency,
       dirty_bytes: result.dirty_bytes,
