@@ -88,7 +88,7 @@ export class Agent {
         seen = answer.etag;
       } catch (error) {
         if (signal.aborted) return;
-        if (failures === 3)
+        if (failures === 6)
           this.#context.log.warn({ reason: messageOf(error) }, 'the control plane is away; VMs run on');
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }

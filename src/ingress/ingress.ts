@@ -46,7 +46,7 @@ export class Ingress {
         if (this.#blocked.size > 0) await pause(2_000, signal);
       } catch (error) {
         if (signal.aborted) break;
-        if (failures === 3) {
+        if (failures === 6) {
           this.#log.warn({ reason: messageOf(error) }, 'the control plane is away; the last routes stay');
         }
         await pause(backoffMs(failures++, 100, 2_000), signal);

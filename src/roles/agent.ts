@@ -34,25 +34,28 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const { host_token } = await readSecrets(paths, config.secret_key);
   const separate_users = process.getuid?.() === 0;
   const image = await findHostImage(paths.images, 'debian-12', null);
+  // QEMU opens /dev/kvm by itself, so under KVM its group is the device's, which must reach the data folder too.
+  const kvm_gid = kvmGroup() ?? VM_GID;
+  if (separate_users && kvm_gid !== VM_GID) {
+    const passenger = { uid: PROBE_UID, gid: kvm_gid, name: 'virtual machines under KVM' };
+    for (const folder of [paths.debian_12, paths.overlays, paths.vms]) {
+      await makeReachable(folder, passenger, say);
+    }
+  }
   const choice = await chooseAccelerator({
     setting: config.accel,
     qemu_binary: QEMU,
     kernel_path: image.kernel_path,
     initrd_path: image.initrd_path,
     cache_path: join(paths.run, 'accelerator.json'),
-    ...(separate_users ? { run_as: { uid: PROBE_UID, gid: kvmGroup() ?? VM_GID } } : {}),
+    ...(separate_users ? { run_as: { uid: PROBE_UID, gid: kvm_gid } } : {}),
   }).catch((error: unknown) => {
-    if (error instanceof AcceleratorError)
+    if (error instanceof AcceleratorError) {
       throw new StartError(`BERTH_ACCEL: ${error.message}`, 2, { cause: error });
+    }
     throw error;
   });
-  // QEMU opens /dev/kvm by itself, so under KVM its group is the device's.
-  const vm_gid = choice.accel === 'kvm' ? (kvmGroup() ?? VM_GID) : VM_GID;
-  if (separate_users && vm_gid !== VM_GID) {
-    const passenger = { uid: PROBE_UID, gid: vm_gid, name: 'virtual machines under KVM' };
-    for (const folder of [paths.debian_12, paths.overlays, paths.vms])
-      await makeReachable(folder, passenger, say);
-  }
+  const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
   const client = new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token: host_token });
   const pool = new CompressPool();

@@ -33,6 +33,8 @@ export class GuestInstance {
     const instance = await GuestInstance.create(installation, name, more);
     await instance.start();
     await instance.learnHost();
+    // The flush after the first boot is over: from here on generations are the test's own.
+    await instance.becomes('durable', ({ disk }) => disk.generation > 0);
     return instance;
   }
 

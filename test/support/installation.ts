@@ -255,7 +255,11 @@ export class Installation {
     }
     const server = await runningServer(join(this.paths.postgres, 'cluster')).catch(() => undefined);
     if (server) await stopServer(server.pid);
-    for (const name of listOrNothing(this.paths.vms)) removeLimits(hostCgroups(), name);
+    for (const name of listOrNothing(this.paths.vms)) {
+      // A process that has just ended is still being taken out of its group.
+      const removed = () => removeLimits(hostCgroups(), name) === null;
+      await until('the control groups are gone', removed, { timeout_ms: 3_000 }).catch(() => undefined);
+    }
     const id = createHash('sha256').update(this.data_dir).digest('hex').slice(0, 12);
     if (process.getuid?.() === 0) await removeEgressRules(id);
   }

@@ -110,6 +110,7 @@ export interface BlockStats {
   readonly wr_bytes: number;
   readonly rd_operations: number;
   readonly wr_operations: number;
+  readonly unmap_operations: number;
   readonly flush_operations: number;
 }
 

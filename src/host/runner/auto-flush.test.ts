@@ -3,7 +3,7 @@ import { mock, test } from 'node:test';
 import { AutoFlush } from './auto-flush.ts';
 
 function scene(): { auto: AutoFlush; calls: () => number; pass: (seconds: number) => void } {
-  mock.timers.enable({ apis: ['setInterval'] });
+  mock.timers.enable({ apis: ['setInterval', 'setTimeout'] });
   let calls = 0;
   const auto = new AutoFlush(() => {
     calls += 1;
@@ -52,6 +52,20 @@ test('null turns it off', () => {
   auto.observe(200_000);
   auto.configure(null);
   pass(6_000);
+  assert.equal(auto.due, false);
+  auto.close();
+});
+
+test('the first flush can be hurried, even where the automatic one is off, and is over once it began', () => {
+  const { auto, calls, pass } = scene();
+  auto.configure(null);
+  auto.hurry(2_000);
+  pass(1);
+  assert.equal(auto.due, false);
+  pass(1);
+  assert.equal(auto.due, true);
+  assert.equal(calls(), 1);
+  auto.began();
   assert.equal(auto.due, false);
   auto.close();
 });

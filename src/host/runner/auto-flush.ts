@@ -15,6 +15,8 @@ export class AutoFlush {
   /** Whole intervals since the last flush began. */
   #elapsed = 0;
   #dirty_bytes = 0;
+  #hurry: NodeJS.Timeout | undefined;
+  #hurried = false;
 
   /** `due` is called when {@link due} becomes true. */
   constructor(due: () => void) {
@@ -22,8 +24,18 @@ export class AutoFlush {
   }
 
   get due(): boolean {
+    if (this.#hurried) return true;
     if (this.#dirty_bytes === 0) return false;
     return this.#elapsed >= (this.#dirty_bytes > BLOCK_BYTES ? 1 : LONE_BLOCK_INTERVALS);
+  }
+
+  /** Due in `ms` whatever the interval, even if it is off: something must not wait. */
+  hurry(ms: number): void {
+    clearTimeout(this.#hurry);
+    this.#hurry = setTimeout(() => {
+      this.#hurried = true;
+      this.#due();
+    }, ms);
   }
 
   /** null turns it off. */
@@ -36,6 +48,8 @@ export class AutoFlush {
   /** A flush, automatic or not, begins now. */
   began(): void {
     this.#dirty_bytes = 0;
+    this.#hurried = false;
+    clearTimeout(this.#hurry);
     this.#restart();
   }
 
@@ -48,6 +62,7 @@ export class AutoFlush {
 
   close(): void {
     clearInterval(this.#timer);
+    clearTimeout(this.#hurry);
   }
 
   #restart(): void {

@@ -45,6 +45,10 @@ export class DiskState {
   get head(): DiskHead {
     return present(this.#head, 'disk head');
   }
+  /** As far as is known here, no generation was ever committed. */
+  get isUnsavedYet(): boolean {
+    return this.#head?.generation === 0;
+  }
   get map(): BlockMap {
     return present(this.#map, 'block map');
   }

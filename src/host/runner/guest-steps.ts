@@ -26,8 +26,11 @@ export async function awaitGuest(
     machine.gone || machine.panicked || machine.view !== 'booting' || machine.resets !== resets;
   try {
     await machine.agent.waitUntilUp(GUEST_UP_MS, AbortSignal.any([signal, machine.upset(resets)]));
-    await keys.push(machine.agent);
-    await waitForSsh(port, SSHD_UP_MS, AbortSignal.any([signal, machine.upset(resets)]));
+    // Side by side: both wait for the guest, and nobody gets in before the keys are there.
+    await Promise.all([
+      keys.push(machine.agent),
+      waitForSsh(port, SSHD_UP_MS, AbortSignal.any([signal, machine.upset(resets)])),
+    ]);
     const host_keys = await readHostKeys(machine.agent);
     if (otherwise()) return null;
     machine.markUp(resets);

@@ -6,6 +6,7 @@
  */
 import type { Assignment, FlushReceipt, Reason } from '../../agent-api/types.ts';
 import { assert, present } from '../../lib/assert.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
@@ -15,6 +16,8 @@ import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts
 import { launchMachine, vmOwner } from './launch-machine.ts';
 import { Machine } from './machine.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord } from './record.ts';
+
+const LIMIT_REMOVAL_TRIES = 10;
 
 export class HeldMachine {
   readonly disk: DiskState;
@@ -117,8 +120,17 @@ export class HeldMachine {
     this.#panicked = machine.panicked;
     this.#machine = null;
     this.#unsaved = null;
-    const problem = removeLimits(this.#context.cgroups, this.#instance_id);
-    if (problem !== null) this.#context.log.debug({ problem }, 'a control group stays');
+    await this.#removeLimits();
+  }
+
+  /** A dead process stays in its control group until it is reaped, which may take a moment. */
+  async #removeLimits(): Promise<void> {
+    for (let attempt = 0; attempt < LIMIT_REMOVAL_TRIES; attempt++) {
+      const problem = removeLimits(this.#context.cgroups, this.#instance_id);
+      if (problem === null) return;
+      if (attempt + 1 === LIMIT_REMOVAL_TRIES) this.#context.log.warn({ problem }, 'a control group stays');
+      await pause(backoffMs(attempt, 10, 200));
+    }
   }
 
   /** The final flush is durable and the machine gone: the overlay is a cache of the head now. */

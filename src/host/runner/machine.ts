@@ -6,13 +6,14 @@
  *
  * The record on disk is always at least as far as the process: it is written before what it tells of is done.
  */
+import { present } from '../../lib/assert.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
 import type { QmpEvent } from '../qmp/types.ts';
 import { isAlive, killProcess, waitForExit } from '../vm/process-identity.ts';
-import { NODES, vmSockets } from '../vm/qemu-command.ts';
+import { DEVICES, NODES, vmSockets } from '../vm/qemu-command.ts';
 import { onVmExit } from '../vm/qemu-process.ts';
 import { ConsoleLog } from './console-log.ts';
 import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
@@ -37,7 +38,10 @@ export class Machine {
   #cleanly_off = false;
   #upset = new AbortController();
   #resets = 0;
-  #residue_bytes = 0;
+  /** The guest's writes so far when it was last thawed. */
+  #writes_at_thaw: number | null = null;
+  /** The same, once the flush of that thaw is durable and nothing but the thaw's own block is marked. */
+  #writes_when_clean: number | null = null;
 
   constructor(options: {
     folder: VmFolder;
@@ -139,20 +143,37 @@ export class Machine {
     return bitmap ? bitmap.count : null;
   }
 
-  /** Bytes that a running guest has written since the last finished flush: as marked, without its thaw's own. */
+  /** Bytes that a running guest has written since the last finished flush, without what its thaw has written. */
   async dirtyBytes(): Promise<number | null> {
-    const bytes = await this.markedBytes();
-    return bytes === this.#residue_bytes ? 0 : bytes;
+    return (await this.isUntouched()) ? 0 : this.markedBytes();
   }
 
   /**
-   * Called when a flush has finished. Thawing has written the file system's superblock again: if that one block is
-   * all that is marked, the guest has nothing new to say. Marks only accumulate, and what the guest writes always
-   * marks more (data, inode, journal), so the same count later means the same lone block.
+   * A freeze and its thaw each write the file system's superblock, so one block is marked after every flush of a
+   * running guest. Whether that is all is told exactly, by counting the guest's writes: at the thaw, and believed
+   * only once that flush has succeeded and no other block is marked.
    */
-  async noteResidue(was_frozen: boolean): Promise<void> {
-    const bytes = was_frozen ? await this.markedBytes().catch(() => null) : null;
-    this.#residue_bytes = bytes === DIRTY_GRANULARITY ? bytes : 0;
+  async noteThaw(): Promise<void> {
+    this.#writes_when_clean = null;
+    this.#writes_at_thaw = await this.#countWrites().catch(() => null);
+  }
+  async noteFlushed(): Promise<void> {
+    const marked = await this.markedBytes().catch(() => null);
+    this.#writes_when_clean = marked !== null && marked <= DIRTY_GRANULARITY ? this.#writes_at_thaw : null;
+  }
+
+  /** The guest has written nothing at all to its disk since it was thawed in the last flush, which succeeded. */
+  async isUntouched(): Promise<boolean> {
+    return this.#writes_when_clean !== null && (await this.#countWrites()) === this.#writes_when_clean;
+  }
+
+  async #countWrites(): Promise<number> {
+    const all = await this.qmp.execute('query-blockstats', {});
+    const disk = present(
+      all.find((each) => each.qdev?.includes(DEVICES.disk)),
+      'statistics of the disk',
+    );
+    return disk.stats.wr_operations + disk.stats.unmap_operations;
   }
 
   /** Lets a machine go on that a failed write has stopped; the write is tried again. */

@@ -19,7 +19,7 @@ import { consoleTail } from './console-log.ts';
 import { decide, type Situation, type Step } from './decide.ts';
 import { DiskSaver } from './disk-saver.ts';
 import { reasonFor } from './failure-reasons.ts';
-import { awaitGuest, powerOffGuest, rebootGuest } from './guest-steps.ts';
+import { awaitGuest, type GuestUp, powerOffGuest, rebootGuest } from './guest-steps.ts';
 import { HeldMachine } from './held-machine.ts';
 import { KeyPusher } from './key-pusher.ts';
 import type { Machine } from './machine.ts';
@@ -27,6 +27,8 @@ import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
 
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
+/** After the first boot; its first caller is let in before. */
+const FIRST_FLUSH_MS = 2_000;
 
 export class VmRunner {
   readonly instance_id: InstanceId;
@@ -241,16 +243,23 @@ export class VmRunner {
       this.#running = null;
       await this.#say({ kind: 'rebooting' });
     }
+    const found = await this.#guestUp(machine, signal);
+    if (found === null) return;
+    this.#keys.follow(machine);
+    const { recovered, disk } = this.#held;
+    await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
+    this.#held.recovered = null;
+    this.#running = machine;
+    // The guest has just made its host key: it must not depend on this host for longer than it takes.
+    if (disk.isUnsavedYet) this.#auto.hurry(FIRST_FLUSH_MS);
+  }
+
+  /** A guest that does not come up in time is ended; what it wrote is kept. */
+  async #guestUp(machine: Machine, signal: AbortSignal): Promise<GuestUp | null> {
     try {
-      const found = await awaitGuest(machine, this.#keys, signal);
-      if (found === null) return;
-      this.#keys.follow(machine);
-      const { recovered } = this.#held;
-      await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
-      this.#held.recovered = null;
-      this.#running = machine;
+      return await awaitGuest(machine, this.#keys, signal);
     } catch (error) {
-      if (signal.aborted) return;
+      if (signal.aborted) return null;
       const reason = reasonFor(error, 'boot_timeout');
       const said = consoleTail(this.#folder.console_log);
       await this.#endMachine();
@@ -258,6 +267,7 @@ export class VmRunner {
         ...reason,
         message: `The guest did not come up: ${reason.message} ${said}`.trim(),
       });
+      return null;
     }
   }
 

@@ -1,0 +1,131 @@
+/**
+ * QEMU as somebody would start it by hand: the image, kernel and machine options that Berth uses, and nothing of
+ * Berth around it: no API, no database, no agent, no dirty bitmap, no user or control group of its own.
+ *
+ * Its image has the benchmark's key on the disk, where Berth's gets it through the guest agent: that is how one would
+ * do it by hand, and the quickest way there is.
+ */
+import { execFile, spawn } from 'node:child_process';
+import { closeSync, existsSync, openSync } from 'node:fs';
+import { chmod, constants, copyFile, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import { GuestAgent } from '../src/host/guest/guest-agent.ts';
+import { createOverlay, overlayPaths } from '../src/host/vm/overlay.ts';
+import { identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
+import { type Accelerator, qemuArguments, vmSockets } from '../src/host/vm/qemu-command.ts';
+import { newId } from '../src/lib/ids.ts';
+import { freePort } from './installation.ts';
+import type { SshTarget } from './ssh.ts';
+
+const run = promisify(execFile);
+
+/** Berth's defaults. */
+const CPUS = 1;
+const UP_MS = 120_000;
+const MEMORY_MIB = 512;
+const DISK_BYTES = 8 * 2 ** 30;
+
+export interface BareImage {
+  readonly folder: string;
+  readonly image_dir: string;
+  readonly rootfs_path: string;
+}
+
+/** A copy of the image whose sshd lets `public_key` in by itself. */
+export async function bakeKey(folder: string, image_dir: string, public_key: string): Promise<BareImage> {
+  await mkdir(folder);
+  const rootfs_path = join(folder, 'rootfs.img');
+  await copyFile(join(image_dir, 'rootfs.img'), rootfs_path, constants.COPYFILE_FICLONE);
+  await chmod(rootfs_path, 0o600);
+  await writeFile(join(folder, 'keys'), `${public_key}\n`);
+  // sshd takes the first value it reads, and reads these files by name.
+  await writeFile(join(folder, 'conf'), 'AuthorizedKeysFile /etc/ssh/bench_keys\n');
+  const commands = [
+    `write ${join(folder, 'keys')} /etc/ssh/bench_keys`,
+    `write ${join(folder, 'conf')} /etc/ssh/sshd_config.d/00-bench.conf`,
+    ...['/etc/ssh/bench_keys', '/etc/ssh/sshd_config.d/00-bench.conf'].flatMap((path) => [
+      `set_inode_field ${path} mode 0100600`,
+      `set_inode_field ${path} uid 0`,
+      `set_inode_field ${path} gid 0`,
+    ]),
+  ];
+  await writeFile(join(folder, 'commands'), `${commands.join('\n')}\n`);
+  // Its messages go to stderr whether it works or not; the first login shows.
+  await run('debugfs', ['-w', '-f', join(folder, 'commands'), rootfs_path]);
+  return { folder, image_dir, rootfs_path };
+}
+
+export interface BareMachine {
+  /** performance.now() just before the process was started. */
+  readonly started_ms: number;
+  readonly target: SshTarget;
+  /**
+   * Resolves when the guest's agent answers, which is when trying the port begins to make sense: QEMU's user network
+   * accepts before the guest can, and a connection made too early hangs for seconds.
+   */
+  readonly untilUp: (signal: AbortSignal) => Promise<void>;
+  readonly end: () => Promise<void>;
+}
+
+/** Starts it on a new overlay, which is made before the clock starts. */
+export async function startBare(image: BareImage, accel: Accelerator): Promise<BareMachine> {
+  const instance_id = newId('inst');
+  const runtime_dir = join(image.folder, 'run');
+  await rm(runtime_dir, { recursive: true, force: true });
+  await mkdir(runtime_dir);
+  await createOverlay({
+    folder: image.folder,
+    instance_id,
+    size_bytes: DISK_BYTES,
+    qemu_img_binary: 'qemu-img',
+  });
+  const { overlay } = overlayPaths(image.folder, instance_id);
+  const target = { host: '127.0.0.1', port: await freePort() };
+  const args = qemuArguments({
+    instance_id,
+    vm_id: newId('vm'),
+    cpus: CPUS,
+    memory_mib: MEMORY_MIB,
+    accel,
+    kernel_path: join(image.image_dir, 'vmlinuz'),
+    initrd_path: join(image.image_dir, 'initrd.img'),
+    hostname: 'bare',
+    overlay_path: overlay,
+    backing: { kind: 'raw', path: image.rootfs_path },
+    runtime_dir,
+    ssh_forward_port: target.port,
+  }).filter((argument) => argument !== '-S'); // runs at once: nobody is there to say `cont`
+  const log_path = join(image.folder, 'qemu.log');
+  const log_fd = openSync(log_path, 'w');
+  const started_ms = performance.now();
+  const child = spawn('qemu-system-x86_64', args, { stdio: ['ignore', log_fd, log_fd], detached: true });
+  closeSync(log_fd);
+  const failed = new Promise<never>((_, reject) => child.once('error', reject));
+  await Promise.race([failed, new Promise<void>((resolve) => child.once('spawn', resolve))]);
+  const identity = child.pid === undefined ? null : identityOf(child.pid);
+  if (!identity) throw new Error(`QEMU ended at once: ${await readFile(log_path, 'utf8')}`);
+  const agent = new GuestAgent(vmSockets(runtime_dir).agent);
+  const untilUp = async (signal: AbortSignal) => {
+    await untilThere(vmSockets(runtime_dir).agent, signal);
+    await agent.waitUntilUp(UP_MS, signal);
+  };
+  const end = async () => {
+    agent.close();
+    killProcess(identity, 'SIGKILL');
+    await waitForExit(identity, 10_000);
+    await rm(overlay, { force: true });
+  };
+  return { started_ms, target, untilUp, end };
+}
+
+/** QEMU makes its sockets a moment after it was started. */
+async function untilThere(path: string, signal: AbortSignal): Promise<void> {
+  const deadline_ms = performance.now() + UP_MS;
+  while (!existsSync(path)) {
+    if (performance.now() > deadline_ms) throw new Error(`QEMU does not make ${path}`);
+    await sleep(5, undefined, { signal });
+  }
+  await sleep(20, undefined, { signal });
+}

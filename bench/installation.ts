@@ -1,0 +1,182 @@
+/**
+ * A whole Berth of the benchmarks' own, as `npm start` runs it, on a data folder that is theirs alone; and its end:
+ * VMs and database outlive a launcher by design, so whatever still runs on that folder is found and ended here.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { closeSync, openSync, readFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { type Env, readEnv } from '../src/config/env.ts';
+import { pathsIn } from '../src/config/paths.ts';
+import { hostCgroups, removeLimits } from '../src/host/vm/cgroup.ts';
+import { removeEgressRules } from '../src/host/vm/egress.ts';
+import { commandLineOf, identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
+import type { Accelerator } from '../src/host/vm/qemu-command.ts';
+import { findOrphans } from '../src/host/vm/qemu-process.ts';
+import { backoffMs, pause } from '../src/lib/backoff.ts';
+import { Api, unlogged } from './api.ts';
+
+const ADMIN = { email: 'bench@localhost', password: 'only-for-this-benchmark' };
+/** Apart from the default range and from the ports that systems hand out by themselves. */
+const SSH_PORTS = '23000-23999';
+const READY_MS = 180_000;
+const STOP_MS = 40_000;
+
+export interface InstallationOptions {
+  readonly project_dir: string;
+  /** Does not exist yet. */
+  readonly data_dir: string;
+  readonly log_path: string;
+  readonly accel: string;
+  readonly signal: AbortSignal;
+}
+
+export class Installation {
+  readonly data_dir: string;
+  /** `tcg (software emulation: …)`: as the agent says it. */
+  accelerator = 'unknown';
+  #api: Api | undefined;
+  readonly #launcher: ChildProcess;
+  readonly #options: InstallationOptions;
+
+  private constructor(options: InstallationOptions, launcher: ChildProcess) {
+    this.data_dir = options.data_dir;
+    this.#options = options;
+    this.#launcher = launcher;
+  }
+
+  /** Resolves when it is ready and the administrator logged in. On failure nothing of it is left running. */
+  static async start(options: InstallationOptions): Promise<Installation> {
+    const port = await freePort();
+    const log_fd = openSync(options.log_path, 'a', 0o600);
+    const launcher = spawn(process.execPath, [join(options.project_dir, 'src', 'main.ts'), 'start'], {
+      cwd: options.project_dir,
+      env: {
+        ...withoutSettings(readEnv()),
+        BERTH_DATA_DIR: options.data_dir,
+        BERTH_LISTEN: `127.0.0.1:${port}`,
+        BERTH_SSH_PORTS: SSH_PORTS,
+        BERTH_ADMIN_EMAIL: ADMIN.email,
+        BERTH_ADMIN_PASSWORD: ADMIN.password,
+        BERTH_ACCEL: options.accel,
+      },
+      stdio: ['ignore', 'pipe', log_fd],
+      // Not in the terminal's group: a Ctrl-C is for us, and we end this in order.
+      detached: true,
+    });
+    closeSync(log_fd);
+    const installation = new Installation(options, launcher);
+    try {
+      const url = await installation.#ready();
+      installation.#api = await Api.login(url, ADMIN, options.signal);
+      return installation;
+    } catch (error) {
+      await installation.end();
+      throw error;
+    }
+  }
+
+  get accel(): Accelerator {
+    return this.accelerator.startsWith('kvm') ? 'kvm' : 'tcg';
+  }
+
+  get api(): Api {
+    return this.#api ?? unlogged();
+  }
+
+  #ready(): Promise<string> {
+    const { signal, log_path } = this.#options;
+    const { promise, resolve, reject } = Promise.withResolvers<string>();
+    const failed = (why: string) => reject(new Error(`Berth did not start: ${why}\n${tailOf(log_path)}`));
+    const stdout = this.#launcher.stdout;
+    if (stdout) {
+      createInterface({ input: stdout }).on('line', (line) => {
+        const accelerator = /accelerator: (.*)$/.exec(line)?.[1];
+        if (accelerator) this.accelerator = accelerator;
+        const url = /^berth ready at (\S+)$/.exec(line)?.[1];
+        if (url) resolve(url);
+      });
+    }
+    const timer = setTimeout(() => failed(`not ready after ${READY_MS / 1000} s`), READY_MS);
+    const aborted = () => reject(signal.reason);
+    signal.addEventListener('abort', aborted, { once: true });
+    this.#launcher.once('error', (error) => failed(error.message));
+    this.#launcher.once('exit', (code, killed) => failed(`it ended (${killed ?? `exit code ${code}`})`));
+    return promise.finally(() => {
+      clearTimeout(timer);
+      signal.removeEventListener('abort', aborted);
+    });
+  }
+
+  /** Everything of this installation ends; only its folder is left. Never aborted. */
+  async end(): Promise<void> {
+    const paths = pathsIn(this.data_dir);
+    const { pid } = this.#launcher;
+    const launcher = pid === undefined ? null : identityOf(pid);
+    if (launcher) {
+      killProcess(launcher, 'SIGTERM');
+      if (!(await waitForExit(launcher, STOP_MS))) {
+        killProcess(launcher, 'SIGKILL');
+        // Its roles end by themselves when it is gone.
+        await pause(5_000);
+      }
+    }
+    for (const { identity } of findOrphans(paths.vms)) {
+      killProcess(identity, 'SIGKILL');
+      await waitForExit(identity, 10_000);
+    }
+    await removeControlGroups(this.#api?.created ?? []);
+    await endPostgres(join(paths.postgres, 'cluster'));
+    const data_folder_id = createHash('sha256').update(this.data_dir).digest('hex').slice(0, 12);
+    if (process.getuid?.() === 0) await removeEgressRules(data_folder_id);
+  }
+}
+
+/** A group can be removed only a moment after its last process has gone. */
+async function removeControlGroups(instance_ids: readonly string[]): Promise<void> {
+  const cgroups = hostCgroups();
+  for (const instance_id of instance_ids) {
+    for (let attempt = 0; attempt < 5 && removeLimits(cgroups, instance_id) !== null; attempt++) {
+      await pause(backoffMs(attempt));
+    }
+  }
+}
+
+/** Only when the launcher could not stop it. */
+async function endPostgres(cluster_dir: string): Promise<void> {
+  let pid: number;
+  try {
+    pid = Number(readFileSync(join(cluster_dir, 'postmaster.pid'), 'utf8').split('\n')[0]);
+  } catch {
+    return;
+  }
+  const server = identityOf(pid);
+  if (!server || !commandLineOf(pid).includes(cluster_dir)) return;
+  killProcess(server, 'SIGQUIT');
+  await waitForExit(server, 10_000);
+}
+
+/** What the person has set for an installation of their own does not belong to this one. */
+function withoutSettings(env: Env): Record<string, string | undefined> {
+  return Object.fromEntries(
+    Object.entries(env).filter(([name]) => !/^(BERTH_|AWS_|DATABASE_URL$)/.test(name)),
+  );
+}
+
+function tailOf(path: string): string {
+  return readFileSync(path, 'utf8').trim().split('\n').slice(-15).join('\n');
+}
+
+/** Of the system's own choice: outside of {@link SSH_PORTS}. */
+export function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.once('error', reject);
+    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
+      const address = probe.address();
+      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
+    });
+  });
+}

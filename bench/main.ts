@@ -1,0 +1,126 @@
+/**
+ * npm run bench -- [NAME…] [--runs N] [--accel auto|kvm|tcg] [--dir DIR]: the figures, each a ratio of two things
+ * measured in turn in this run. A table, and a JSON line per figure, on stdout; progress on stderr.
+ *
+ * Whatever happens, Ctrl-C included, nothing of it stays: processes end, then the folder goes.
+ */
+import { mkdir, mkdtemp, realpath, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { readEnv } from '../src/config/env.ts';
+import { currentGuestImage } from '../src/launch/guest-image.ts';
+import { messageOf } from '../src/lib/errors.ts';
+import { type Bench, type Measured, table } from './figure.ts';
+import { flushBench } from './flush.ts';
+import { Installation } from './installation.ts';
+import { startBench } from './start.ts';
+
+const BENCHES: readonly Bench[] = [startBench, flushBench];
+const PROJECT_DIR = join(import.meta.dirname, '..');
+const RUNS_MAX = 1_000;
+
+class UsageError extends Error {}
+
+interface Options {
+  readonly benches: readonly Bench[];
+  readonly runs: number;
+  readonly accel: string;
+  readonly dir: string;
+}
+
+function usage(): string {
+  return [
+    'usage: npm run bench -- [NAME…] [--runs N] [--accel auto|kvm|tcg] [--dir DIR]',
+    ...BENCHES.map(({ name, summary }) => `  ${name.padEnd(8)} ${summary}`),
+    '  --runs N     measured rounds of each figure (5); one more before them is thrown away',
+    '  --accel A    as BERTH_ACCEL (auto)',
+    '  --dir DIR    where the temporary installation lies (the system’s folder for temporary files)',
+  ].join('\n');
+}
+
+function readOptions(args: readonly string[]): Options {
+  const parsed = (() => {
+    try {
+      return parseArgs({
+        args: [...args],
+        allowPositionals: true,
+        options: {
+          runs: { type: 'string', default: '5' },
+          accel: { type: 'string', default: 'auto' },
+          dir: { type: 'string', default: tmpdir() },
+        },
+      });
+    } catch (error) {
+      throw new UsageError(messageOf(error));
+    }
+  })();
+  const { values, positionals } = parsed;
+  const unknown = positionals.find((name) => BENCHES.every((bench) => bench.name !== name));
+  if (unknown !== undefined) throw new UsageError(`there is no benchmark "${unknown}"`);
+  const runs = Number(values.runs);
+  if (!Number.isInteger(runs) || runs < 1 || runs > RUNS_MAX)
+    throw new UsageError(`--runs takes 1 to ${RUNS_MAX}`);
+  if (!['auto', 'kvm', 'tcg'].includes(values.accel)) throw new UsageError('--accel takes auto, kvm or tcg');
+  const benches = BENCHES.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
+  return { benches, runs, accel: values.accel, dir: resolve(values.dir) };
+}
+
+function say(line: string): void {
+  process.stderr.write(`${line}\n`);
+}
+
+async function measure(options: Options, signal: AbortSignal): Promise<readonly Measured[]> {
+  const given = readEnv()['BERTH_TEST_IMAGE_DIR'];
+  const image_dir = given ?? (await currentGuestImage(join(PROJECT_DIR, '.cache', 'images', 'debian-12')));
+  await using cleanup = new AsyncDisposableStack();
+  const dir = await realpath(await mkdtemp(join(options.dir, 'berth-bench-')));
+  cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
+  say(`starting an installation in ${dir}`);
+  const installation = await Installation.start({
+    project_dir: PROJECT_DIR,
+    data_dir: join(dir, 'data'),
+    log_path: join(dir, 'log'),
+    accel: options.accel,
+    signal,
+  });
+  cleanup.defer(() => {
+    say('cleaning up');
+    return installation.end();
+  });
+  say(`accelerator: ${installation.accelerator}`);
+  const results: Measured[] = [];
+  for (const bench of options.benches) {
+    say(`== ${bench.name}: ${bench.summary}`);
+    const scratch_dir = join(dir, bench.name);
+    await mkdir(scratch_dir, { mode: 0o700 });
+    const { runs } = options;
+    results.push(...(await bench.run({ installation, scratch_dir, image_dir, runs, signal, say })));
+  }
+  return results;
+}
+
+/** The exit code. */
+async function main(args: readonly string[]): Promise<number> {
+  const stop = new AbortController();
+  for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    process.on(name, () => stop.abort(new Error(`${name}: stopped before the end`)));
+  }
+  try {
+    const results = await measure(readOptions(args), stop.signal);
+    process.stdout.write(`${table(results)}\n`);
+    for (const { figure } of results) process.stdout.write(`${JSON.stringify(figure)}\n`);
+    return 0;
+  } catch (error) {
+    if (error instanceof UsageError) {
+      say(`bench: ${error.message}\n${usage()}`);
+      return 2;
+    }
+    say(
+      `bench: ${stop.signal.aborted ? messageOf(stop.signal.reason) : error instanceof Error ? error.stack : error}`,
+    );
+    return stop.signal.aborted ? 130 : 1;
+  }
+}
+
+process.exitCode = await main(process.argv.slice(2));

@@ -1,0 +1,133 @@
+/**
+ * No room, in the object store and on the host's own disk: nothing is lost, it is said what is wrong, and everything
+ * goes on once there is room. Both are small file systems in memory here.
+ */
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import type { ErrorBody } from '../support/rest-client.ts';
+import { SmallDisk } from '../support/small-disk.ts';
+import { THOROUGH } from '../support/thorough.ts';
+import { until } from '../support/waiting.ts';
+
+const MIB = 2 ** 20;
+const HASH = 'sha256sum /srv/* | sha256sum';
+
+describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+  let objects: SmallDisk;
+  let overlays: SmallDisk;
+
+  const readyz = async () => (await fetch(`${berth.origin}/readyz`)).status;
+  const refusedFlush = async (why: RegExp) => {
+    const { generation } = (await guest.vm()).disk;
+    const refused = await berth.client.request<ErrorBody>('POST', `${guest.path}/vm/flush`);
+    assert.deepEqual([refused.status, refused.body.error?.code], [503, 'UNAVAILABLE']);
+    assert.match(refused.body.error.message, why);
+    assert.match(refused.headers.get('retry-after') ?? '', /^[0-9]+$/);
+    assert.equal((await guest.vm()).disk.generation, generation);
+    assert.equal((await guest.vm()).state, 'running');
+  };
+
+  before(async () => {
+    berth = await Installation.start({
+      prepare: (data_dir) => {
+        objects = new SmallDisk(join(data_dir, 'objects'), 256, 0o700);
+        overlays = new SmallDisk(join(data_dir, 'overlays'), 160, 0o711);
+        return () => {
+          objects.unmount();
+          overlays.unmount();
+        };
+      },
+    });
+    guest = await GuestInstance.running(berth, 'full');
+    await guest.sh('head -c 4M /dev/urandom > /srv/first; sync');
+    await guest.flush();
+  });
+  after(() => berth?.dispose());
+
+  test('in the store, a flush is 503 and says why, the guest goes on, and the next flush has it all', async () => {
+    await guest.sh('head -c 24M /dev/urandom > /srv/second; sync');
+    objects.fill(8 * MIB);
+    await refusedFlush(/the disk is full/);
+    await guest.sh('echo on > /srv/third; sync');
+    await until(
+      'readyz tells that the store is unusable',
+      async () => (await readyz()) === 503 || objects.free_bytes > 0,
+    );
+    await objects.makeRoom();
+    const { dirty_bytes } = await guest.flush();
+    assert(dirty_bytes >= 24 * MIB, `${dirty_bytes} bytes were still marked`);
+    const hashes = await guest.sh(HASH);
+    await guest.moveThroughStore();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  test(
+    'a store that became read-only refuses a flush, readyz says so, and both recover',
+    THOROUGH,
+    async () => {
+      await guest.sh('head -c 1M /dev/urandom > /srv/readonly; sync');
+      objects.remount('ro');
+      await refusedFlush(/read-only/);
+      await until('readyz is 503', async () => (await readyz()) === 503, {
+        timeout_ms: 45_000,
+        every_ms: 200,
+      });
+      objects.remount('rw');
+      await berth.ready();
+      assert((await guest.flush()).dirty_bytes >= MIB);
+    },
+  );
+
+  test('in the store, a stop waits as flush_pending and is stopped only once all is saved', async () => {
+    await guest.sh('head -c 24M /dev/urandom > /srv/fourth; sync');
+    const hashes = await guest.sh(HASH);
+    objects.fill(4 * MIB);
+    await berth.client.expect(202, 'DELETE', `${guest.path}/vm`);
+    const pending = await guest.becomes('waiting', ({ reason }) => reason?.code === 'flush_pending');
+    assert.equal(pending.state, 'stopping');
+    assert.match(pending.reason?.message ?? '', /the disk is full/);
+    const start = await berth.client.request<ErrorBody>('POST', `${guest.path}/vm`);
+    assert.deepEqual([start.status, start.body.error.code], [409, 'CONFLICT']);
+    await berth.kill('agent');
+    await berth.recovered('agent');
+    assert.equal((await guest.vm()).state, 'stopping', 'not stopped by another agent either');
+    await objects.makeRoom();
+    await guest.reached('stopped');
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  test('on the host, the guest waits instead of seeing an error, and goes on once there is room', async () => {
+    overlays.fill(6 * MIB);
+    const writing = guest.sh('head -c 24M /dev/urandom > /srv/fifth && sync && echo written');
+    await berth.printed(/a disk request failed/, 0, 60_000);
+    const told = await guest.vm();
+    assert.equal(told.state, 'running');
+    await overlays.makeRoom();
+    assert.equal(await writing, 'written');
+    assert.equal(await guest.sh('dmesg | grep -ciE "I/O error|EXT4-fs error" || true'), '0');
+    const hashes = await guest.sh(HASH);
+    await guest.flush();
+    await guest.moveThroughStore();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  test('on the host, a start fails saying so, and works once there is room', async () => {
+    const hashes = await guest.sh(HASH);
+    await guest.stop();
+    await berth.removeOverlays(guest.id);
+    overlays.fill(MIB);
+    await berth.client.expect(202, 'POST', `${guest.path}/vm`);
+    const failed = await guest.becomes('failed', ({ state }) => state !== 'starting');
+    assert.deepEqual([failed.state, failed.reason?.code], ['failed', 'disk_full'], failed.reason?.message);
+    await overlays.makeRoom();
+    await guest.start();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+});

@@ -1,0 +1,165 @@
+/**
+ * Kills in the middle of a flush, a freeze, a start, a stop and a restart: the guest sees no error, nothing that was
+ * written is lost, and what was asked for happens.
+ */
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+import { isAlive } from '../../src/host/vm/process-identity.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { GuestWriter } from '../support/guest-writer.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import type { Role } from '../support/processes.ts';
+import { THOROUGH } from '../support/thorough.ts';
+import { until, untilWorks } from '../support/waiting.ts';
+
+const BIG_MIB = 96;
+
+describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+
+  const HASH = 'sha256sum /srv/big /srv/writer.* 2> /dev/null';
+  const dirty = () => guest.sh(`head -c ${BIG_MIB}M /dev/urandom > /srv/big; sync`);
+  /** Begins a flush and answers once some of its data, not all, is in the store. */
+  const flushUnderWay = async () => {
+    const before = new Set(await guest.segments());
+    const answer = berth.client
+      .request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(30_000))
+      .catch((error: unknown) => error);
+    const under_way = async () => (await guest.segments()).some((path) => !before.has(path));
+    await until('the flush uploads', under_way, { every_ms: 1 });
+    return { answer };
+  };
+  const record = (): { frozen: boolean; released: boolean; boot: number } =>
+    JSON.parse(readFileSync(join(berth.paths.vms, guest.id, 'record.json'), 'utf8'));
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'middle');
+  });
+  after(() => berth?.dispose());
+
+  for (const role of ['agent', 'control-plane'] as const satisfies readonly Role[]) {
+    test(`a flush, of the ${role}: no write of the guest fails, and the next flush has everything`, async () => {
+      const qemu = guest.qemu;
+      await dirty();
+      const writer = await GuestWriter.start(guest);
+      const { answer } = await flushUnderWay();
+      await berth.kill(role);
+      const counted = await writer.count();
+      await berth.recovered(role);
+      await until('the guest writes on', async () => (await writer.count()) > counted + 3);
+      // Its caller hears soon: a receipt, or that it was interrupted.
+      const { status } = (await answer) as { status?: number };
+      assert(role === 'control-plane' || status === 200 || status === 503, `answered ${status}`);
+      await untilWorks('the next flush', () => guest.flush(), { every_ms: 200 });
+      assert(isAlive(qemu), 'the VM was not touched');
+      await writer.stop();
+      const hashes = await guest.sh(`sync; ${HASH}`);
+      await guest.moveThroughStore();
+      assert.equal(await guest.sh(HASH), hashes);
+    });
+  }
+
+  test('a freeze, of the agent: the guest is thawed by the next one', async () => {
+    const qemu = guest.qemu;
+    const found_frozen = async () => {
+      await guest.shAgain('date +%N > /srv/dirty; sync');
+      const answer = guest.flush().catch(() => undefined);
+      // Nobody may start another agent before the guest was looked at.
+      process.kill(berth.launcher_pid, 'SIGSTOP');
+      try {
+        await until('a freeze begins', () => record().frozen, { every_ms: 0 });
+        await berth.kill('agent');
+        const agent = new GuestAgent(join(berth.paths.vms, guest.id, 'run', 'agent.sock'));
+        const status = await agent.fsfreezeStatus();
+        agent.close();
+        return status === 'frozen';
+      } finally {
+        process.kill(berth.launcher_pid, 'SIGCONT');
+        await berth.recovered('agent');
+        await answer;
+      }
+    };
+    await until('an agent dies while the guest is frozen', found_frozen, { timeout_ms: 60_000 });
+    assert.equal(
+      await guest.shAgain('timeout 20 sh -c "echo thawed > /srv/thawed; sync"; cat /srv/thawed'),
+      'thawed',
+    );
+    assert.equal(record().frozen, false);
+    assert.deepEqual(guest.qemu, qemu);
+    await untilWorks('the next flush', () => guest.flush());
+  });
+
+  test('a restart, of the agent: the guest restarts once and the VM is the same', THOROUGH, async () => {
+    const before = await guest.vm();
+    const boot_id = await guest.bootId();
+    await berth.client.expect(202, 'POST', `${guest.path}/vm/restart`);
+    await berth.kill('agent');
+    await berth.recovered('agent');
+    const vm = await guest.reached('running');
+    assert.deepEqual([vm.id, vm.boot], [before.id, before.boot]);
+    const second = await guest.bootId();
+    assert.notEqual(second, boot_id);
+    await guest.restart();
+    assert.notEqual(await guest.bootId(), second, 'and the next restart works');
+  });
+
+  test('a stop, of the agent: it stops, with everything saved', THOROUGH, async () => {
+    await dirty();
+    const hashes = await guest.sh(HASH);
+    await berth.client.expect(202, 'DELETE', `${guest.path}/vm`);
+    await berth.kill('agent');
+    await guest.reached('stopped');
+    await berth.recovered('agent');
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  test('the final flush of a stop, of the agent: it stops, with everything saved', async () => {
+    await dirty();
+    const hashes = await guest.sh(HASH);
+    const stored = new Set(await guest.segments());
+    await berth.client.expect(202, 'DELETE', `${guest.path}/vm?force=true`);
+    const under_way = async () => (await guest.segments()).some((path) => !stored.has(path));
+    await until('the final flush uploads', under_way, { every_ms: 1 });
+    await berth.kill('agent');
+    await guest.reached('stopped');
+    await berth.removeOverlays(guest.id);
+    await berth.recovered('agent');
+    await guest.start();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  for (const moment of ['before', 'after'] as const) {
+    const extent = moment === 'before' ? THOROUGH : {};
+    test(
+      `a start, of the agent, ${moment} the guest is let go: the VM comes up with its data`,
+      extent,
+      async () => {
+        await guest.stop();
+        await berth.removeOverlays(guest.id);
+        const { boot } = await guest.vm();
+        await berth.client.expect(202, 'POST', `${guest.path}/vm`);
+        const now = () => {
+          try {
+            const { boot: launched, released } = record();
+            return launched === boot + 1 && (moment === 'before' || released);
+          } catch {
+            return false;
+          }
+        };
+        await until('the machine is launched', now, { every_ms: 1 });
+        await berth.kill('agent');
+        const vm = await guest.reached('running');
+        assert.equal(vm.boot, boot + 1);
+        assert.match(await guest.shAgain(HASH), /big/);
+        await berth.recovered('agent');
+      },
+    );
+  }
+});

@@ -1,0 +1,193 @@
+/**
+ * The VM's own process dies, or what it needs to start is damaged: it is said soon and why, nothing corrupt is ever
+ * served, and once it is mended the data is there.
+ */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { readFileSync, statSync, writeFileSync } from 'node:fs';
+import { readlink, rename } from 'node:fs/promises';
+import { join, relative } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { isAlive, killProcess } from '../../src/host/vm/process-identity.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import type { ErrorBody } from '../support/rest-client.ts';
+import { THOROUGH } from '../support/thorough.ts';
+
+const NOTICE_MS = 2_000;
+
+describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+  let after_failed_starts: string | undefined;
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'death');
+    await guest.sh('head -c 24M /dev/urandom > /srv/flushed; sync');
+    await guest.flush();
+  });
+  after(() => berth?.dispose());
+
+  const HASH = 'sha256sum /srv/*';
+  const killed = async () => {
+    const began = performance.now();
+    killProcess(guest.qemu, 'SIGKILL');
+    const vm = await guest.becomes('failed', ({ state }) => state === 'failed');
+    const took_ms = performance.now() - began;
+    assert(took_ms < NOTICE_MS, `seen after ${Math.round(took_ms)} ms`);
+    return vm;
+  };
+  /** Asks for a start that must fail, and answers the reason. */
+  const failsToStart = async () => {
+    await berth.client.expect(202, 'POST', `${guest.path}/vm`);
+    const vm = await guest.becomes('failed', ({ state }) => state !== 'starting');
+    assert.equal(vm.state, 'failed', JSON.stringify(vm.reason));
+    const ssh = await berth.client.request<ErrorBody>('GET', `${guest.path}/ssh`);
+    assert.deepEqual([ssh.status, ssh.body.error.code], [409, 'VM_NOT_RUNNING']);
+    return vm.reason ?? assert.fail('a failure has a reason');
+  };
+
+  test('killed, is failed within 2 s; the next start continues with all that was synced', async () => {
+    await guest.sh(`head -c 8M /dev/urandom > /srv/synced; sync`);
+    const hashes = await guest.sh(HASH);
+    const vm = await killed();
+    assert.equal(vm.reason?.code, 'vm_died');
+    const ssh = await berth.client.request<ErrorBody>('GET', `${guest.path}/ssh`);
+    assert.deepEqual([ssh.status, ssh.body.error.code], [409, 'VM_NOT_RUNNING']);
+    const restart = await berth.client.request<ErrorBody>('POST', `${guest.path}/vm/restart`);
+    assert.deepEqual([restart.status, restart.body.error.code], [409, 'VM_NOT_RUNNING']);
+    const started = await guest.start();
+    assert.equal(started.boot, vm.boot + 1);
+    assert.equal(await guest.sh(HASH), hashes);
+    // The first flush after it makes durable what the killed machine had written.
+    await guest.flush();
+    await guest.moveThroughStore();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  test(
+    'killed while the agent is away, is failed when it comes back, and starts with all that was synced',
+    THOROUGH,
+    async () => {
+      await guest.sh(`head -c 1M /dev/urandom > /srv/alone; sync`);
+      const hashes = await guest.sh(HASH);
+      const { qemu } = guest;
+      await berth.kill('agent');
+      killProcess(qemu, 'SIGKILL');
+      await berth.recovered('agent');
+      const vm = await guest.becomes('failed', ({ state }) => state === 'failed', 10_000);
+      assert.equal(vm.reason?.code, 'vm_died');
+      await guest.start();
+      assert.equal(await guest.sh(HASH), hashes);
+    },
+  );
+
+  test('killed, is saved by a flush of what its host still holds', THOROUGH, async () => {
+    await guest.sh(`head -c 1M /dev/urandom > /srv/held; sync`);
+    const hashes = await guest.sh(HASH);
+    await killed();
+    const { generation } = await guest.flush();
+    assert.equal((await guest.vm()).disk.generation, generation);
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  test('killed and then stopped, is saved: without the overlay the next start has it all', async () => {
+    await guest.sh(`head -c 8M /dev/urandom > /srv/saved; sync`);
+    const hashes = await guest.sh(HASH);
+    const { qemu } = guest;
+    await killed();
+    const stopped = await guest.stop();
+    assert.equal(isAlive(qemu), false);
+    assert(stopped.disk.generation > 0);
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  test('killed and its overlay lost, starts from the last durable generation and says so', async () => {
+    const durable = await guest.sh(HASH);
+    const { generation } = await guest.flush();
+    await guest.sh('echo lost > /srv/lost; sync');
+    await killed();
+    await berth.removeOverlays(guest.id);
+    const vm = await guest.start();
+    assert.equal(vm.reason?.code, 'recovered');
+    assert.match(vm.reason?.message ?? '', new RegExp(`generation ${generation}`));
+    assert.equal(await guest.sh(HASH), durable);
+    await guest.stop();
+  });
+
+  test('whose segment is rotten, fails to start naming it, and starts once it is mended', async () => {
+    await guest.stop();
+    const path = await largestSegment();
+    const whole = readFileSync(path);
+    const places = { body: whole.length >> 1, directory: whole.length - 200 };
+    for (const [what, at] of Object.entries(places)) {
+      await removeOverlaysIfAny();
+      // An agent that has read the directory before does not read it again.
+      await berth.kill('agent');
+      await berth.recovered('agent');
+      const rotten = Buffer.from(whole);
+      randomBytes(4).copy(rotten, at);
+      writeFileSync(path, rotten);
+      const reason = await failsToStart();
+      assert.equal(reason.code, 'segment_corrupt', `${what}: ${reason.message}`);
+      assert(reason.message.includes(relative(berth.paths.objects, path)), reason.message);
+    }
+    writeFileSync(path, whole);
+    await guest.start();
+    await guest.sh(HASH);
+    await guest.stop();
+  });
+
+  test('whose segment is cut short or missing, fails to start naming it, and starts once it is back', async () => {
+    const path = await largestSegment();
+    const whole = readFileSync(path);
+    await guest.stop();
+    await berth.removeOverlays(guest.id);
+    writeFileSync(path, whole.subarray(0, whole.length >> 1));
+    const cut = await failsToStart();
+    assert.equal(cut.code, 'segment_corrupt', cut.message);
+    assert(cut.message.includes(relative(berth.paths.objects, path)), cut.message);
+    writeFileSync(path, whole);
+    await rename(path, `${path}.away`);
+    const missing = await failsToStart();
+    assert.equal(missing.code, 'segment_corrupt', missing.message);
+    assert(missing.message.includes(relative(berth.paths.objects, path)), missing.message);
+    assert.match(missing.message, /missing/);
+    await rename(`${path}.away`, path);
+    const vm = await guest.start();
+    after_failed_starts = vm.reason?.code;
+    await guest.sh(HASH);
+    await guest.stop();
+  });
+
+  test('whose last boot failed before its guest ran, does not say that something was lost', {
+    todo: 'a boot that failed before its guest ran counts as one that wrote',
+  }, () => {
+    assert.equal(after_failed_starts, 'ready');
+  });
+
+  test('whose kernel is missing, fails to start naming the file, and starts once it is back', async () => {
+    await guest.stop();
+    const current = join(berth.paths.debian_12, await readlink(join(berth.paths.debian_12, 'current')));
+    const kernel = join(current, 'vmlinuz');
+    await rename(kernel, `${kernel}.away`);
+    const reason = await failsToStart();
+    assert.equal(reason.code, 'image_missing');
+    assert(reason.message.includes(kernel), reason.message);
+    await rename(`${kernel}.away`, kernel);
+    await guest.start();
+    await guest.sh(HASH);
+  });
+
+  /** Random data that no later generation has replaced. */
+  const largestSegment = async () => {
+    const [largest] = (await guest.segments()).sort((a, b) => statSync(b).size - statSync(a).size);
+    return largest ?? assert.fail('there are segments');
+  };
+  const removeOverlaysIfAny = () => berth.removeOverlays(guest.id).catch(() => undefined);
+});
