@@ -60,8 +60,10 @@ export interface Assignment {
   readonly force: boolean;
   /** Soft reboots asked for in this boot, in all. */
   readonly reboots: number;
-  /** The boot before this one failed: what it wrote past the head may be on its host only. */
+  /** The last boot that ran its guest failed: what it wrote past the head may be on its host only. */
   readonly previous_failed: boolean;
+  /** Since this epoch every placement was on this host: what its overlay holds beyond the head is the newest. */
+  readonly own_since: number;
   /** A flush that callers wait for and nobody began. */
   readonly flush_id: FlushId | null;
   readonly spec: MachineSpec;

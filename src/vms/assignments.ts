@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto';
-import { sql } from 'kysely';
 import type { Assignment, IngressRoute } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
@@ -32,17 +31,30 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       'i.ssh_port',
       'i.auto_flush_seconds',
       'i.deleting',
+      // How the last boot that ran its guest ended; failed starts in between wrote nothing.
       (eb) =>
         eb
-          .exists(
-            eb
-              .selectFrom('vms as before')
-              .select('before.id')
-              .whereRef('before.instance_id', '=', 'v.instance_id')
-              .whereRef('before.boot', '=', sql<number>`v.boot - 1`)
-              .where('before.state', '=', 'failed'),
+          .selectFrom('vms as before')
+          .select('before.state')
+          .whereRef('before.instance_id', '=', 'v.instance_id')
+          .whereRef('before.boot', '<', 'v.boot')
+          .where((inner) =>
+            inner.or([
+              inner('before.started_at', 'is not', null),
+              inner('before.reason_code', '=', 'boot_timeout'),
+            ]),
           )
-          .as('previous_failed'),
+          .orderBy('before.boot', 'desc')
+          .limit(1)
+          .as('last_ran_state'),
+      (eb) =>
+        eb
+          .selectFrom('vms as elsewhere')
+          .select((inner) => inner.fn.max('elsewhere.epoch').as('epoch'))
+          .whereRef('elsewhere.instance_id', '=', 'v.instance_id')
+          .whereRef('elsewhere.host_id', '!=', 'v.host_id')
+          .whereRef('elsewhere.boot', '<', 'v.boot')
+          .as('last_elsewhere'),
     ])
     .distinctOn('v.instance_id')
     .where('v.host_id', '=', host_id)
@@ -82,7 +94,8 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
     desired: row.deleting ? 'deleted' : row.state === 'failed' ? 'failed' : row.desired,
     force: row.force,
     reboots: row.reboots,
-    previous_failed: Boolean(row.previous_failed),
+    previous_failed: row.last_ran_state === 'failed',
+    own_since: (row.last_elsewhere ?? 0) + 1,
     flush_id: row.flush_id,
     spec: {
       image: row.image,

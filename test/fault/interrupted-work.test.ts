@@ -15,7 +15,7 @@ import type { Role } from '../support/processes.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
-const BIG_MIB = 96;
+const BIG_MIB = 64;
 
 describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
   let berth: Installation;
@@ -59,7 +59,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
       assert(isAlive(qemu), 'the VM was not touched');
       await writer.stop();
       const hashes = await guest.sh(`sync; ${HASH}`);
-      await guest.moveThroughStore();
+      if (role === 'agent') await guest.moveThroughStore();
       assert.equal(await guest.sh(HASH), hashes);
     });
   }
@@ -120,7 +120,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
     assert.equal(await guest.sh(HASH), hashes);
   });
 
-  test('the final flush of a stop, of the agent: it stops, with everything saved', async () => {
+  test('the final flush of a stop, of the agent: it stops, with everything saved', THOROUGH, async () => {
     await dirty();
     const hashes = await guest.sh(HASH);
     const stored = new Set(await guest.segments());
@@ -141,6 +141,8 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
       `a start, of the agent, ${moment} the guest is let go: the VM comes up with its data`,
       extent,
       async () => {
+        await guest.start();
+        const hashes = await guest.sh(HASH);
         await guest.stop();
         await berth.removeOverlays(guest.id);
         const { boot } = await guest.vm();
@@ -157,7 +159,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
         await berth.kill('agent');
         const vm = await guest.reached('running');
         assert.equal(vm.boot, boot + 1);
-        assert.match(await guest.shAgain(HASH), /big/);
+        assert.equal(await guest.shAgain(HASH), hashes);
         await berth.recovered('agent');
       },
     );

@@ -4,7 +4,7 @@
  * The sidecar vouches for the overlay: `clean`, it holds exactly the generation named; not clean, that and what a
  * machine of this host wrote after it. It is believed only while the head is still that generation, committed by
  * the same epoch, or was committed by the very placement that wrote the overlay (the sidecar's own renewal was lost
- * in a crash); and, not clean, only if no other placement came between.
+ * in a crash); and, not clean, only if no other host had the disk since.
  */
 import { stat } from 'node:fs/promises';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
@@ -72,12 +72,12 @@ export class DiskState {
     this.#map ??= await loadMap({ store: this.#context.store, segments: head.segments });
   }
 
-  /** What the overlay on this host is worth against the head for the placement `epoch`. */
-  async overlayState(epoch: number): Promise<'none' | 'clean' | 'unsaved'> {
+  /** What the overlay on this host is worth against the head for a host whose own the disk is since epoch `own_since`. */
+  async overlayState(own_since: number): Promise<'none' | 'clean' | 'unsaved'> {
     const folder = this.#context.paths.overlays;
     const sidecar = await readSidecar(folder, this.instance_id);
     if (!sidecar || !(await exists(overlayPaths(folder, this.instance_id).overlay))) return 'none';
-    return judgeSidecar(sidecar, this.head, epoch);
+    return judgeSidecar(sidecar, this.head, own_since);
   }
 
   async vouch(placement: number, clean: boolean): Promise<void> {
@@ -135,13 +135,12 @@ export class DiskState {
 export function judgeSidecar(
   sidecar: OverlaySidecar,
   head: Pick<DiskHead, 'generation' | 'head_epoch'>,
-  epoch: number,
+  own_since: number,
 ): 'none' | 'clean' | 'unsaved' {
   const same = sidecar.generation === head.generation && sidecar.epoch === head.head_epoch;
   if (sidecar.clean) return same ? 'clean' : 'none';
   const own = head.head_epoch === sidecar.placement && head.generation > sidecar.generation;
-  const last = sidecar.placement === epoch || sidecar.placement === epoch - 1;
-  return (same || own) && last ? 'unsaved' : 'none';
+  return (same || own) && sidecar.placement >= own_since ? 'unsaved' : 'none';
 }
 
 async function exists(path: string): Promise<boolean> {

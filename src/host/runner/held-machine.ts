@@ -140,11 +140,11 @@ export class HeldMachine {
     this.#unsaved = false;
   }
 
-  async lookForUnsaved(epoch: number): Promise<void> {
+  async lookForUnsaved(own_since: number): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
     try {
       await this.disk.refresh();
-      this.#unsaved = (await this.disk.overlayState(epoch)) === 'unsaved';
+      this.#unsaved = (await this.disk.overlayState(own_since)) === 'unsaved';
     } catch (error) {
       if (!(error instanceof InstanceGoneError)) throw error;
       this.#unsaved = false;

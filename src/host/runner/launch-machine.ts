@@ -49,7 +49,7 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
   const folder = vmFolder(context.paths.vms, instance_id);
   const owner = vmOwner(context, spec.ssh_port);
   const head = await disk.refresh();
-  const overlay = await disk.overlayState(epoch);
+  const overlay = await disk.overlayState(assignment.own_since);
   // From here on this placement answers for what the overlay holds, whatever fails below.
   if (overlay === 'unsaved') await disk.vouch(epoch, false);
   const image = await findHostImage(context.paths.images, spec.image, head.image_version);

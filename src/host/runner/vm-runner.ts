@@ -42,8 +42,8 @@ export class VmRunner {
   readonly #closing = new AbortController();
   /** undefined until the control plane has said something. */
   #assignment: Assignment | null | undefined = undefined;
-  /** The VM whose end was said. */
-  #ended: string | null = null;
+  /** The VM whose end was said; a failed one may still be saved by a stop. */
+  #ended: { readonly vm_id: string; readonly failed: boolean } | null = null;
   /** The machine that was last said to run. */
   #running: Machine | null = null;
   #step: { readonly name: Step; readonly abort: AbortController } | null = null;
@@ -153,14 +153,19 @@ export class VmRunner {
     if (this.#held.machine || this.#news || this.#assignment === undefined) return false;
     const wanted = this.#assignment;
     const over = wanted?.desired === 'stopped' || wanted?.desired === 'deleted';
-    return wanted === null || (over && this.#ended === wanted.vm_id);
+    return wanted === null || (over && this.#hasEnded(wanted));
+  }
+
+  #hasEnded({ vm_id, desired }: Assignment): boolean {
+    if (this.#ended?.vm_id !== vm_id) return false;
+    return !(this.#ended.failed && desired === 'stopped');
   }
 
   async #next(): Promise<Step> {
     if (this.#assignment === undefined) return 'nothing';
     if (this.#assignment && !this.#held.machine && this.#held.unsaved === null) {
-      const { epoch } = this.#assignment;
-      await this.#insist(() => this.#held.lookForUnsaved(epoch));
+      const { own_since } = this.#assignment;
+      await this.#insist(() => this.#held.lookForUnsaved(own_since));
     }
     return decide(this.#situation());
   }
@@ -173,7 +178,7 @@ export class VmRunner {
       machine: this.#held.view(vm_id),
       launched: this.#held.wasLaunched(vm_id),
       unsaved: this.#held.unsaved === true,
-      ended: vm_id !== null && this.#ended === vm_id,
+      ended: assignment !== null && this.#hasEnded(assignment),
       reboots_wanted: assignment?.reboots ?? 0,
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
       flush_wanted: this.#flushWanted(),
@@ -299,7 +304,7 @@ export class VmRunner {
     await removeOverlay(this.#context.paths.overlays, this.instance_id);
     await rm(this.#folder.folder, { recursive: true, force: true });
     await this.#say({ kind: 'deleted' });
-    this.#ended = vm_id;
+    this.#ended = { vm_id, failed: false };
     this.#assignment = null;
     this.#context.log.info('removed from this host');
   }
@@ -311,7 +316,7 @@ export class VmRunner {
     if (await this.#reporter.report({ vm_id, epoch, observed })) return;
     if (this.#held.machine) this.#context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
     await this.#endMachine();
-    this.#ended = vm_id;
+    this.#ended = { vm_id, failed: false };
   }
 
   /** From here on a stop is wanted, whether or not the control plane's word of it has arrived. */
@@ -324,14 +329,14 @@ export class VmRunner {
   async #sayStopped(): Promise<void> {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'stopped' });
-    this.#ended = vm_id;
+    this.#ended = { vm_id, failed: false };
     await this.#held.forget();
   }
 
   async #sayFailed(reason: Reason): Promise<void> {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'failed', reason });
-    this.#ended = vm_id;
+    this.#ended = { vm_id, failed: true };
   }
 
   #deathReason(): Reason {
