@@ -1,9 +1,9 @@
 /** Which accelerator is believed, tried for real on this host. Needs the guest image (BERTH_TEST_IMAGE_DIR). */
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
 import { AcceleratorError, chooseAccelerator, probeGuest } from '../../src/host/vm/accelerator.ts';
 import { allPids, commandLineOf } from '../../src/host/vm/process-identity.ts';
 
@@ -21,9 +21,14 @@ describe('the accelerator', {
   const cache_path = join(folder, 'accelerator.json');
   const image = {
     qemu_binary: 'qemu-system-x86_64',
-    kernel_path: join(image_dir ?? '', 'vmlinuz'),
-    initrd_path: join(image_dir ?? '', 'initrd.img'),
+    kernel_path: join(folder, 'vmlinuz'),
+    initrd_path: join(folder, 'initrd.img'),
   };
+  // Files of its own: other tests probe the image beside this one.
+  before(() => {
+    for (const name of ['vmlinuz', 'initrd.img'])
+      copyFileSync(join(image_dir ?? '', name), join(folder, name));
+  });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
   test('is kvm only if a test guest boots on it, with a reason for a person, and quick the second time', async (context) => {
