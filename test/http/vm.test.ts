@@ -95,10 +95,12 @@ describe('200', () => {
   });
 
   test('a disk that was continued from its last durable generation says so', async () => {
-    const { id } = await instanceIn(api, owner, 'failed');
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.observe(id, { kind: 'failed', reason: { code: 'vm_died', message: 'It died.' } });
     await client.post(`/v1/instances/${id}/vm`);
     const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === 2);
     assert.equal(assignment.previous_failed, true);
+    assert.equal(assignment.own_since, 1);
     await agent.ready(id, { code: 'recovered', message: 'Continued from generation 3.' });
     const vm = await stateOf(api, owner, id);
     assert.deepEqual(vm.reason, {
@@ -107,6 +109,13 @@ describe('200', () => {
       actor: api.host_id,
     });
     assert.ok((await eventTypes(id)).includes('vm.recovered'));
+  });
+
+  test('a start that failed before its guest ran has written nothing that could be lost', async () => {
+    const { id } = await instanceIn(api, owner, 'failed');
+    await client.post(`/v1/instances/${id}/vm`);
+    const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === 2);
+    assert.equal(assignment.previous_failed, false);
   });
 
   test('force reaches the host, also on a stop that has begun', async () => {
