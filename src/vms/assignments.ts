@@ -4,6 +4,14 @@ import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
 
+/** Reasons of boots that never reached `running` and may have written all the same. */
+const ENDED_AFTER_ITS_FIRST_INSTRUCTION = [
+  'boot_timeout',
+  'vm_died',
+  'guest_panicked',
+  'starting_timeout',
+] as const;
+
 /** Everything that a host is to look after, in the order of instances. */
 export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignment[]> {
   const rows = await tx
@@ -41,7 +49,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
           .where((inner) =>
             inner.or([
               inner('before.started_at', 'is not', null),
-              inner('before.reason_code', '=', 'boot_timeout'),
+              inner('before.reason_code', 'in', [...ENDED_AFTER_ITS_FIRST_INSTRUCTION]),
             ]),
           )
           .orderBy('before.boot', 'desc')
