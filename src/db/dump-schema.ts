@@ -13,6 +13,8 @@ interface Column {
   readonly name: string;
   readonly type: string;
   readonly not_null: boolean;
+  /** `generated always as identity`. */
+  readonly identity: boolean;
   readonly default_value: string | null;
 }
 interface Constraint {
@@ -27,7 +29,7 @@ interface Index {
 // Columns in the order of the table: it is what `select *` and a reader see.
 const COLUMNS = `
   select c.relname as table_name, a.attname as name, format_type(a.atttypid, a.atttypmod) as type,
-         a.attnotnull as not_null, pg_get_expr(d.adbin, d.adrelid) as default_value
+         a.attnotnull as not_null, a.attidentity = 'a' as identity, pg_get_expr(d.adbin, d.adrelid) as default_value
   from pg_attribute a
   join pg_class c on c.oid = a.attrelid
   left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
@@ -55,6 +57,8 @@ const INDEXES = `
 const OTHERS = `
   select format('%s (%s)', c.relname, c.relkind) as name from pg_class c
   where c.relnamespace = 'public'::regnamespace and c.relkind not in ('r', 'p', 'i')
+    -- The sequence of an identity column is the column's own.
+    and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'i')
   union all
   select format('%s (function)', p.proname) from pg_proc p where p.pronamespace = 'public'::regnamespace
   union all
@@ -97,6 +101,7 @@ function table(name: string, columns: readonly Column[], constraints: readonly C
         column.name,
         column.type,
         ...(column.not_null ? ['not null'] : []),
+        ...(column.identity ? ['generated always as identity'] : []),
         ...(column.default_value === null ? [] : [`default ${column.default_value}`]),
       ].join(' '),
     ),

@@ -42,6 +42,15 @@ export function openPool(url: string, onError: (error: Error) => void, max = 20)
   return new Kysely<Database>({ dialect: new PostgresDialect({ pool }) });
 }
 
+const afterEffects = new WeakMap<Tx, (() => void)[]>();
+
+/** Runs `effect` once the transaction is committed, never if it is not. Outside of `transaction`: at once. */
+export function afterCommit(tx: Tx, effect: () => void): void {
+  const effects = afterEffects.get(tx);
+  if (effects === undefined) effect();
+  else if (!effects.includes(effect)) effects.push(effect);
+}
+
 const RETRYABLE = new Set(['40001', '40P01']);
 
 /**
@@ -50,8 +59,14 @@ const RETRYABLE = new Set(['40001', '40P01']);
  */
 export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt++) {
+    const effects: (() => void)[] = [];
     try {
-      return await db.transaction().execute(work);
+      const result = await db.transaction().execute((tx) => {
+        afterEffects.set(tx, effects);
+        return work(tx);
+      });
+      for (const effect of effects) effect();
+      return result;
     } catch (error) {
       if (attempt >= 3 || !RETRYABLE.has(sqlStateOf(error) ?? '')) throw error;
     }

@@ -63,17 +63,29 @@ create table disks (
   constraint disks_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
 );
 
+create table event_head (
+  one boolean not null default true,
+  position bigint not null default 0,
+  constraint event_head_pkey PRIMARY KEY (one),
+  constraint event_head_one_check CHECK (one)
+);
+
 create table events (
   id text not null,
-  org_id text not null,
+  org_id text,
   instance_id text,
   sequence bigint,
   type text not null,
   data jsonb not null,
   actor text not null,
   created_at timestamp with time zone not null default now(),
+  serial bigint not null generated always as identity,
+  position bigint,
+  user_id text,
   constraint events_pkey PRIMARY KEY (id),
-  constraint events_instance_id_sequence_key UNIQUE (instance_id, sequence)
+  constraint events_instance_id_sequence_key UNIQUE (instance_id, sequence),
+  constraint events_position_key UNIQUE ("position"),
+  constraint events_owner CHECK (((org_id IS NOT NULL) OR (user_id IS NOT NULL)))
 );
 
 create table flushes (
@@ -156,6 +168,7 @@ create table instances (
   version bigint not null default 1,
   created_at timestamp with time zone not null default now(),
   updated_at timestamp with time zone not null default now(),
+  event_sequence bigint not null default 0,
   constraint instances_pkey PRIMARY KEY (id),
   constraint instances_org_id_name_key UNIQUE (org_id, name),
   constraint instances_ssh_port_key UNIQUE (ssh_port),
@@ -365,7 +378,9 @@ create table webauthn_challenges (
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
-CREATE INDEX events_page ON public.events USING btree (org_id, id DESC);
+CREATE INDEX events_age ON public.events USING btree (created_at);
+CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
+CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);

@@ -187,6 +187,7 @@ export interface Database {
     memory_mib: number;
     disk_gib: number;
     labels: Json<Record<string, string>>;
+    event_sequence: Generated<number>;
     idle_timeout_seconds: number | null;
     wake_on_connect: boolean;
     auto_flush_seconds: number | null;
@@ -250,9 +251,14 @@ export interface Database {
     receipt: NullableJson<unknown>;
     error: NullableJson<unknown>;
   };
+  event_head: { one: Generated<boolean>; position: number };
   events: {
     id: EventId;
-    org_id: OrgId;
+    serial: Generated<number>;
+    /** Null until it is dispatched. */
+    position: Generated<number | null>;
+    org_id: OrgId | null;
+    user_id: UserId | null;
     instance_id: InstanceId | null;
     sequence: number | null;
     type: string;

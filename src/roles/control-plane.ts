@@ -10,6 +10,7 @@ import { type Paths, pathsIn } from '../config/paths.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool } from '../db/pool.ts';
+import { onCommitted } from '../events/wake.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
@@ -22,6 +23,7 @@ import { Sealer } from '../lib/seal.ts';
 import { createMailer } from '../mail/mailer.ts';
 import { FolderStore } from '../object-store/folder-store.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { dispatchEvents } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
 import { sweep } from '../tasks/sweep.ts';
@@ -131,6 +133,7 @@ function tasksOf(db: Db, store: ObjectStore, log: Log): Task[] {
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
+    { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, []) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];
 }

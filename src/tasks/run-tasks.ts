@@ -10,6 +10,8 @@ export interface Task {
   readonly name: string;
   readonly every_ms: number;
   readonly wake_on?: Topic;
+  /** A signal of this process that wakes it too; returns the undoing. */
+  readonly wake_by?: (wake: () => void) => () => void;
   readonly run: () => Promise<void>;
 }
 
@@ -27,6 +29,8 @@ async function runTask(task: Task, hub: NotifyHub, log: Log, signal: AbortSignal
   let failures = 0;
   while (!signal.aborted) {
     let wait_ms = task.every_ms;
+    // Before the run: what comes while it runs is not missed.
+    const woken = wakeUps(task, hub);
     try {
       await task.run();
       failures = 0;
@@ -34,18 +38,25 @@ async function runTask(task: Task, hub: NotifyHub, log: Log, signal: AbortSignal
       log.warn({ err: error, task: task.name }, 'task failed');
       wait_ms = backoffMs(failures++, 200, task.every_ms);
     }
-    await pauseOrWake(task.wake_on, wait_ms, hub, signal);
+    await pause(wait_ms, AbortSignal.any([signal, woken.signal]));
+    woken.unsubscribe();
   }
 }
 
-async function pauseOrWake(
-  topic: Topic | undefined,
-  wait_ms: number,
+function wakeUps(
+  { wake_on, wake_by }: Task,
   hub: NotifyHub,
-  signal: AbortSignal,
-): Promise<void> {
+): { readonly signal: AbortSignal; readonly unsubscribe: () => void } {
   const woken = new AbortController();
-  const unsubscribe = topic === undefined ? () => undefined : hub.subscribe(topic, '', () => woken.abort());
-  await pause(wait_ms, AbortSignal.any([signal, woken.signal]));
-  unsubscribe();
+  const wake = () => woken.abort();
+  const undo = [
+    ...(wake_on === undefined ? [] : [hub.subscribe(wake_on, '', wake)]),
+    ...(wake_by === undefined ? [] : [wake_by(wake)]),
+  ];
+  return {
+    signal: woken.signal,
+    unsubscribe: () => {
+      for (const each of undo) each();
+    },
+  };
 }

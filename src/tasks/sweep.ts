@@ -2,13 +2,15 @@ import { sql } from 'kysely';
 import { sweepUnconfirmedFactors } from '../auth/mfa/store.ts';
 import { deleteExpired } from '../auth/store.ts';
 import type { Db } from '../db/pool.ts';
+import { deleteOldEvents } from '../events/store.ts';
 import { deleteExpiredInvitations } from '../orgs/invitation-store.ts';
 
-/** Removes what is past its time: ended flushes and kept answers after a day, sessions, grants, tokens. */
+/** Removes what is past its time: ended flushes and kept answers after a day, sessions, grants, tokens; events after 30. */
 export async function sweep(db: Db): Promise<void> {
   await db.deleteFrom('flushes').where('finished_at', '<', sql<Date>`now() - interval '1 day'`).execute();
   await db.deleteFrom('idempotency_keys').where('expires_at', '<', sql<Date>`now()`).execute();
   await deleteExpiredInvitations(db);
   await sweepUnconfirmedFactors(db);
   await deleteExpired(db);
+  await deleteOldEvents(db);
 }

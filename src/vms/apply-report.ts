@@ -1,7 +1,8 @@
 import type { Observation, Report } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { append, type EventType } from '../events/append.ts';
+import { append } from '../events/append.ts';
+import type { EventType } from '../events/model.ts';
 import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';

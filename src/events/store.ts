@@ -1,0 +1,54 @@
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import type { EventId, InstanceId, OrgId, UserId } from '../lib/ids.ts';
+
+/** An event that has its place in the one order of all events. */
+export interface NumberedEvent {
+  readonly position: number;
+  readonly id: EventId;
+  readonly org_id: OrgId | null;
+  /** Of an account event: whose. */
+  readonly user_id: UserId | null;
+  readonly instance_id: InstanceId | null;
+  readonly sequence: number | null;
+  readonly type: string;
+  readonly data: unknown;
+  readonly actor: string;
+  readonly created_at: Date;
+}
+
+/**
+ * Gives up to `limit` waiting events their positions and returns them in that order. The head's row stays locked until
+ * the transaction ends; where another one holds it, the answer is null.
+ */
+export async function numberEvents(tx: Tx, limit: number): Promise<readonly NumberedEvent[] | null> {
+  const head = await tx
+    .selectFrom('event_head')
+    .select('position')
+    .forUpdate()
+    .skipLocked()
+    .executeTakeFirst();
+  if (!head) return null;
+  const { rows } = await sql<NumberedEvent>`
+    with waiting as (
+      select serial, row_number() over (order by serial) as nth
+      from (select serial from events where position is null order by serial limit ${limit}) as next
+    ), numbered as (
+      update events set position = ${head.position}::bigint + nth
+      from waiting where events.serial = waiting.serial
+      returning position, id, org_id, user_id, instance_id, sequence, type, data, actor, created_at
+    )
+    select * from numbered order by position`.execute(tx);
+  const last = rows.at(-1);
+  if (last) await tx.updateTable('event_head').set({ position: last.position }).execute();
+  return rows;
+}
+
+/** Removes events older than 30 days. */
+export async function deleteOldEvents(tx: Tx): Promise<void> {
+  await tx
+    .deleteFrom('events')
+    .where('created_at', '<', sql<Date>`now() - interval '30 days'`)
+    .where('position', 'is not', null)
+    .execute();
+}
