@@ -1,8 +1,8 @@
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import type { Paths } from '../config/paths.ts';
+import type { CompressPool } from '../disk-format/compress-pool.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
-import type { CompressPool } from './block/compress-pool.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Accelerator } from './vm/qemu-command.ts';
 

@@ -6,13 +6,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import fc from 'fast-check';
-import type { BlockMap } from '../../src/host/block/block-map.ts';
-import { CompressPool } from '../../src/host/block/compress-pool.ts';
+import type { BlockMap } from '../../src/disk-format/block-map.ts';
+import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
+import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
+import { verifySegment } from '../../src/disk-format/verify-segment.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
-import { loadMap, type SegmentRef } from '../../src/host/block/load-map.ts';
 import { restoreDisk } from '../../src/host/block/restore-disk.ts';
-import { BLOCK_BYTES, SegmentCorruptError } from '../../src/host/block/segment-format.ts';
-import { verifySegment } from '../../src/host/block/verify-segment.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';
 

@@ -12,17 +12,23 @@
  * - After a failure nothing succeeds any more: writes, flushes and `finish` reject with its cause.
  */
 import { randomBytes } from 'node:crypto';
+import type { BlockMap } from '../../disk-format/block-map.ts';
+import { BlockSet } from '../../disk-format/block-set.ts';
+import { type CompressPool, type PackedBatch, UNCHANGED } from '../../disk-format/compress-pool.ts';
+import { ZERO_HASH } from '../../disk-format/frame-codec.ts';
+import {
+  BLOCK_BYTES,
+  FRAME_KIND,
+  type FrameKind,
+  HASH_BYTES,
+  SEGMENT_MAX_BYTES,
+} from '../../disk-format/segment-format.ts';
+import { SegmentWriter, type WrittenSegment } from '../../disk-format/segment-writer.ts';
 import { assert } from '../../lib/assert.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
-import type { BlockMap } from './block-map.ts';
-import { BlockSet } from './block-set.ts';
 import { ByteBudget } from './byte-budget.ts';
-import { type CompressPool, type PackedBatch, UNCHANGED } from './compress-pool.ts';
-import { ZERO_HASH } from './frame-codec.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';
 import { NBD_EINVAL } from './nbd-protocol.ts';
-import { BLOCK_BYTES, FRAME_KIND, type FrameKind, HASH_BYTES, SEGMENT_MAX_BYTES } from './segment-format.ts';
-import { SegmentWriter, type WrittenSegment } from './segment-writer.ts';
 
 export interface FlushSinkOptions {
   readonly store: ObjectStore;

@@ -4,13 +4,14 @@
  *
  * Blocks absent from the map are not touched: the target must already read as the base image there.
  */
+
+import type { BlockMap } from '../../disk-format/block-map.ts';
+import type { CompressPool } from '../../disk-format/compress-pool.ts';
+import { coalesce, type FrameRun, readRun } from '../../disk-format/read-run.ts';
+import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
 import { assert } from '../../lib/assert.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
-import type { BlockMap } from './block-map.ts';
-import type { CompressPool } from './compress-pool.ts';
 import type { NbdClient } from './nbd-client.ts';
-import { coalesce, type FrameRun, readRun } from './read-run.ts';
-import { BLOCK_BYTES, FRAME_KIND } from './segment-format.ts';
 
 export interface RestoreProgress {
   readonly done_blocks: number;

@@ -4,7 +4,7 @@
  * Thawing after a flush writes the file system's superblock again, so a guest that does nothing has one dirty block
  * for ever. Any real write dirties more than one (data, inode, journal); a single one waits ten intervals.
  */
-import { BLOCK_BYTES } from '../block/segment-format.ts';
+import { BLOCK_BYTES } from '../../disk-format/segment-format.ts';
 
 const LONE_BLOCK_INTERVALS = 10;
 

@@ -9,11 +9,11 @@
 import { stat } from 'node:fs/promises';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { DiskHead } from '../../agent-api/types.ts';
+import type { BlockMap } from '../../disk-format/block-map.ts';
+import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
 import { present } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
-import type { BlockMap } from '../block/block-map.ts';
-import { loadMap, readDirectory } from '../block/load-map.ts';
 import type { HostContext } from '../host-context.ts';
 import { type OverlaySidecar, overlayPaths, readSidecar, writeSidecar } from '../vm/overlay.ts';
 import { commitUntilKnown } from './flush-machine.ts';

@@ -1,8 +1,8 @@
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { Reason } from '../../agent-api/types.ts';
+import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
-import { SegmentCorruptError } from '../block/segment-format.ts';
 import { ImageError } from '../images.ts';
 import { NoSpaceError } from '../vm/overlay.ts';
 import { FencedError } from './flush-machine.ts';

@@ -37,7 +37,7 @@
  * So a swapped, cut, foreign or rotten object is found when its directory is read, rot in a frame when that is read.
  */
 import { createHash } from 'node:crypto';
-import { assert } from '../../lib/assert.ts';
+import { assert } from '../lib/assert.ts';
 
 export const BLOCK_BYTES = 65_536;
 /** The most that the frames of one segment take together. */

@@ -2,8 +2,8 @@
  * Verified reads of blocks from segments: adjacent frames are fetched by one ranged GET, unpacked and checked
  * against their hashes. Nothing corrupt is handed out. Shared by restore and by lazy reading.
  */
-import { assert, present } from '../../lib/assert.ts';
-import type { ObjectStore } from '../../object-store/object-store.ts';
+import { assert, present } from '../lib/assert.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
 import type { BlockLocation } from './block-map.ts';
 import { unpackBatch } from './compress-batch.ts';
 import type { CompressPool, Unpacked } from './compress-pool.ts';

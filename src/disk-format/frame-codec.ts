@@ -4,8 +4,8 @@
  */
 import { hash as hashOnce } from 'node:crypto';
 import { constants, crc32, zstdCompressSync, zstdDecompressSync } from 'node:zlib';
-import { assert } from '../../lib/assert.ts';
-import { messageOf } from '../../lib/errors.ts';
+import { assert } from '../lib/assert.ts';
+import { messageOf } from '../lib/errors.ts';
 import { BLOCK_BYTES, FRAME_KIND, type FrameKind, HASH_BYTES } from './segment-format.ts';
 
 const ZERO_BLOCK = Buffer.alloc(BLOCK_BYTES);

@@ -6,8 +6,8 @@
  * `cut`), so at `finish` the open one is the last and says so. At most `upload_concurrency` PUTs at once. The first
  * failing PUT ends it all.
  */
-import { assert } from '../../lib/assert.ts';
-import { ObjectExistsError, type ObjectStore } from '../../object-store/object-store.ts';
+import { assert } from '../lib/assert.ts';
+import { ObjectExistsError, type ObjectStore } from '../object-store/object-store.ts';
 import { encodeTail, type NewEntry, SEGMENT_MAX_ENTRIES, type SegmentIdentity } from './segment-format.ts';
 import { segmentKey } from './segment-key.ts';
 

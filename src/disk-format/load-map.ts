@@ -1,6 +1,6 @@
 /** Builds the block map of a generation from the directories of its segments, one ranged read each. */
-import { assert, present } from '../../lib/assert.ts';
-import { ObjectNotFoundError, ObjectRangeError, type ObjectStore } from '../../object-store/object-store.ts';
+import { assert, present } from '../lib/assert.ts';
+import { ObjectNotFoundError, ObjectRangeError, type ObjectStore } from '../object-store/object-store.ts';
 import { BlockMap } from './block-map.ts';
 import {
   decodeDirectory,

@@ -6,7 +6,7 @@
  * worker that cannot start does not spin. Idle workers do not keep the process alive.
  */
 import { Worker } from 'node:worker_threads';
-import { assert } from '../../lib/assert.ts';
+import { assert } from '../lib/assert.ts';
 import { BLOCK_BYTES, type FrameKind, HASH_BYTES } from './segment-format.ts';
 
 /** In {@link PackedBatch.kinds}: the block's hash was known; it carries no bytes. */

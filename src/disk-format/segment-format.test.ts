@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { present } from '../../lib/assert.ts';
+import { present } from '../lib/assert.ts';
 import { frameCrc, packBlock } from './frame-codec.ts';
 import {
   BLOCK_BYTES,

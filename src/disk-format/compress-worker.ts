@@ -1,6 +1,6 @@
 /** The program of a compression worker thread: one request, one reply, buffers moved both ways. */
 import { parentPort } from 'node:worker_threads';
-import { present } from '../../lib/assert.ts';
+import { present } from '../lib/assert.ts';
 import { packBatch, unpackBatch } from './compress-batch.ts';
 import type { WorkerReply, WorkerRequest } from './compress-pool.ts';
 
