@@ -1,11 +1,13 @@
 /**
- * Which block of a disk lies where: block number → {segment, offset, length, kind, hash}. A block that is absent is
- * as in the base image; a zero entry says that it is zero whatever the base image holds.
+ * Which block of a disk lies where: block number → {segment, offset, length, kind, mark, hash}. A block that is absent
+ * is as in the base image; a zero entry says that it is zero whatever the base image holds.
  *
- * Memory is O(blocks present), about 40 bytes a block: rows in parallel typed arrays, in order of first appearance,
+ * Memory is O(blocks ever set), about 44 bytes a block: rows in parallel typed arrays, in order of first appearance,
  * and an open-addressed index (linear probing, at most two thirds full) from block number to row.
  */
 import { assert, present } from '../lib/assert.ts';
+import type { FrameHome } from './frame-cipher.ts';
+import type { Encryption } from './key-ring.ts';
 import {
   BLOCK_NUMBER_LIMIT,
   FRAME_KIND,
@@ -15,52 +17,102 @@ import {
   type SegmentEntry,
 } from './segment-format.ts';
 
+/** What must be known of a segment to read frames of it. Of a fork's disk it may be another disk's. */
+export interface SegmentSource extends FrameHome {
+  readonly key: string;
+  readonly size_bytes: number;
+  readonly encryption: Encryption | null;
+}
+
 export interface BlockLocation {
   readonly block: number;
+  readonly segment: SegmentSource;
   /** Key of the segment in the object store. */
   readonly key: string;
   readonly offset: number;
   readonly stored_bytes: number;
   readonly kind: FrameKind;
+  /** As in the segment's entry: what opens the frame. */
+  readonly mark: number;
   readonly hash: Uint8Array;
 }
 
 /** How much of a segment this map still refers to. */
 export interface SegmentLive {
   readonly key: string;
+  readonly segment: SegmentSource;
   readonly live_blocks: number;
   readonly live_bytes: number;
 }
 
 interface SegmentCount {
   readonly key: string;
+  readonly segment: SegmentSource;
   live_blocks: number;
   live_bytes: number;
 }
 
 const KIND_SHIFT = 24;
 const LENGTH_MASK = (1 << KIND_SHIFT) - 1;
+/** In place of a kind: the block was taken out again. */
+const ABSENT = 255;
 
 export class BlockMap {
-  #count = 0;
+  #rows = 0;
+  #absent = 0;
   #index = new Uint32Array(64); // row + 1; 0 is free
   #blocks = new Uint32Array(32);
   #segments = new Uint32Array(32);
   #offsets = new Uint32Array(32);
   #lengths = new Uint32Array(32); // stored bytes, kind above KIND_SHIFT
+  #marks = new Uint32Array(32);
   #hashes = new Uint8Array(32 * HASH_BYTES);
   readonly #segmentCounts: SegmentCount[] = [];
   readonly #segmentIndex = new Map<string, number>();
 
   /** How many blocks are present. */
   get count(): number {
-    return this.#count;
+    return this.#rows - this.#absent;
   }
 
   /** Takes over the entries of a segment; they override what is there. */
-  applySegment(directory: SegmentDirectory): void {
-    const segment = this.#internSegment(directory.key);
-    for (const entry of directory.entries) this.#set(segment, entry);
+  applySegment({ key, size_bytes, identity, entries }: SegmentDirectory): void {
+    const { disk_id, epoch, generation, encryption } = identity;
+    const segment = this.addSegment({ key, size_bytes, disk_id, epoch, generation, encryption });
+    for (const entry of entries) this.set(segment, entry);
+  }
+
+  /** Makes a segment known; its number in this map, for {@link set}. */
+  addSegment(segment: SegmentSource): number {
+    const known = this.#segmentIndex.get(segment.key);
+    if (known !== undefined) return known;
+    this.#segmentCounts.push({ key: segment.key, segment, live_blocks: 0, live_bytes: 0 });
+    this.#segmentIndex.set(segment.key, this.#segmentCounts.length - 1);
+    return this.#segmentCounts.length - 1;
+  }
+
+  /** Says where a block is from now on. */
+  set(segment: number, entry: SegmentEntry): void {
+    let row = this.#row(entry.block);
+    if (row >= 0) this.#release(row);
+    else row = this.#addRow(entry.block);
+    this.#segments[row] = segment;
+    this.#offsets[row] = entry.offset;
+    this.#lengths[row] = entry.stored_bytes | (entry.kind << KIND_SHIFT);
+    this.#marks[row] = entry.mark;
+    this.#hashes.set(entry.hash, row * HASH_BYTES);
+    const counts = this.#segmentOf(row);
+    counts.live_blocks += 1;
+    counts.live_bytes += entry.stored_bytes;
+  }
+
+  /** From now on the block is as in the base image. */
+  remove(block: number): void {
+    const row = this.#find(block);
+    if (row < 0) return;
+    this.#release(row);
+    this.#lengths[row] = ABSENT << KIND_SHIFT;
+    this.#absent += 1;
   }
 
   has(block: number): boolean {
@@ -80,15 +132,15 @@ export class BlockMap {
 
   isZero(block: number): boolean {
     const row = this.#find(block);
-    return row >= 0 && (this.#lengths[row] ?? 0) >>> KIND_SHIFT === FRAME_KIND.zero;
+    return row >= 0 && this.#kind(row) === FRAME_KIND.zero;
   }
 
   /** All blocks by rising number. The map must not change meanwhile. */
   *inBlockOrder(): Generator<BlockLocation> {
     const blocks = this.#blocks;
-    const rows = Uint32Array.from({ length: this.#count }, (_, row) => row);
+    const rows = Uint32Array.from({ length: this.#rows }, (_, row) => row);
     rows.sort((a, b) => (blocks[a] ?? 0) - (blocks[b] ?? 0));
-    for (const row of rows) yield this.#location(row);
+    for (const row of rows) if (this.#kind(row) !== ABSENT) yield this.#location(row);
   }
 
   /**
@@ -101,7 +153,7 @@ export class BlockMap {
     for (let segment = 0; segment < this.#segmentCounts.length; segment++) {
       const own = rows.subarray(starts[segment], starts[segment + 1]);
       own.sort((a, b) => (offsets[a] ?? 0) - (offsets[b] ?? 0));
-      for (const row of own) yield this.#location(row);
+      for (const row of own) if (this.#kind(row) !== ABSENT) yield this.#location(row);
     }
   }
 
@@ -112,14 +164,14 @@ export class BlockMap {
 
   #rowsBySegment(): { rows: Uint32Array; starts: Uint32Array } {
     const starts = new Uint32Array(this.#segmentCounts.length + 1);
-    for (let row = 0; row < this.#count; row++) {
+    for (let row = 0; row < this.#rows; row++) {
       const after = (this.#segments[row] ?? 0) + 1;
       starts[after] = (starts[after] ?? 0) + 1;
     }
     for (let i = 1; i < starts.length; i++) starts[i] = (starts[i] ?? 0) + (starts[i - 1] ?? 0);
     const next = starts.slice();
-    const rows = new Uint32Array(this.#count);
-    for (let row = 0; row < this.#count; row++) {
+    const rows = new Uint32Array(this.#rows);
+    for (let row = 0; row < this.#rows; row++) {
       const segment = this.#segments[row] ?? 0;
       const at = next[segment] ?? 0;
       rows[at] = row;
@@ -130,12 +182,15 @@ export class BlockMap {
 
   #location(row: number): BlockLocation {
     const packed = this.#lengths[row] ?? 0;
+    const { segment } = this.#segmentOf(row);
     return {
       block: this.#blocks[row] ?? 0,
-      key: this.#segmentOf(row).key,
+      segment,
+      key: segment.key,
       offset: this.#offsets[row] ?? 0,
       stored_bytes: packed & LENGTH_MASK,
       kind: (packed >>> KIND_SHIFT) as FrameKind,
+      mark: this.#marks[row] ?? 0,
       hash: this.#hashes.slice(row * HASH_BYTES, (row + 1) * HASH_BYTES),
     };
   }
@@ -144,43 +199,38 @@ export class BlockMap {
     return present(this.#segmentCounts[this.#segments[row] ?? 0], 'the segment of a row');
   }
 
-  #internSegment(key: string): number {
-    const known = this.#segmentIndex.get(key);
-    if (known !== undefined) return known;
-    this.#segmentCounts.push({ key, live_blocks: 0, live_bytes: 0 });
-    this.#segmentIndex.set(key, this.#segmentCounts.length - 1);
-    return this.#segmentCounts.length - 1;
+  #kind(row: number): number {
+    return (this.#lengths[row] ?? 0) >>> KIND_SHIFT;
   }
 
-  #set(segment: number, entry: SegmentEntry): void {
-    let row = this.#find(entry.block);
-    if (row >= 0) {
-      const before = this.#segmentOf(row);
-      before.live_blocks -= 1;
-      before.live_bytes -= (this.#lengths[row] ?? 0) & LENGTH_MASK;
-    } else {
-      row = this.#addRow(entry.block);
+  /** The row is about to say something else. */
+  #release(row: number): void {
+    if (this.#kind(row) === ABSENT) {
+      this.#absent -= 1;
+      return;
     }
-    this.#segments[row] = segment;
-    this.#offsets[row] = entry.offset;
-    this.#lengths[row] = entry.stored_bytes | (entry.kind << KIND_SHIFT);
-    this.#hashes.set(entry.hash, row * HASH_BYTES);
-    const counts = this.#segmentOf(row);
-    counts.live_blocks += 1;
-    counts.live_bytes += entry.stored_bytes;
+    const before = this.#segmentOf(row);
+    before.live_blocks -= 1;
+    before.live_bytes -= (this.#lengths[row] ?? 0) & LENGTH_MASK;
   }
 
   #addRow(block: number): number {
     assert(block >= 0 && block < BLOCK_NUMBER_LIMIT, 'a block number is a u32');
-    if (this.#count === this.#blocks.length) this.#growRows();
-    if ((this.#count + 1) * 3 > this.#index.length * 2) this.#growIndex();
-    const row = this.#count++;
+    if (this.#rows === this.#blocks.length) this.#growRows();
+    if ((this.#rows + 1) * 3 > this.#index.length * 2) this.#growIndex();
+    const row = this.#rows++;
     this.#blocks[row] = block;
     this.#index[this.#slot(block)] = row + 1;
     return row;
   }
 
+  /** Its row, -1 when absent. */
   #find(block: number): number {
+    const row = this.#row(block);
+    return row >= 0 && this.#kind(row) === ABSENT ? -1 : row;
+  }
+
+  #row(block: number): number {
     return (this.#index[this.#slot(block)] ?? 0) - 1;
   }
 
@@ -207,6 +257,7 @@ export class BlockMap {
     this.#segments = grown(this.#segments);
     this.#offsets = grown(this.#offsets);
     this.#lengths = grown(this.#lengths);
+    this.#marks = grown(this.#marks);
     const hashes = new Uint8Array(length * HASH_BYTES);
     hashes.set(this.#hashes);
     this.#hashes = hashes;
@@ -214,6 +265,6 @@ export class BlockMap {
 
   #growIndex(): void {
     this.#index = new Uint32Array(this.#index.length * 2);
-    for (let row = 0; row < this.#count; row++) this.#index[this.#slot(this.#blocks[row] ?? 0)] = row + 1;
+    for (let row = 0; row < this.#rows; row++) this.#index[this.#slot(this.#blocks[row] ?? 0)] = row + 1;
   }
 }

@@ -7,6 +7,7 @@
  */
 import { Worker } from 'node:worker_threads';
 import { assert } from '../lib/assert.ts';
+import type { FrameHome } from './frame-cipher.ts';
 import { BLOCK_BYTES, type FrameKind, HASH_BYTES } from './segment-format.ts';
 
 /** In {@link PackedBatch.kinds}: the block's hash was known; it carries no bytes. */
@@ -14,11 +15,22 @@ export const UNCHANGED = 255;
 
 type Bytes = Uint8Array<ArrayBuffer>;
 
+/** With it frames are encrypted once they are compressed; as what and where the blocks are authenticated with them. */
+export interface Sealing {
+  /** The attempt's, not the data key. */
+  readonly key: Uint8Array;
+  readonly home: FrameHome;
+  /** Block numbers, one a block. */
+  readonly numbers: Uint32Array;
+}
+
 /** Whole blocks, one after another, each with the hash it must differ from (if `known_present` is 1 there). */
 export interface PackTask {
   readonly blocks: Bytes;
   readonly known: Bytes;
   readonly known_present: Bytes;
+  /** Blocks take nonces from `first_counter` on, one each, whatever becomes of them. */
+  readonly sealing?: (Sealing & { readonly first_counter: number }) | undefined;
 }
 
 /** One item per block, in order. */
@@ -26,7 +38,8 @@ export interface PackedBatch {
   /** A {@link FrameKind} or {@link UNCHANGED}. */
   readonly kinds: Bytes;
   readonly stored_bytes: Uint32Array<ArrayBuffer>;
-  readonly crcs: Uint32Array<ArrayBuffer>;
+  /** As in a directory's entry: the nonce's counter, or the CRC. */
+  readonly marks: Uint32Array<ArrayBuffer>;
   readonly hashes: Bytes;
   /** The stored bytes of all frames, one after another. */
   readonly frames: Bytes;
@@ -38,6 +51,7 @@ export interface UnpackTask {
   readonly kinds: readonly FrameKind[];
   readonly stored_bytes: readonly number[];
   readonly hashes: Bytes;
+  readonly sealing?: (Sealing & { readonly marks: Uint32Array }) | undefined;
 }
 
 /** The blocks; or which frame is corrupt, and how. Corrupt data is not handed out. */

@@ -13,8 +13,8 @@ port.on('message', (request: WorkerRequest) => {
   try {
     if (request.op === 'pack') {
       const result = packBatch(request.task);
-      const { kinds, stored_bytes, crcs, hashes, frames } = result;
-      reply({ id, result }, [kinds.buffer, stored_bytes.buffer, crcs.buffer, hashes.buffer, frames.buffer]);
+      const { kinds, stored_bytes, marks, hashes, frames } = result;
+      reply({ id, result }, [kinds.buffer, stored_bytes.buffer, marks.buffer, hashes.buffer, frames.buffer]);
     } else {
       const result = unpackBatch(request.task);
       reply({ id, result }, result.ok ? [result.blocks.buffer] : []);

@@ -1,7 +1,10 @@
-/** Builds the block map of a generation from the directories of its segments, one ranged read each. */
+/** Builds the block map of a generation from its layers: the directories of segments, one ranged read each, and maps. */
 import { assert, present } from '../lib/assert.ts';
-import { ObjectNotFoundError, ObjectRangeError, type ObjectStore } from '../object-store/object-store.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
+import { asCorrupt } from './as-corrupt.ts';
 import { BlockMap } from './block-map.ts';
+import { KeyRing } from './key-ring.ts';
+import { type MapRef, readMap } from './map-object.ts';
 import {
   decodeDirectory,
   decodeTrailer,
@@ -19,12 +22,22 @@ export interface SegmentRef {
   readonly entries?: number;
   /** When given, a segment of another disk is refused. Forks share segments: it is not always the own disk. */
   readonly disk_id?: string;
+  /**
+   * When given, a segment encrypted with another key is refused, or one that is not encrypted though it says a key:
+   * what lies in the store cannot take the place of what was committed.
+   */
+  readonly key_id?: string | null;
 }
+
+/** An object of a chain: a map, or a segment. */
+export type Layer = SegmentRef | MapRef;
 
 export interface LoadMapOptions {
   readonly store: ObjectStore;
-  /** Oldest first: later ones override earlier ones. */
-  readonly segments: readonly SegmentRef[];
+  /** Oldest first: later ones override earlier ones. Only the first may be a full map. */
+  readonly layers: readonly Layer[];
+  /** Of the disk; none when nothing of it is encrypted. */
+  readonly keys?: KeyRing;
   /** Reads in flight at once. */
   readonly concurrency?: number;
   readonly signal?: AbortSignal;
@@ -34,12 +47,13 @@ export interface LoadMapOptions {
 const TAIL_GUESS_BYTES = 65_536;
 
 /**
- * Reads the directories of `segments` and builds the map.
- * @throws SegmentCorruptError naming a segment that is missing, cut, swapped or rotten.
+ * Reads `layers` and builds the map. Memory is the map's, and that of the directories being read.
+ * @throws SegmentCorruptError naming an object that is missing, cut, swapped or rotten.
  */
 export async function loadMap({
   store,
-  segments,
+  layers,
+  keys = KeyRing.none,
   concurrency = 16,
   signal,
 }: LoadMapOptions): Promise<BlockMap> {
@@ -47,25 +61,35 @@ export async function loadMap({
   const map = new BlockMap();
   const reading = new Map<number, Promise<SegmentDirectory>>();
   const start = (i: number): void => {
-    const ref = segments[i];
-    if (!ref) return;
-    const directory = readDirectory(store, ref, signal);
+    const layer = layers[i];
+    if (!layer || isMap(layer)) return;
+    const directory = readDirectory(store, layer, keys, signal);
     directory.catch(() => {}); // awaited below, in order; another may fail first
     reading.set(i, directory);
   };
   for (let i = 0; i < concurrency; i++) start(i);
-  for (let i = 0; i < segments.length; i++) {
-    map.applySegment(await present(reading.get(i), 'a directory being read'));
+  for (const [i, layer] of layers.entries()) {
+    if (isMap(layer)) {
+      assert(i === 0 || !layer.full, 'a full map begins a chain');
+      await readMap(map, { store, ref: layer, keys, signal });
+    } else {
+      map.applySegment(await present(reading.get(i), 'a directory being read'));
+    }
     reading.delete(i);
     start(i + concurrency);
   }
   return map;
 }
 
+function isMap(layer: Layer): layer is MapRef {
+  return 'full' in layer;
+}
+
 /** Reads and verifies the directory of one segment. @throws SegmentCorruptError */
 export async function readDirectory(
   store: ObjectStore,
   ref: SegmentRef,
+  keys: KeyRing,
   signal?: AbortSignal,
 ): Promise<SegmentDirectory> {
   const { key, size_bytes } = ref;
@@ -73,7 +97,11 @@ export async function readDirectory(
   let tail = await readTail(store, ref, Math.max(wanted, TRAILER_BYTES), signal);
   const needed = tailBytes(decodeTrailer(key, size_bytes, tail).entry_count);
   if (needed > tail.length) tail = await readTail(store, ref, needed, signal);
-  const directory = decodeDirectory(key, size_bytes, tail);
+  const { identity } = decodeTrailer(key, size_bytes, tail);
+  if (ref.key_id !== undefined && ref.key_id !== (identity.encryption?.key_id ?? null)) {
+    throw new SegmentCorruptError(key, 'is not encrypted with the key that it was written with');
+  }
+  const directory = decodeDirectory(key, size_bytes, tail, keys);
   verifyKey(key, directory.identity);
   if (ref.disk_id !== undefined && ref.disk_id !== directory.identity.disk_id) {
     throw new SegmentCorruptError(key, `belongs to another disk (${directory.identity.disk_id})`);
@@ -99,14 +127,4 @@ async function readTail(
   } catch (error) {
     throw asCorrupt(key, error);
   }
-}
-
-/** An object that is gone or too short is as bad as a rotten one; anything else passes through. */
-export function asCorrupt(key: string, error: unknown, block?: number): unknown {
-  const about = block === undefined ? { cause: error } : { cause: error, block };
-  if (error instanceof ObjectNotFoundError)
-    return new SegmentCorruptError(key, 'the object is missing', about);
-  if (error instanceof ObjectRangeError)
-    return new SegmentCorruptError(key, 'the object is cut short', about);
-  return error;
 }

@@ -4,10 +4,11 @@
  */
 import { assert, present } from '../lib/assert.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { asCorrupt } from './as-corrupt.ts';
 import type { BlockLocation } from './block-map.ts';
 import { unpackBatch } from './compress-batch.ts';
-import type { CompressPool, Unpacked } from './compress-pool.ts';
-import { asCorrupt } from './load-map.ts';
+import type { CompressPool, Unpacked, UnpackTask } from './compress-pool.ts';
+import { KeyRing, PURPOSE } from './key-ring.ts';
 import { FRAME_KIND, HASH_BYTES, SegmentCorruptError } from './segment-format.ts';
 
 /** Frames of one segment that lie one after another; zero blocks are never part of one. */
@@ -53,6 +54,8 @@ export function* coalesce(locations: Iterable<BlockLocation>): Generator<FrameRu
 
 export interface ReadRunOptions {
   readonly store: ObjectStore;
+  /** Of the disk; none when nothing of it is encrypted. */
+  readonly keys?: KeyRing | undefined;
   /** Unpacks in worker threads; on the calling thread when absent. */
   readonly pool?: CompressPool | undefined;
   readonly signal?: AbortSignal | undefined;
@@ -62,8 +65,10 @@ export interface ReadRunOptions {
  * Reads one run: its blocks, 64 KiB each, in the order of `run.frames`.
  * @throws SegmentCorruptError naming segment and block when the object is missing, cut or rotten.
  */
-export async function readRun(run: FrameRun, { store, pool, signal }: ReadRunOptions): Promise<Buffer> {
+export async function readRun(run: FrameRun, options: ReadRunOptions): Promise<Buffer> {
+  const { store, pool, keys = KeyRing.none, signal } = options;
   const first = present(run.frames[0], 'the first frame of a run');
+  const sealing = sealingOf(run, keys);
   let stored: Buffer;
   try {
     stored = await store.get(run.key, { offset: run.offset, length: run.length }, signal);
@@ -71,14 +76,37 @@ export async function readRun(run: FrameRun, { store, pool, signal }: ReadRunOpt
     throw asCorrupt(run.key, error, first.block);
   }
   assert(stored.length === run.length, 'a store answers a range in full');
-  const unpacked = await unpack(run, stored, pool);
+  const unpacked = await unpack(run, stored, sealing, pool);
   if (unpacked.ok)
     return Buffer.from(unpacked.blocks.buffer, unpacked.blocks.byteOffset, unpacked.blocks.length);
   const { block } = present(run.frames[unpacked.index], 'the corrupt frame');
   throw new SegmentCorruptError(run.key, unpacked.problem, { block });
 }
 
-async function unpack(run: FrameRun, stored: Buffer, pool: CompressPool | undefined): Promise<Unpacked> {
+/** What opens the frames of a run; undefined when they are not encrypted. */
+function sealingOf({ key, frames }: FrameRun, keys: KeyRing): UnpackTask['sealing'] {
+  const { segment } = present(frames[0], 'the first frame of a run');
+  if (!segment.encryption) return undefined;
+  const segment_key = keys.derive(segment.encryption, PURPOSE.segment);
+  if (!segment_key) {
+    const { key_id } = segment.encryption;
+    throw new SegmentCorruptError(key, `is encrypted with a key that the disk has not (${key_id})`);
+  }
+  const { disk_id, epoch, generation } = segment;
+  return {
+    key: segment_key,
+    home: { disk_id, epoch, generation },
+    numbers: Uint32Array.from(frames, ({ block }) => block),
+    marks: Uint32Array.from(frames, ({ mark }) => mark),
+  };
+}
+
+async function unpack(
+  run: FrameRun,
+  stored: Buffer,
+  sealing: UnpackTask['sealing'],
+  pool: CompressPool | undefined,
+): Promise<Unpacked> {
   const hashes = new Uint8Array(run.frames.length * HASH_BYTES);
   for (const [i, frame] of run.frames.entries()) hashes.set(frame.hash, i * HASH_BYTES);
   const task = {
@@ -86,6 +114,7 @@ async function unpack(run: FrameRun, stored: Buffer, pool: CompressPool | undefi
     kinds: run.frames.map(({ kind }) => kind),
     stored_bytes: run.frames.map(({ stored_bytes }) => stored_bytes),
     hashes,
+    sealing,
   };
   return pool ? pool.unpack(task) : unpackBatch(task);
 }

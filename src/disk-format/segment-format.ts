@@ -1,11 +1,14 @@
 /**
- * The on-store format of a segment, version 1: an immutable object holding some blocks of one disk.
+ * The on-store format of a segment, version 2: an immutable object holding some blocks of one disk.
  * Pure functions on buffers; the frames themselves are packed and unpacked in `frame-codec.ts`.
+ * docs/disk-format.md says all of it in a form to write a reader from.
  *
- * Object = frames, directory, trailer; all integers little-endian.
+ * Object = frames, directory, trailer; all integers little-endian. A segment is encrypted or not, as its flag says:
+ * then frames and directory are AES-256-GCM (`frame-cipher.ts`), and neither content, nor hashes, nor block numbers show.
  *
  * Frames: one after another without gaps, in the directory's order, at most {@link SEGMENT_MAX_BYTES} together.
  *   raw   the 65,536 bytes of the block    zstd   one zstd frame, shorter than the block    zero   no bytes
+ *   encrypted, raw and zstd: the ciphertext of that and a tag of 16 bytes
  *   A disk whose size is no multiple of 64 KiB has its last block padded with zeroes.
  *
  * Directory: one entry of 40 bytes for each block, at most {@link SEGMENT_MAX_ENTRIES}, no block twice.
@@ -14,13 +17,13 @@
  *   12  u32  stored length of the frame in bytes
  *   16  u16  kind: 0 raw, 1 zstd, 2 zero
  *   18  u16  zero (kept for flags)
- *   20  u32  CRC-32 (zlib's) of the stored bytes: lets a scrub find rot without unpacking
+ *   20  u32  mark: encrypted, the counter in the frame's nonce; else the CRC-32 of the stored bytes; of zero blocks 0
  *   24  16   first 128 bits of the SHA-256 of the 65,536 uncompressed bytes: what a reader verifies
  *
- * Trailer: 160 bytes.
+ * Trailer: 224 bytes.
  *    0  8    magic "BERTHSEG"
- *    8  u16  format version, 1
- *   10  u16  flags: bit 0 last segment of its generation; the rest zero (bit 1 is kept for encryption)
+ *    8  u16  format version, 2
+ *   10  u16  flags: bit 0 last segment of its generation; bit 1 encrypted; the rest zero
  *   12  u32  part: 0, 1, 2… within the generation
  *   16  u32  parts: how many there are, in the last one; else 0
  *   20  u32  attempt: random, of the flush that wrote it (a part of the key)
@@ -32,12 +35,26 @@
  *   56  u32  length of the directory
  *   60  u32  zero (kept)
  *   64  64   disk id, ASCII, padded with zero bytes
- *  128  32   SHA-256 of the directory followed by the trailer's first 128 bytes
+ *  128  16   id of the data key; zeroes when not encrypted
+ *  144  32   salt of the attempt; zeroes when not encrypted
+ *  176  16   tag of the directory (authenticates the 176 bytes before it too); zeroes when not encrypted
+ *  192  32   SHA-256 of the directory as stored followed by the trailer's first 192 bytes
  *
  * So a swapped, cut, foreign or rotten object is found when its directory is read, rot in a frame when that is read.
  */
 import { createHash } from 'node:crypto';
 import { assert } from '../lib/assert.ts';
+import { openPart, sealPart, TAG_BYTES } from './frame-cipher.ts';
+import {
+  type AttemptKey,
+  type Encryption,
+  KEY_ID_BYTES,
+  type KeyRing,
+  keyIdBytes,
+  keyIdText,
+  PURPOSE,
+  SALT_BYTES,
+} from './key-ring.ts';
 
 export const BLOCK_BYTES = 65_536;
 /** The most that the frames of one segment take together. */
@@ -47,15 +64,19 @@ export const SEGMENT_MAX_ENTRIES = 16_384;
 /** Block numbers are below this: disks of up to 256 TiB. */
 export const BLOCK_NUMBER_LIMIT = 2 ** 32;
 export const ENTRY_BYTES = 40;
-export const TRAILER_BYTES = 160;
+export const TRAILER_BYTES = 224;
 export const HASH_BYTES = 16;
 
 const MAGIC = Buffer.from('BERTHSEG', 'latin1');
-const VERSION = 1;
+const VERSION = 2;
 const FLAG_LAST = 1;
+const FLAG_ENCRYPTED = 2;
 const DISK_ID_AT = 64;
 const DISK_ID_BYTES = 64;
-const DIGEST_AT = 128;
+const KEY_ID_AT = 128;
+const SALT_AT = 144;
+const TAG_AT = 176;
+const DIGEST_AT = 192;
 const DISK_ID = /^[\x21-\x7e]{1,64}$/;
 
 /** How a block is stored; the numbers are those of the format. */
@@ -88,6 +109,7 @@ export interface SegmentIdentity {
   readonly attempt: number;
   readonly part: number;
   readonly last: boolean;
+  readonly encryption: Encryption | null;
 }
 
 /** One block to be written; its frame's offset follows from the order. */
@@ -95,7 +117,8 @@ export interface NewEntry {
   readonly block: number;
   readonly kind: FrameKind;
   readonly stored_bytes: number;
-  readonly crc32: number;
+  /** Encrypted: the counter in its nonce; else the CRC-32 of the stored bytes; 0 for zero blocks. */
+  readonly mark: number;
   readonly hash: Uint8Array;
 }
 
@@ -106,6 +129,7 @@ export interface SegmentEntry extends NewEntry {
 /** The validated directory of a segment. */
 export interface SegmentDirectory {
   readonly key: string;
+  readonly size_bytes: number;
   readonly identity: SegmentIdentity;
   readonly entries: readonly SegmentEntry[];
 }
@@ -121,33 +145,62 @@ export function tailBytes(entry_count: number): number {
   return entry_count * ENTRY_BYTES + TRAILER_BYTES;
 }
 
-/** Encodes directory and trailer: what follows the frames of `entries`, put one after another. */
-export function encodeTail(identity: SegmentIdentity, entries: readonly NewEntry[]): Buffer {
+/**
+ * Encodes directory and trailer: what follows the frames of `entries`, put one after another. `key` is the attempt's,
+ * whose encryption the identity names; null when it names none.
+ */
+export function encodeTail(
+  identity: SegmentIdentity,
+  entries: readonly NewEntry[],
+  key: AttemptKey | null,
+): Buffer {
   assert(entries.length <= SEGMENT_MAX_ENTRIES, 'a segment has a bounded number of entries');
   assert(DISK_ID.test(identity.disk_id), 'a disk id is 1 to 64 printable ASCII characters');
+  assert(identity.encryption === (key?.encryption ?? null), 'the identity names the key that is used');
   const out = Buffer.alloc(tailBytes(entries.length));
   let offset = 0;
   for (const [i, entry] of entries.entries()) {
-    encodeEntry(out, i * ENTRY_BYTES, entry, offset);
+    encodeEntry(out, i * ENTRY_BYTES, entry, { offset, encrypted: key !== null });
     offset += entry.stored_bytes;
   }
   assert(offset <= SEGMENT_MAX_BYTES, 'the frames of a segment fit its bound');
   const trailer = out.subarray(entries.length * ENTRY_BYTES);
+  encodeTrailer(trailer, identity, entries.length, offset);
+  if (key) {
+    const directory = out.subarray(0, entries.length * ENTRY_BYTES);
+    const aad = trailer.subarray(0, TAG_AT);
+    const [sealed, tag] = sealPart('directory', key.key, identity.part, aad, directory);
+    sealed.copy(directory);
+    tag.copy(trailer, TAG_AT);
+  }
+  digestOf(out, entries.length).copy(trailer, DIGEST_AT);
+  return out;
+}
+
+/** All but tag and digest. */
+function encodeTrailer(
+  trailer: Buffer,
+  identity: SegmentIdentity,
+  entry_count: number,
+  offset: number,
+): void {
+  const { encryption, last, part } = identity;
   MAGIC.copy(trailer, 0);
   trailer.writeUInt16LE(VERSION, 8);
-  trailer.writeUInt16LE(identity.last ? FLAG_LAST : 0, 10);
-  trailer.writeUInt32LE(identity.part, 12);
-  trailer.writeUInt32LE(identity.last ? identity.part + 1 : 0, 16);
+  trailer.writeUInt16LE((last ? FLAG_LAST : 0) | (encryption ? FLAG_ENCRYPTED : 0), 10);
+  trailer.writeUInt32LE(part, 12);
+  trailer.writeUInt32LE(last ? part + 1 : 0, 16);
   trailer.writeUInt32LE(identity.attempt, 20);
   trailer.writeBigUInt64LE(BigInt(identity.epoch), 24);
   trailer.writeBigUInt64LE(BigInt(identity.generation), 32);
   trailer.writeBigUInt64LE(BigInt(identity.disk_bytes), 40);
-  trailer.writeUInt32LE(entries.length, 48);
+  trailer.writeUInt32LE(entry_count, 48);
   trailer.writeUInt32LE(offset, 52);
-  trailer.writeUInt32LE(entries.length * ENTRY_BYTES, 56);
+  trailer.writeUInt32LE(entry_count * ENTRY_BYTES, 56);
   trailer.write(identity.disk_id, DISK_ID_AT, 'latin1');
-  digestOf(out, entries.length).copy(trailer, DIGEST_AT);
-  return out;
+  if (!encryption) return;
+  keyIdBytes(encryption.key_id).copy(trailer, KEY_ID_AT);
+  trailer.set(encryption.salt, SALT_AT);
 }
 
 /**
@@ -165,7 +218,8 @@ export function decodeTrailer(key: string, size_bytes: number, tail: Buffer): Se
   const version = at.readUInt16LE(8);
   if (version !== VERSION) fail(`format version ${version} is not known here`);
   const flags = at.readUInt16LE(10);
-  if ((flags & ~FLAG_LAST) !== 0 || at.readUInt32LE(60) !== 0) fail('unknown flags are set');
+  if ((flags & ~(FLAG_LAST | FLAG_ENCRYPTED)) !== 0 || at.readUInt32LE(60) !== 0)
+    fail('unknown flags are set');
   const entry_count = at.readUInt32LE(48);
   const directory_offset = at.readUInt32LE(52);
   if (entry_count > SEGMENT_MAX_ENTRIES) fail('too many entries');
@@ -187,6 +241,7 @@ export function decodeTrailer(key: string, size_bytes: number, tail: Buffer): Se
     attempt: at.readUInt32LE(20),
     part,
     last,
+    encryption: decodeEncryption(key, at, (flags & FLAG_ENCRYPTED) !== 0),
   };
   return { identity, entry_count, directory_offset };
 }
@@ -196,7 +251,12 @@ export function decodeTrailer(key: string, size_bytes: number, tail: Buffer): Se
  * whole size is `size_bytes`.
  * @throws SegmentCorruptError
  */
-export function decodeDirectory(key: string, size_bytes: number, tail: Buffer): SegmentDirectory {
+export function decodeDirectory(
+  key: string,
+  size_bytes: number,
+  tail: Buffer,
+  keys: KeyRing,
+): SegmentDirectory {
   const { identity, entry_count, directory_offset } = decodeTrailer(key, size_bytes, tail);
   if (tail.length < tailBytes(entry_count)) {
     throw new SegmentCorruptError(key, 'the bytes read do not reach back to its directory');
@@ -206,30 +266,79 @@ export function decodeDirectory(key: string, size_bytes: number, tail: Buffer): 
   if (!digest.equals(digestOf(bytes, entry_count))) {
     throw new SegmentCorruptError(key, 'the checksum of its directory does not match');
   }
-  const entries = decodeEntries(key, bytes, entry_count, identity.disk_bytes);
+  const directory = openDirectory(key, bytes, entry_count, identity, keys);
+  const entries = decodeEntries(key, directory, entry_count, identity);
   const last = entries.at(-1);
   if ((last ? last.offset + last.stored_bytes : 0) !== directory_offset) {
     throw new SegmentCorruptError(key, 'the entries do not cover its frames');
   }
-  return { key, identity, entries };
+  return { key, size_bytes, identity, entries };
 }
 
-function encodeEntry(out: Buffer, at: number, entry: NewEntry, offset: number): void {
+/** The plain directory. */
+function openDirectory(
+  key: string,
+  bytes: Buffer,
+  entry_count: number,
+  { encryption, part }: SegmentIdentity,
+  keys: KeyRing,
+): Buffer {
+  const length = entry_count * ENTRY_BYTES;
+  if (!encryption) return bytes.subarray(0, length);
+  const segment_key = keys.derive(encryption, PURPOSE.segment);
+  if (!segment_key) {
+    throw new SegmentCorruptError(
+      key,
+      `is encrypted with a key that the disk has not (${encryption.key_id})`,
+    );
+  }
+  const tag = bytes.subarray(length + TAG_AT, length + DIGEST_AT);
+  const sealed = Buffer.concat([bytes.subarray(0, length), tag]);
+  const aad = bytes.subarray(length, length + TAG_AT);
+  const directory = openPart('directory', segment_key, part, aad, sealed);
+  if (!directory) throw new SegmentCorruptError(key, 'its directory is not what was encrypted with its key');
+  return directory;
+}
+
+function decodeEncryption(key: string, trailer: Buffer, encrypted: boolean): Encryption | null {
+  if (encrypted) {
+    return {
+      key_id: keyIdText(trailer.subarray(KEY_ID_AT, KEY_ID_AT + KEY_ID_BYTES)),
+      salt: Uint8Array.prototype.slice.call(trailer, SALT_AT, SALT_AT + SALT_BYTES),
+    };
+  }
+  if (trailer.subarray(KEY_ID_AT, DIGEST_AT).some((byte) => byte !== 0)) {
+    throw new SegmentCorruptError(key, 'says that it is not encrypted, and names a key');
+  }
+  return null;
+}
+
+function encodeEntry(
+  out: Buffer,
+  at: number,
+  entry: NewEntry,
+  { offset, encrypted }: { offset: number; encrypted: boolean },
+): void {
   assert(
     Number.isInteger(entry.block) && entry.block >= 0 && entry.block < BLOCK_NUMBER_LIMIT,
     'block number',
   );
-  assert(hasLegalLength(entry.kind, entry.stored_bytes), 'the stored length fits the kind');
+  assert(hasLegalLength(entry.kind, entry.stored_bytes, encrypted), 'the stored length fits the kind');
   assert(entry.hash.length === HASH_BYTES, 'a hash has 128 bits');
   out.writeBigUInt64LE(BigInt(entry.block), at);
   out.writeUInt32LE(offset, at + 8);
   out.writeUInt32LE(entry.stored_bytes, at + 12);
   out.writeUInt16LE(entry.kind, at + 16);
-  out.writeUInt32LE(entry.crc32, at + 20);
+  out.writeUInt32LE(entry.mark, at + 20);
   out.set(entry.hash, at + 24);
 }
 
-function decodeEntries(key: string, bytes: Buffer, count: number, disk_bytes: number): SegmentEntry[] {
+function decodeEntries(
+  key: string,
+  bytes: Buffer,
+  count: number,
+  { disk_bytes, encryption }: SegmentIdentity,
+): SegmentEntry[] {
   const blocks_end = Math.min(BLOCK_NUMBER_LIMIT, Math.ceil(disk_bytes / BLOCK_BYTES));
   const seen = new Set<number>();
   const entries: SegmentEntry[] = [];
@@ -247,24 +356,26 @@ function decodeEntries(key: string, bytes: Buffer, count: number, disk_bytes: nu
     if (seen.has(block)) fail('is there twice');
     if (bytes.readUInt16LE(at + 18) !== 0) fail('unknown flags are set');
     if (!isFrameKind(kind)) throw new SegmentCorruptError(key, `kind ${kind} is not known here`, { block });
-    if (!hasLegalLength(kind, stored_bytes)) fail(`${stored_bytes} stored bytes are impossible for its kind`);
+    if (!hasLegalLength(kind, stored_bytes, encryption !== null))
+      fail(`${stored_bytes} stored bytes are impossible for its kind`);
     if (offset !== expected_offset) fail('its frame is not where the one before it ends');
     seen.add(block);
     expected_offset += stored_bytes;
     const hash = Uint8Array.prototype.slice.call(bytes, at + 24, at + 24 + HASH_BYTES);
-    entries.push({ block, offset, stored_bytes, kind, crc32: bytes.readUInt32LE(at + 20), hash });
+    entries.push({ block, offset, stored_bytes, kind, mark: bytes.readUInt32LE(at + 20), hash });
   }
   return entries;
 }
 
-function isFrameKind(kind: number): kind is FrameKind {
+export function isFrameKind(kind: number): kind is FrameKind {
   return kind === FRAME_KIND.raw || kind === FRAME_KIND.zstd || kind === FRAME_KIND.zero;
 }
 
-function hasLegalLength(kind: FrameKind, stored_bytes: number): boolean {
+export function hasLegalLength(kind: FrameKind, stored_bytes: number, encrypted: boolean): boolean {
   if (kind === FRAME_KIND.zero) return stored_bytes === 0;
-  if (kind === FRAME_KIND.raw) return stored_bytes === BLOCK_BYTES;
-  return stored_bytes > 0 && stored_bytes < BLOCK_BYTES;
+  const plain_bytes = stored_bytes - (encrypted ? TAG_BYTES : 0);
+  if (kind === FRAME_KIND.raw) return plain_bytes === BLOCK_BYTES;
+  return plain_bytes > 0 && plain_bytes < BLOCK_BYTES;
 }
 
 function decodeDiskId(key: string, trailer: Buffer): string {

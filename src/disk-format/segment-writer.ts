@@ -8,6 +8,7 @@
  */
 import { assert } from '../lib/assert.ts';
 import { ObjectExistsError, type ObjectStore } from '../object-store/object-store.ts';
+import type { AttemptKey } from './key-ring.ts';
 import { encodeTail, type NewEntry, SEGMENT_MAX_ENTRIES, type SegmentIdentity } from './segment-format.ts';
 import { segmentKey } from './segment-key.ts';
 
@@ -16,12 +17,16 @@ export interface WrittenSegment {
   readonly key: string;
   readonly size_bytes: number;
   readonly entries: number;
+  /** Which data key it is encrypted with; null: it is not encrypted. */
+  readonly key_id: string | null;
 }
 
 export interface SegmentWriterOptions {
   readonly store: ObjectStore;
   readonly key_prefix: string;
-  readonly identity: Omit<SegmentIdentity, 'part' | 'last'>;
+  readonly identity: Omit<SegmentIdentity, 'part' | 'last' | 'encryption'>;
+  /** The attempt's, with which the frames that come are encrypted; null: they are not. */
+  readonly key: AttemptKey | null;
   /** Most bytes of frames in one segment. */
   readonly segment_bytes: number;
   readonly upload_concurrency: number;
@@ -107,10 +112,17 @@ export class SegmentWriter {
   #close(last: boolean): void {
     const { entries, body, frame_bytes, charged_bytes } = this.#open;
     this.#open = emptySegment();
-    const identity = { ...this.#options.identity, part: this.#segments.length, last };
+    const attempt_key = this.#options.key;
+    const encryption = attempt_key?.encryption ?? null;
+    const identity = { ...this.#options.identity, part: this.#segments.length, last, encryption };
     const key = segmentKey(this.#options.key_prefix, identity);
-    const tail = encodeTail(identity, entries);
-    const written = { key, size_bytes: frame_bytes + tail.length, entries: entries.length };
+    const tail = encodeTail(identity, entries, attempt_key);
+    const written = {
+      key,
+      size_bytes: frame_bytes + tail.length,
+      entries: entries.length,
+      key_id: encryption?.key_id ?? null,
+    };
     this.#segments.push(written);
     this.#queue.push({ key, body: [...body, tail], charged_bytes, written });
     this.#pump();

@@ -14,6 +14,7 @@ import { createInterface } from 'node:readline';
 import { after, before, describe, test } from 'node:test';
 import type { BlockMap } from '../../src/disk-format/block-map.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
@@ -26,6 +27,8 @@ import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-
 
 const MIB = 1024 * 1024;
 const DISK_BYTES = 64 * MIB;
+const DATA_KEY = newDataKey();
+const keys = new KeyRing([DATA_KEY]);
 
 interface JobEvent {
   readonly event?: string;
@@ -213,6 +216,7 @@ describe("a flush by QEMU's backup job", { timeout: 120_000 }, () => {
     const sink = new FlushSink({
       store: into,
       pool,
+      data_key: DATA_KEY,
       ...ids,
       size_bytes: DISK_BYTES,
       head,
@@ -277,7 +281,7 @@ describe("a flush by QEMU's backup job", { timeout: 120_000 }, () => {
   test('leaves out what was written again unchanged', async () => {
     await qemu.io('write -P 3 10M 1M');
     await qemu.io('write -P 4 40M 128k');
-    const result = await flush(await loadMap({ store, segments }));
+    const result = await flush(await loadMap({ store, keys, layers: segments }));
     assert(result);
     assert.equal(result.dirty_bytes, MIB + 128 * 1024);
     assert.equal(result.skipped_bytes, MIB);
@@ -287,15 +291,15 @@ describe("a flush by QEMU's backup job", { timeout: 120_000 }, () => {
   test('of discarded blocks records zeroes', async () => {
     await qemu.io('discard 12M 2M');
     await qemu.io('write -z -u 0 256k');
-    const result = await flush(await loadMap({ store, segments }));
+    const result = await flush(await loadMap({ store, keys, layers: segments }));
     assert(result);
-    const map = await loadMap({ store, segments });
+    const map = await loadMap({ store, keys, layers: segments });
     for (let block = 0; block < 4; block++) assert(map.isZero(block), `block ${block}`);
     for (let at = 12 * MIB; at < 14 * MIB; at += BLOCK_BYTES) assert(map.isZero(at / BLOCK_BYTES));
   });
 
   test('of a quiet disk makes no segment', async () => {
-    const result = await flush(await loadMap({ store, segments }));
+    const result = await flush(await loadMap({ store, keys, layers: segments }));
     assert.deepEqual(result?.segments, []);
     assert.equal(result?.dirty_bytes, 0);
   });
@@ -320,7 +324,7 @@ describe("a flush by QEMU's backup job", { timeout: 120_000 }, () => {
       check: () => store.check(),
     };
     assert.equal(
-      await flush(await loadMap({ store, segments }), full, () =>
+      await flush(await loadMap({ store, keys, layers: segments }), full, () =>
         guest.write(60 * MIB, Buffer.alloc(BLOCK_BYTES, 8)),
       ),
       undefined,
@@ -328,7 +332,7 @@ describe("a flush by QEMU's backup job", { timeout: 120_000 }, () => {
     assert.equal(await dirtyBytes(), dirty + BLOCK_BYTES);
     assert.equal(await countObjects(store), before);
     await guest.disconnect();
-    const result = await flush(await loadMap({ store, segments }));
+    const result = await flush(await loadMap({ store, keys, layers: segments }));
     assert.equal(result?.dirty_bytes, dirty + BLOCK_BYTES);
   });
 
@@ -343,8 +347,8 @@ describe("a flush by QEMU's backup job", { timeout: 120_000 }, () => {
     });
     const path = join(folder, 'qemu.sock');
     const target = await NbdClient.connect({ path, export_name: 'restored', allocation: true });
-    const map = await loadMap({ store, segments });
-    const progress = await restoreDisk({ store, map, target, pool });
+    const map = await loadMap({ store, keys, layers: segments });
+    const progress = await restoreDisk({ store, map, keys, target, pool });
     assert.equal(progress.done_blocks, map.count);
     const source = await NbdClient.connect({ path, export_name: 'overlay' });
     for (let at = 0; at < DISK_BYTES; at += 4 * MIB) {

@@ -8,6 +8,7 @@ import { after, before, test } from 'node:test';
 import fc from 'fast-check';
 import type { BlockMap } from '../../src/disk-format/block-map.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { type DataKey, KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
 import { verifySegment } from '../../src/disk-format/verify-segment.ts';
@@ -17,6 +18,8 @@ import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';
 
 const MIB = 1024 * 1024;
+const DATA_KEY = newDataKey();
+const keys = new KeyRing([DATA_KEY]);
 const BLOCKS = 40;
 /** The last block is partial. */
 const DISK_BYTES = BLOCKS * BLOCK_BYTES - 512 * 3;
@@ -42,12 +45,14 @@ interface Place {
   readonly spool_bytes?: number;
   readonly size_bytes?: number;
   readonly signal?: AbortSignal;
+  readonly data_key?: DataKey | null;
 }
 
 function sinkFor(head: BlockMap | undefined, place: Place): FlushSink {
   const { key_prefix, generation, into = store, ...rest } = place;
   return new FlushSink({
     ...{ store: into, pool, disk_id: 'inst_t', epoch: 1, generation, key_prefix, head },
+    data_key: DATA_KEY,
     ...{ size_bytes: DISK_BYTES, spool_bytes: 256 * 1024, upload_concurrency: 2 },
     ...rest,
   });
@@ -106,41 +111,48 @@ test('any generations of writes, zeroes and overwrites come back byte for byte',
   timeout: 120_000,
 }, async () => {
   const generations = fc.array(fc.array(write, { maxLength: 8 }), { minLength: 1, maxLength: 5 });
-  const property = fc.asyncProperty(generations, fc.boolean(), async (flushes, in_place) => {
-    const key_prefix = `runs/${++runs}`;
-    const base = randomBytes(DISK_BYTES);
-    const model = Buffer.from(base);
-    const segments: SegmentRef[] = [];
-    for (const [i, writes] of flushes.entries()) {
-      const head = i === 0 ? undefined : await loadMap({ store, segments });
-      const sink = sinkFor(head, { key_prefix, generation: i + 1 });
-      const dirty = new Set<number>();
-      for (const { op, first, count } of writes) {
-        const offset = first * BLOCK_BYTES;
-        const end = Math.min(offset + count * BLOCK_BYTES, DISK_BYTES);
-        for (let block = first; block * BLOCK_BYTES < end; block++) dirty.add(block);
-        const content = contentFor(op, end - offset, model.subarray(offset, end));
-        content.copy(model, offset);
-        if (op === 'zero') await sink.writeZeroes(offset, end - offset);
-        else await sink.write(offset, content);
+  const encrypted = fc.array(fc.boolean(), { minLength: 5, maxLength: 5 });
+  const property = fc.asyncProperty(
+    generations,
+    encrypted,
+    fc.boolean(),
+    async (flushes, with_key, in_place) => {
+      const key_prefix = `runs/${++runs}`;
+      const base = randomBytes(DISK_BYTES);
+      const model = Buffer.from(base);
+      const segments: SegmentRef[] = [];
+      for (const [i, writes] of flushes.entries()) {
+        const head = i === 0 ? undefined : await loadMap({ store, keys, layers: segments });
+        const data_key = with_key[i] ? DATA_KEY : null;
+        const sink = sinkFor(head, { key_prefix, generation: i + 1, data_key });
+        const dirty = new Set<number>();
+        for (const { op, first, count } of writes) {
+          const offset = first * BLOCK_BYTES;
+          const end = Math.min(offset + count * BLOCK_BYTES, DISK_BYTES);
+          for (let block = first; block * BLOCK_BYTES < end; block++) dirty.add(block);
+          const content = contentFor(op, end - offset, model.subarray(offset, end));
+          content.copy(model, offset);
+          if (op === 'zero') await sink.writeZeroes(offset, end - offset);
+          else await sink.write(offset, content);
+        }
+        const result = await sink.finish();
+        assert.equal(result.dirty_bytes, dirty.size * BLOCK_BYTES);
+        segments.push(...result.segments.map((segment) => ({ ...segment, disk_id: 'inst_t' })));
       }
-      const result = await sink.finish();
-      assert.equal(result.dirty_bytes, dirty.size * BLOCK_BYTES);
-      segments.push(...result.segments.map((segment) => ({ ...segment, disk_id: 'inst_t' })));
-    }
-    for (const { key, size_bytes } of segments) {
-      const object = await store.get(key);
-      assert.equal(object.length, size_bytes);
-      verifySegment(key, object);
-    }
-    assert.deepEqual((await keysBelow(`${key_prefix}/`)).sort(), segments.map(({ key }) => key).sort());
-    const map = await loadMap({ store, segments, concurrency: 2 });
-    const restored = Buffer.from(base);
-    const options = { store, map, target: target(restored), concurrency: 3 };
-    const progress = await restoreDisk(in_place ? options : { ...options, pool });
-    assert.equal(progress.done_blocks, map.count);
-    assert(restored.equals(model));
-  });
+      for (const { key, size_bytes } of segments) {
+        const object = await store.get(key);
+        assert.equal(object.length, size_bytes);
+        verifySegment(key, object, keys);
+      }
+      assert.deepEqual((await keysBelow(`${key_prefix}/`)).sort(), segments.map(({ key }) => key).sort());
+      const map = await loadMap({ store, keys, layers: segments, concurrency: 2 });
+      const restored = Buffer.from(base);
+      const options = { store, map, keys, target: target(restored), concurrency: 3 };
+      const progress = await restoreDisk(in_place ? options : { ...options, pool });
+      assert.equal(progress.done_blocks, map.count);
+      assert(restored.equals(model));
+    },
+  );
   await fc.assert(property, { numRuns: 40 });
 });
 
@@ -156,7 +168,7 @@ test('segments are bounded, and the last one alone says so', async () => {
   const segments = await written('bounded', 100);
   assert(segments.length > 1);
   for (const [i, { key }] of segments.entries()) {
-    const { identity } = verifySegment(key, await store.get(key));
+    const { identity } = verifySegment(key, await store.get(key), keys);
     assert.equal(identity.part, i);
     assert.equal(identity.last, i === segments.length - 1);
   }
@@ -165,12 +177,13 @@ test('segments are bounded, and the last one alone says so', async () => {
 test('a small flush is one object, and one without changes none', async () => {
   const segments = await written('small', 3);
   assert.equal(segments.length, 1);
-  const head = await loadMap({ store, segments });
+  const head = await loadMap({ store, keys, layers: segments });
   const sink = sinkFor(head, { key_prefix: 'small', generation: 2, size_bytes: 64 * MIB });
   const first = head.get(0) ?? assert.fail();
   const same = Buffer.alloc(BLOCK_BYTES);
   await restoreDisk({
     store,
+    keys,
     map: head,
     target: {
       ...target(Buffer.alloc(64 * MIB)),
@@ -193,7 +206,10 @@ test('zeroes over the base image are recorded; over zeroes of the head they are 
   await first.writeZeroes(0, 4 * BLOCK_BYTES);
   const { segments, blocks } = await first.finish();
   assert.equal(blocks, 4);
-  const second = sinkFor(await loadMap({ store, segments }), { key_prefix: 'zeroes', generation: 2 });
+  const second = sinkFor(await loadMap({ store, keys, layers: segments }), {
+    key_prefix: 'zeroes',
+    generation: 2,
+  });
   await second.writeZeroes(0, 2 * BLOCK_BYTES);
   await second.write(2 * BLOCK_BYTES, Buffer.alloc(3 * BLOCK_BYTES));
   const result = await second.finish();
@@ -297,7 +313,7 @@ test('a write that is not whole blocks of the disk is refused', async () => {
 
 test('a corrupt block is detected, named and never written', async () => {
   const segments = await written('rotten', 30);
-  const map = await loadMap({ store, segments });
+  const map = await loadMap({ store, keys, layers: segments });
   const victim = map.get(17) ?? assert.fail();
   const rotten = storeWith({
     async get(key, range, signal) {
@@ -309,7 +325,7 @@ test('a corrupt block is detected, named and never written', async () => {
   });
   for (const extra of [{}, { pool }]) {
     const bytes = Buffer.alloc(64 * MIB);
-    const restoring = restoreDisk({ store: rotten, map, target: target(bytes), ...extra });
+    const restoring = restoreDisk({ store: rotten, map, keys, target: target(bytes), ...extra });
     await assert.rejects(
       restoring,
       (error) => error instanceof SegmentCorruptError && error.key === victim.key && error.block === 17,
@@ -322,15 +338,18 @@ test('a missing, cut or swapped segment is named', async () => {
   const segments = await written('gone', 80);
   const [one, two] = segments;
   assert(one && two);
-  const map = await loadMap({ store, segments });
+  const map = await loadMap({ store, keys, layers: segments });
   const swapped = storeWith({
     get: (key, range, signal) => store.get(key === one.key ? two.key : key, range, signal),
   });
   const named = (error: unknown): boolean => error instanceof SegmentCorruptError && error.key === one.key;
-  await assert.rejects(loadMap({ store: swapped, segments }), named);
-  await assert.rejects(loadMap({ store, segments: [{ ...one, size_bytes: one.size_bytes + 1 }] }), named);
-  await assert.rejects(loadMap({ store, segments: [{ ...one, disk_id: 'inst_other' }] }), named);
+  await assert.rejects(loadMap({ store: swapped, keys, layers: segments }), named);
+  await assert.rejects(loadMap({ store, keys, layers: [{ ...one, size_bytes: one.size_bytes + 1 }] }), named);
+  for (const key_id of [null, newDataKey().key_id]) {
+    await assert.rejects(loadMap({ store, keys, layers: [{ ...one, key_id }] }), named);
+  }
+  await assert.rejects(loadMap({ store, keys, layers: [{ ...one, disk_id: 'inst_other' }] }), named);
   await store.delete(one.key);
-  await assert.rejects(loadMap({ store, segments }), named);
-  await assert.rejects(restoreDisk({ store, map, target: target(Buffer.alloc(64 * MIB)) }), named);
+  await assert.rejects(loadMap({ store, keys, layers: segments }), named);
+  await assert.rejects(restoreDisk({ store, map, keys, target: target(Buffer.alloc(64 * MIB)) }), named);
 });

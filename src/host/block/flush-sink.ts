@@ -14,13 +14,21 @@
 import { randomBytes } from 'node:crypto';
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import { BlockSet } from '../../disk-format/block-set.ts';
-import { type CompressPool, type PackedBatch, UNCHANGED } from '../../disk-format/compress-pool.ts';
+import {
+  type CompressPool,
+  type PackedBatch,
+  type PackTask,
+  UNCHANGED,
+} from '../../disk-format/compress-pool.ts';
+import type { FrameHome } from '../../disk-format/frame-cipher.ts';
 import { ZERO_HASH } from '../../disk-format/frame-codec.ts';
+import { type AttemptKey, type DataKey, newAttemptKey, PURPOSE } from '../../disk-format/key-ring.ts';
 import {
   BLOCK_BYTES,
   FRAME_KIND,
   type FrameKind,
   HASH_BYTES,
+  type NewEntry,
   SEGMENT_MAX_BYTES,
 } from '../../disk-format/segment-format.ts';
 import { SegmentWriter, type WrittenSegment } from '../../disk-format/segment-writer.ts';
@@ -43,6 +51,8 @@ export interface FlushSinkOptions {
   readonly size_bytes: number;
   /** The map of the generation before; none for the first. Must not change meanwhile. */
   readonly head: BlockMap | undefined;
+  /** What to encrypt with; null: not at all. */
+  readonly data_key: DataKey | null;
   /** The most bytes held in memory between an acknowledged write and its upload. 64 MiB by default. */
   readonly spool_bytes?: number;
   /** PUTs at once; 4 by default. */
@@ -85,6 +95,8 @@ export class FlushSink implements NbdExport {
   readonly #head: BlockMap | undefined;
   readonly #budget: ByteBudget;
   readonly #writer: SegmentWriter;
+  readonly #key: AttemptKey | null;
+  readonly #home: FrameHome;
   readonly #abort = new AbortController();
   readonly #touched = new BlockSet();
   readonly #signal: AbortSignal | undefined;
@@ -94,6 +106,7 @@ export class FlushSink implements NbdExport {
   #packed: Promise<void> = Promise.resolve();
   #skipped = 0;
   #blocks = 0;
+  #counter = 0;
   #finishing = false;
   #failure: { readonly cause: unknown } | undefined;
 
@@ -105,16 +118,14 @@ export class FlushSink implements NbdExport {
     this.#pool = options.pool;
     this.#head = options.head;
     this.#budget = new ByteBudget(spool_bytes);
+    this.#key = options.data_key && newAttemptKey(options.data_key, PURPOSE.segment);
+    const { disk_id, epoch, generation } = options;
+    this.#home = { disk_id, epoch, generation };
     this.#writer = new SegmentWriter({
       store: options.store,
       key_prefix: options.key_prefix,
-      identity: {
-        disk_id: options.disk_id,
-        disk_bytes: size_bytes,
-        epoch: options.epoch,
-        generation: options.generation,
-        attempt: randomBytes(4).readUInt32LE(),
-      },
+      identity: { ...this.#home, disk_bytes: size_bytes, attempt: randomBytes(4).readUInt32LE() },
+      key: this.#key,
       segment_bytes: Math.min(SEGMENT_MAX_BYTES, Math.max(BLOCK_BYTES, Math.floor(spool_bytes / 4))),
       upload_concurrency: options.upload_concurrency ?? 4,
       signal: this.#abort.signal,
@@ -281,7 +292,18 @@ export class FlushSink implements NbdExport {
       known_present[item.slot] = 1;
     }
     const blocks = data.subarray(0, slots * BLOCK_BYTES);
-    return this.#pool.pack({ blocks, known, known_present });
+    return this.#pool.pack({ blocks, known, known_present, sealing: this.#sealing(batch) });
+  }
+
+  /** Each slot of each batch has a nonce of its own: a block that comes twice in a flush too. */
+  #sealing({ items, slots }: Batch): PackTask['sealing'] {
+    if (!this.#key) return undefined;
+    const numbers = new Uint32Array(slots);
+    for (const { block, slot } of items) if (slot >= 0) numbers[slot] = block;
+    const first_counter = this.#counter;
+    this.#counter += slots;
+    assert(this.#counter < 2 ** 32, 'a flush has a nonce for each block that it receives');
+    return { key: this.#key.key, home: this.#home, numbers, first_counter };
   }
 
   #appendBatch(batch: Batch, packed: PackedBatch | undefined): void {
@@ -293,7 +315,11 @@ export class FlushSink implements NbdExport {
           this.#skipped += 1;
           freed_bytes += ZERO_CHARGE_BYTES;
         } else {
-          this.#append(block, FRAME_KIND.zero, NO_BYTES, 0, ZERO_HASH, ZERO_CHARGE_BYTES);
+          this.#append(
+            { block, kind: FRAME_KIND.zero, mark: 0, hash: ZERO_HASH },
+            NO_BYTES,
+            ZERO_CHARGE_BYTES,
+          );
         }
         continue;
       }
@@ -301,28 +327,23 @@ export class FlushSink implements NbdExport {
       const kind = packed.kinds[slot];
       const stored = packed.frames.subarray(at, at + (packed.stored_bytes[slot] ?? 0));
       at += stored.length;
-      const charge_bytes = stored.length;
+      // A tag may make it larger than the block was.
+      const charge_bytes = Math.min(stored.length, BLOCK_BYTES);
       freed_bytes += BLOCK_BYTES - charge_bytes;
       if (kind === UNCHANGED) {
         this.#skipped += 1;
       } else {
         const hash = packed.hashes.subarray(slot * HASH_BYTES, (slot + 1) * HASH_BYTES);
-        this.#append(block, kind as FrameKind, stored, packed.crcs[slot] ?? 0, hash, charge_bytes);
+        const mark = packed.marks[slot] ?? 0;
+        this.#append({ block, kind: kind as FrameKind, mark, hash }, stored, charge_bytes);
       }
     }
     this.#budget.give(freed_bytes);
   }
 
-  #append(
-    block: number,
-    kind: FrameKind,
-    stored: Uint8Array,
-    crc32: number,
-    hash: Uint8Array,
-    charge_bytes: number,
-  ): void {
+  #append(entry: Omit<NewEntry, 'stored_bytes'>, stored: Uint8Array, charge_bytes: number): void {
     this.#blocks += 1;
-    this.#writer.append({ block, kind, stored_bytes: stored.length, crc32, hash }, stored, charge_bytes);
+    this.#writer.append({ ...entry, stored_bytes: stored.length }, stored, charge_bytes);
   }
 
   #fail(cause: unknown): void {

@@ -7,6 +7,7 @@
 
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import type { CompressPool } from '../../disk-format/compress-pool.ts';
+import type { KeyRing } from '../../disk-format/key-ring.ts';
 import { coalesce, type FrameRun, readRun } from '../../disk-format/read-run.ts';
 import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
 import { assert } from '../../lib/assert.ts';
@@ -23,6 +24,8 @@ export interface RestoreProgress {
 export interface RestoreDiskOptions {
   readonly store: ObjectStore;
   readonly map: BlockMap;
+  /** Of the disk; none when nothing of it is encrypted. */
+  readonly keys?: KeyRing | undefined;
   readonly target: Pick<NbdClient, 'size_bytes' | 'write' | 'writeZeroes' | 'flush'>;
   /** Runs in work at once; 8 by default. */
   readonly concurrency?: number;
@@ -75,13 +78,13 @@ export async function restoreDisk(options: RestoreDiskOptions): Promise<RestoreP
 
 /** The pieces of work, lazily; several workers take from the one generator. */
 function* restoreSteps(
-  { store, map, pool, target }: RestoreDiskOptions,
+  { store, map, keys, pool, target }: RestoreDiskOptions,
   signal: AbortSignal,
   advance: (blocks: number, fetched_bytes: number) => void,
 ): Generator<() => Promise<void>> {
   for (const run of coalesce(map.inSegmentOrder())) {
     yield async () => {
-      const blocks = await readRun(run, { store, pool, signal });
+      const blocks = await readRun(run, { store, keys, pool, signal });
       signal.throwIfAborted();
       await writeRun(run, blocks, target);
       advance(run.frames.length, run.length);

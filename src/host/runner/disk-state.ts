@@ -10,6 +10,7 @@ import { stat } from 'node:fs/promises';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { DiskHead } from '../../agent-api/types.ts';
 import type { BlockMap } from '../../disk-format/block-map.ts';
+import { KeyRing } from '../../disk-format/key-ring.ts';
 import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
 import { present } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
@@ -69,7 +70,7 @@ export class DiskState {
   /** Head and map, once. @throws SegmentCorruptError naming a segment that is missing or damaged */
   async load(): Promise<void> {
     const head = this.#head ?? (await this.refresh());
-    this.#map ??= await loadMap({ store: this.#context.store, segments: head.segments });
+    this.#map ??= await loadMap({ store: this.#context.store, layers: head.segments });
   }
 
   /** What the overlay on this host is worth against the head for a host whose own the disk is since epoch `own_since`. */
@@ -115,7 +116,8 @@ export class DiskState {
       segments: [...this.head.segments, ...segments],
     };
     await this.vouch(record.epoch, false);
-    for (const segment of segments) this.map.applySegment(await readDirectory(this.#context.store, segment));
+    for (const segment of segments)
+      this.map.applySegment(await readDirectory(this.#context.store, segment, KeyRing.none));
   }
 
   /** Whether the head is what this flush has made. */

@@ -69,6 +69,7 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
     key_prefix: disk.key_prefix,
     size_bytes: disk.size_bytes,
     head: disk.map,
+    data_key: null,
     signal: options.signal,
   });
   try {

@@ -1,0 +1,344 @@
+/**
+ * The on-store format of a map, version 1: where the blocks of a generation lie, in one object. docs/disk-format.md has
+ * the layout. Pure functions on buffers; `map-object.ts` reads and writes.
+ *
+ * A full map says it of all blocks; a delta of those that differ from the generation it follows, also of those that are
+ * as in the base image again.
+ */
+import { assert } from '../lib/assert.ts';
+import type { BlockLocation, SegmentSource } from './block-map.ts';
+import { TAG_BYTES } from './frame-cipher.ts';
+import { type Encryption, KEY_ID_BYTES, keyIdBytes, keyIdText, SALT_BYTES } from './key-ring.ts';
+import {
+  BLOCK_BYTES,
+  FRAME_KIND,
+  HASH_BYTES,
+  hasLegalLength,
+  isFrameKind,
+  SEGMENT_MAX_BYTES,
+  SegmentCorruptError,
+  type SegmentEntry,
+} from './segment-format.ts';
+
+export const MAP_HEADER_BYTES = 160;
+export const MAP_DIGEST_BYTES = 32;
+/** Of the body, before encryption. */
+export const MAP_PIECE_BYTES = 1024 * 1024;
+const ENTRY_BYTES = 40;
+const SEGMENT_FIXED_BYTES = 136;
+const KEY_MAX_BYTES = 1_024;
+const MAGIC = Buffer.from('BERTHMAP', 'latin1');
+const VERSION = 1;
+const FLAG_FULL = 1;
+const FLAG_ENCRYPTED = 2;
+const DISK_ID_BYTES = 64;
+/** As a kind, in a delta: as in the base image again. */
+const KIND_ABSENT = 3;
+const PRINTABLE = /^[\x21-\x7e]+$/;
+const DISK_ID = /^[\x21-\x7e]{1,64}$/;
+
+/** What a map is of. */
+export interface MapIdentity {
+  readonly disk_id: string;
+  readonly disk_bytes: number;
+  readonly generation: number;
+  /** u32, random */
+  readonly attempt: number;
+  readonly full: boolean;
+  readonly encryption: Encryption | null;
+}
+
+export interface MapHeader {
+  readonly identity: MapIdentity;
+  readonly segment_count: number;
+  readonly entry_count: number;
+  readonly body_bytes: number;
+}
+
+/** Where a block lies from now on; `to` null: as in the base image. */
+export interface MapChange {
+  readonly block: number;
+  readonly to: BlockLocation | null;
+}
+
+/** The body of a map before it is cut and encrypted: parts that lie one after another. */
+export interface MapBody {
+  readonly segment_count: number;
+  readonly entry_count: number;
+  readonly body_bytes: number;
+  readonly parts: readonly Buffer[];
+}
+
+/** `/map/<generation>-<attempt>` below the disk's prefix. */
+export function mapKey(prefix: string, { generation, attempt }: MapIdentity): string {
+  assert(Number.isInteger(attempt) && attempt >= 0 && attempt < 2 ** 32, 'an attempt is a u32');
+  return `${prefix}/map/${generation}-${attempt.toString(16).padStart(8, '0')}`;
+}
+
+const KEY = /\/map\/(\d{1,16})-([0-9a-f]{8})$/;
+
+/** Says nothing of keys of another shape. @throws SegmentCorruptError when another map lies under its key */
+export function verifyMapKey(key: string, identity: MapIdentity): void {
+  const match = KEY.exec(key);
+  const said = mapKey('', identity);
+  if (match && said !== match[0]) {
+    throw new SegmentCorruptError(key, `holds another map (${said.slice(1)})`);
+  }
+}
+
+/** How many bytes a map with such a header takes in all. */
+export function mapBytes({ identity, body_bytes }: MapHeader): number {
+  const tags = identity.encryption ? pieceCount(body_bytes) * TAG_BYTES : 0;
+  return MAP_HEADER_BYTES + body_bytes + tags + MAP_DIGEST_BYTES;
+}
+
+export function pieceCount(body_bytes: number): number {
+  return Math.max(1, Math.ceil(body_bytes / MAP_PIECE_BYTES));
+}
+
+/** Encodes changes, which come by rising block numbers. */
+export function encodeBody(changes: Iterable<MapChange>, full: boolean): MapBody {
+  const table = new SegmentTable();
+  const chunks: Buffer[] = [];
+  let chunk = Buffer.alloc(0);
+  let at = 0;
+  let entry_count = 0;
+  let before = -1;
+  for (const { block, to } of changes) {
+    assert(block > before, 'a map is in the order of its blocks');
+    assert(to !== null || !full, 'a full map leaves out what is as in the base image');
+    before = block;
+    if (at === chunk.length) {
+      chunk = Buffer.alloc(4_096 * ENTRY_BYTES);
+      chunks.push(chunk);
+      at = 0;
+    }
+    encodeEntry(chunk.subarray(at, at + ENTRY_BYTES), block, to, to ? table.numberOf(to.segment) : 0);
+    at += ENTRY_BYTES;
+    entry_count += 1;
+  }
+  const last = chunks.pop();
+  const parts = [...table.parts, ...chunks, ...(last ? [last.subarray(0, at)] : [])];
+  const body_bytes = parts.reduce((sum, { length }) => sum + length, 0);
+  return { segment_count: table.parts.length, entry_count, body_bytes, parts };
+}
+
+class SegmentTable {
+  readonly parts: Buffer[] = [];
+  readonly #numbers = new Map<string, number>();
+
+  numberOf(segment: SegmentSource): number {
+    const known = this.#numbers.get(segment.key);
+    if (known !== undefined) return known;
+    this.#numbers.set(segment.key, this.parts.length);
+    this.parts.push(encodeSegment(segment));
+    return this.parts.length - 1;
+  }
+}
+
+function encodeSegment({ key, size_bytes, epoch, generation, disk_id, encryption }: SegmentSource): Buffer {
+  assert(PRINTABLE.test(key) && key.length <= KEY_MAX_BYTES, 'a key is printable ASCII');
+  const out = Buffer.alloc(2 + key.length + SEGMENT_FIXED_BYTES);
+  out.writeUInt16LE(key.length, 0);
+  out.write(key, 2, 'latin1');
+  const at = 2 + key.length;
+  out.writeBigUInt64LE(BigInt(size_bytes), at);
+  out.writeBigUInt64LE(BigInt(epoch), at + 8);
+  out.writeBigUInt64LE(BigInt(generation), at + 16);
+  out.write(disk_id, at + 24, 'latin1');
+  if (encryption) {
+    keyIdBytes(encryption.key_id).copy(out, at + 88);
+    out.set(encryption.salt, at + 104);
+  }
+  return out;
+}
+
+function encodeEntry(out: Buffer, block: number, to: BlockLocation | null, segment: number): void {
+  out.writeUInt32LE(block, 0);
+  if (!to) {
+    out.writeUInt16LE(KIND_ABSENT, 16);
+    return;
+  }
+  out.writeUInt32LE(segment, 4);
+  out.writeUInt32LE(to.offset, 8);
+  out.writeUInt32LE(to.stored_bytes, 12);
+  out.writeUInt16LE(to.kind, 16);
+  out.writeUInt32LE(to.mark, 20);
+  out.set(to.hash, 24);
+}
+
+export function encodeMapHeader({ identity, segment_count, entry_count, body_bytes }: MapHeader): Buffer {
+  const { encryption, full } = identity;
+  assert(DISK_ID.test(identity.disk_id), 'a disk id is 1 to 64 printable ASCII characters');
+  const out = Buffer.alloc(MAP_HEADER_BYTES);
+  MAGIC.copy(out, 0);
+  out.writeUInt16LE(VERSION, 8);
+  out.writeUInt16LE((full ? FLAG_FULL : 0) | (encryption ? FLAG_ENCRYPTED : 0), 10);
+  out.writeUInt32LE(identity.attempt, 12);
+  out.writeBigUInt64LE(BigInt(identity.generation), 16);
+  out.writeBigUInt64LE(BigInt(identity.disk_bytes), 24);
+  out.writeUInt32LE(segment_count, 32);
+  out.writeUInt32LE(entry_count, 36);
+  out.writeBigUInt64LE(BigInt(body_bytes), 40);
+  out.write(identity.disk_id, 48, 'latin1');
+  if (encryption) {
+    keyIdBytes(encryption.key_id).copy(out, 112);
+    out.set(encryption.salt, 128);
+  }
+  return out;
+}
+
+/** Not verified yet but in itself. @throws SegmentCorruptError */
+export function decodeMapHeader(key: string, bytes: Buffer): MapHeader {
+  const fail = (problem: string): never => {
+    throw new SegmentCorruptError(key, problem);
+  };
+  if (bytes.length < MAP_HEADER_BYTES || !bytes.subarray(0, 8).equals(MAGIC)) fail('is no map');
+  const version = bytes.readUInt16LE(8);
+  if (version !== VERSION) fail(`map version ${version} is not known here`);
+  const flags = bytes.readUInt16LE(10);
+  if ((flags & ~(FLAG_FULL | FLAG_ENCRYPTED)) !== 0) fail('unknown flags are set');
+  const encryption = decodeEncryption(bytes, 112);
+  if ((encryption !== null) !== ((flags & FLAG_ENCRYPTED) !== 0))
+    fail('its flag and its key contradict each other');
+  const identity: MapIdentity = {
+    disk_id: decodeDiskId(key, bytes, 48),
+    disk_bytes: safe(key, bytes.readBigUInt64LE(24)),
+    generation: safe(key, bytes.readBigUInt64LE(16)),
+    attempt: bytes.readUInt32LE(12),
+    full: (flags & FLAG_FULL) !== 0,
+    encryption,
+  };
+  const header: MapHeader = {
+    identity,
+    segment_count: bytes.readUInt32LE(32),
+    entry_count: bytes.readUInt32LE(36),
+    body_bytes: safe(key, bytes.readBigUInt64LE(40)),
+  };
+  const least = header.segment_count * (3 + SEGMENT_FIXED_BYTES) + header.entry_count * ENTRY_BYTES;
+  if (header.body_bytes < least) fail('its counts are more than its body holds');
+  return header;
+}
+
+export type MapItem =
+  | { readonly segment: SegmentSource }
+  | { readonly entry: SegmentEntry; readonly segment_number: number }
+  | { readonly absent: number };
+
+/** Takes the body of a map piece by piece, and says what it holds. Bounded memory: an item may span two pieces. */
+export class MapBodyDecoder {
+  readonly #key: string;
+  readonly #header: MapHeader;
+  readonly #blocks_end: number;
+  readonly #segments: SegmentSource[] = [];
+  #entries = 0;
+  #before = -1;
+  #rest: Buffer = Buffer.alloc(0);
+
+  constructor(key: string, header: MapHeader) {
+    this.#key = key;
+    this.#header = header;
+    this.#blocks_end = Math.ceil(header.identity.disk_bytes / BLOCK_BYTES);
+  }
+
+  /** @throws SegmentCorruptError */
+  *take(piece: Buffer): Generator<MapItem> {
+    const bytes = this.#rest.length === 0 ? piece : Buffer.concat([this.#rest, piece]);
+    let at = 0;
+    for (;;) {
+      const length = this.#nextBytes(bytes, at);
+      if (length === undefined || at + length > bytes.length) break;
+      yield this.#decode(bytes.subarray(at, at + length));
+      at += length;
+    }
+    this.#rest = Buffer.from(bytes.subarray(at));
+  }
+
+  /** @throws SegmentCorruptError unless the body held just what its header says */
+  end(): void {
+    const { segment_count, entry_count } = this.#header;
+    const whole = this.#segments.length === segment_count && this.#entries === entry_count;
+    if (!whole || this.#rest.length > 0) this.#fail('its body is not what its header says');
+  }
+
+  /** Of the item at `at`; undefined when it cannot be said yet, or there is no more. */
+  #nextBytes(bytes: Buffer, at: number): number | undefined {
+    const { segment_count, entry_count } = this.#header;
+    if (this.#segments.length === segment_count) {
+      return this.#entries < entry_count ? ENTRY_BYTES : undefined;
+    }
+    if (at + 2 > bytes.length) return undefined;
+    const key_bytes = bytes.readUInt16LE(at);
+    if (key_bytes < 1 || key_bytes > KEY_MAX_BYTES) this.#fail('a key in its table has a wrong length');
+    return 2 + key_bytes + SEGMENT_FIXED_BYTES;
+  }
+
+  #decode(bytes: Buffer): MapItem {
+    if (this.#segments.length === this.#header.segment_count) return this.#decodeEntry(bytes);
+    const segment = this.#decodeSegment(bytes);
+    this.#segments.push(segment);
+    return { segment };
+  }
+
+  #decodeSegment(bytes: Buffer): SegmentSource {
+    const at = bytes.length - SEGMENT_FIXED_BYTES;
+    const key = bytes.toString('latin1', 2, at);
+    if (!PRINTABLE.test(key)) this.#fail('a key in its table is malformed');
+    return {
+      key,
+      size_bytes: safe(this.#key, bytes.readBigUInt64LE(at)),
+      epoch: safe(this.#key, bytes.readBigUInt64LE(at + 8)),
+      generation: safe(this.#key, bytes.readBigUInt64LE(at + 16)),
+      disk_id: decodeDiskId(this.#key, bytes, at + 24),
+      encryption: decodeEncryption(bytes, at + 88),
+    };
+  }
+
+  #decodeEntry(bytes: Buffer): MapItem {
+    const block = bytes.readUInt32LE(0);
+    const kind = bytes.readUInt16LE(16);
+    if (block <= this.#before) this.#fail('is out of order', block);
+    if (block >= this.#blocks_end) this.#fail('is past the end of the disk', block);
+    if (bytes.readUInt16LE(18) !== 0) this.#fail('unknown flags are set', block);
+    this.#before = block;
+    this.#entries += 1;
+    if (kind === KIND_ABSENT && !this.#header.identity.full) return { absent: block };
+    const segment_number = bytes.readUInt32LE(4);
+    const segment = this.#segments[segment_number];
+    if (!segment) throw new SegmentCorruptError(this.#key, 'is in a segment that is not there', { block });
+    if (!isFrameKind(kind)) throw new SegmentCorruptError(this.#key, `kind ${kind} is not known`, { block });
+    const [offset, stored_bytes] = [bytes.readUInt32LE(8), bytes.readUInt32LE(12)];
+    const inside = offset + stored_bytes <= Math.min(segment.size_bytes, SEGMENT_MAX_BYTES);
+    if (!inside || !hasLegalLength(kind, stored_bytes, segment.encryption !== null)) {
+      this.#fail('lies where no frame can be', block);
+    }
+    const mark = bytes.readUInt32LE(20);
+    if (kind === FRAME_KIND.zero && mark !== 0) this.#fail('is zero, and has a mark', block);
+    const hash = Uint8Array.prototype.slice.call(bytes, 24, 24 + HASH_BYTES);
+    return { segment_number, entry: { block, offset, stored_bytes, kind, mark, hash } };
+  }
+
+  #fail(problem: string, block?: number): never {
+    throw new SegmentCorruptError(this.#key, problem, block === undefined ? {} : { block });
+  }
+}
+
+function decodeEncryption(bytes: Buffer, at: number): Encryption | null {
+  const named = bytes.subarray(at, at + KEY_ID_BYTES + SALT_BYTES);
+  if (named.every((byte) => byte === 0)) return null;
+  return {
+    key_id: keyIdText(named.subarray(0, KEY_ID_BYTES)),
+    salt: Uint8Array.prototype.slice.call(named, KEY_ID_BYTES),
+  };
+}
+
+function decodeDiskId(key: string, bytes: Buffer, at: number): string {
+  const disk_id = bytes.toString('latin1', at, at + DISK_ID_BYTES).replace(/\0+$/, '');
+  if (!DISK_ID.test(disk_id)) throw new SegmentCorruptError(key, 'a disk id is malformed');
+  return disk_id;
+}
+
+function safe(key: string, value: bigint): number {
+  if (value > BigInt(Number.MAX_SAFE_INTEGER)) throw new SegmentCorruptError(key, 'a number is out of range');
+  return Number(value);
+}
