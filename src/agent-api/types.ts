@@ -10,6 +10,26 @@ export interface SegmentRef {
   readonly size_bytes: number;
   /** Blocks that it holds. */
   readonly entries: number;
+  /** The data key that it is encrypted with; null: it is not. Readers refuse it when it says otherwise. */
+  readonly key_id: string | null;
+}
+
+/** A map of blocks in the place of segments. */
+export interface MapRef {
+  readonly key: string;
+  readonly size_bytes: number;
+  /** It says all of the chain up to it; else what its generation changed. */
+  readonly full: boolean;
+  readonly key_id: string | null;
+}
+
+/** A key that a disk's objects are encrypted with. Held in memory alone, and never logged. */
+export interface DataKey {
+  readonly key_id: string;
+  /** 32 bytes, base64. */
+  readonly key: string;
+  /** New objects are encrypted with it; the others are of segments that the disk shares. */
+  readonly own: boolean;
 }
 
 export interface HostKey {
@@ -23,7 +43,7 @@ export interface HostKey {
 
 export type Consistency = 'filesystem' | 'crash' | 'offline';
 
-/** A disk's durable state: the segments of all generations up to the head, oldest first. */
+/** A disk's durable state: what its chain is made of up to the head. */
 export interface DiskHead {
   readonly instance_id: InstanceId;
   readonly size_bytes: number;
@@ -34,7 +54,12 @@ export interface DiskHead {
   /** The newest placement. Commits of any other are refused. */
   readonly epoch: number;
   readonly durable_at: string | null;
-  readonly segments: readonly SegmentRef[];
+  /** Oldest first: each overrides those before it. */
+  readonly layers: readonly (SegmentRef | MapRef)[];
+  /** For the host that has the instance's VM; for others none. */
+  readonly keys: readonly DataKey[];
+  /** New objects are to be encrypted. Without the own key nothing can be written then. */
+  readonly encryption: boolean;
 }
 
 export interface MachineSpec {

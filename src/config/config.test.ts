@@ -26,6 +26,7 @@ test('an empty environment gives the defaults of the contract', () => {
     admin: { email: 'admin@localhost', password: null },
     database_url: null,
     s3: null,
+    encryption: true,
     accel: 'auto',
     secret_key: null,
     signups: 'closed',
@@ -54,6 +55,7 @@ test('every setting is read', () => {
     BERTH_ADMIN_EMAIL: 'Root@Example.org',
     BERTH_ADMIN_PASSWORD: 'twelve chars',
     DATABASE_URL: 'postgresql://u:p@db.example.org/berth?host=%2Frun%2Fpg',
+    BERTH_DISK_ENCRYPTION: 'off',
     BERTH_ACCEL: 'tcg',
     BERTH_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
     BERTH_SIGNUPS: 'open',
@@ -73,6 +75,7 @@ test('every setting is read', () => {
   ]);
   assert.deepEqual(config.ssh, { host: 'ssh.example.org', ports: { first: 30_000, last: 30_000 } });
   assert.deepEqual(config.admin, { email: 'root@example.org', password: 'twelve chars' });
+  assert.equal(config.encryption, false);
   assert.equal(config.accel, 'tcg');
   assert.deepEqual(config.secret_key, Buffer.alloc(32, 7));
   assert.equal(config.signups, 'open');
@@ -99,6 +102,7 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_ADMIN_EMAIL', 'admin', /^BERTH_ADMIN_EMAIL: .*e-mail/],
   ['BERTH_ADMIN_PASSWORD', 'short', /^BERTH_ADMIN_PASSWORD: .*12 to 256 characters/],
   ['DATABASE_URL', 'mysql://localhost/berth', /^DATABASE_URL: .*postgres:\/\//],
+  ['BERTH_DISK_ENCRYPTION', 'no', /^BERTH_DISK_ENCRYPTION: "no" is not valid; expected one of on, off$/],
   ['BERTH_ACCEL', 'hvf', /^BERTH_ACCEL: "hvf" is not valid; expected one of auto, kvm, tcg$/],
   ['BERTH_SECRET_KEY', 'abc', /^BERTH_SECRET_KEY: .*32 bytes/],
   ['BERTH_SIGNUPS', 'yes', /^BERTH_SIGNUPS: .*open, closed/],

@@ -59,6 +59,8 @@ export interface Config {
   readonly database_url: string | null;
   /** Null: a folder under the data folder. */
   readonly s3: S3Config | null;
+  /** Whether what is flushed is encrypted from now on; what was written is read either way. */
+  readonly encryption: boolean;
   readonly accel: Accelerator;
   /** 32 bytes; null: the one in the data folder. */
   readonly secret_key: Buffer | null;
@@ -122,6 +124,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     },
     database_url: reader.read('DATABASE_URL', parseDatabaseUrl, null),
     s3: readS3(reader),
+    encryption: reader.read('BERTH_DISK_ENCRYPTION', parseChoice(['on', 'off']), 'on') === 'on',
     accel: reader.read('BERTH_ACCEL', parseChoice(ACCELERATORS), 'auto'),
     secret_key: reader.read('BERTH_SECRET_KEY', parseSecretKey, null),
     signups: reader.read('BERTH_SIGNUPS', parseChoice(['open', 'closed']), 'closed'),

@@ -49,6 +49,16 @@ create table audit_log (
   constraint audit_log_id_key UNIQUE (id)
 );
 
+create table data_keys (
+  instance_id text not null,
+  key_id text not null,
+  wrapped bytea not null,
+  own boolean not null,
+  created_at timestamp with time zone not null default now(),
+  constraint data_keys_pkey PRIMARY KEY (instance_id, key_id),
+  constraint data_keys_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+);
+
 create table disks (
   instance_id text not null,
   size_bytes bigint not null,
@@ -110,9 +120,16 @@ create table generations (
   bytes bigint not null,
   consistency text not null,
   segments jsonb not null,
+  parent bigint,
+  map jsonb,
+  name text,
+  pinned boolean not null default false,
+  retained boolean not null default true,
   constraint generations_pkey PRIMARY KEY (instance_id, generation),
   constraint generations_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES disks(instance_id) ON DELETE CASCADE,
-  constraint generations_consistency_check CHECK ((consistency = ANY (ARRAY['filesystem'::text, 'crash'::text, 'offline'::text])))
+  constraint generations_parent_fkey FOREIGN KEY (instance_id, parent) REFERENCES generations(instance_id, generation),
+  constraint generations_consistency_check CHECK ((consistency = ANY (ARRAY['filesystem'::text, 'crash'::text, 'offline'::text]))),
+  constraint generations_parent CHECK ((parent < generation))
 );
 
 create table hosts (
@@ -270,6 +287,23 @@ create table schema_migrations (
   constraint schema_migrations_pkey PRIMARY KEY (name)
 );
 
+create table segment_holders (
+  key text not null,
+  instance_id text not null,
+  constraint segment_holders_pkey PRIMARY KEY (key, instance_id),
+  constraint segment_holders_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint segment_holders_key_fkey FOREIGN KEY (key) REFERENCES segments(key)
+);
+
+create table segments (
+  key text not null,
+  size_bytes bigint not null,
+  entries integer not null,
+  created_at timestamp with time zone not null default now(),
+  unheld_at timestamp with time zone,
+  constraint segments_pkey PRIMARY KEY (key)
+);
+
 create table service_accounts (
   id text not null,
   org_id text not null,
@@ -378,6 +412,7 @@ create table webauthn_challenges (
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
+CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
 CREATE INDEX events_age ON public.events USING btree (created_at);
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
 CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
@@ -392,6 +427,8 @@ CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
 CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
+CREATE INDEX segment_holders_instance ON public.segment_holders USING btree (instance_id);
+CREATE INDEX segments_unheld ON public.segments USING btree (unheld_at) WHERE (unheld_at IS NOT NULL);
 CREATE INDEX service_accounts_page ON public.service_accounts USING btree (org_id, id DESC);
 CREATE INDEX session_tokens_expiry ON public.session_tokens USING btree (expires_at);
 CREATE INDEX session_tokens_session ON public.session_tokens USING btree (session_id);

@@ -1,6 +1,6 @@
 /** The tables as the code sees them; `schema.sql` beside it is what the database really has. */
 import type { ColumnType, Generated } from 'kysely';
-import type { HostFacts, HostKey, SegmentRef } from '../agent-api/types.ts';
+import type { HostFacts, HostKey, MapRef, SegmentRef } from '../agent-api/types.ts';
 import type {
   ApiKeyId,
   AuditId,
@@ -220,7 +220,27 @@ export interface Database {
     bytes: number;
     consistency: 'filesystem' | 'crash' | 'offline';
     segments: Json<SegmentRef[]>;
+    parent: number | null;
+    map: NullableJson<MapRef>;
+    name: string | null;
+    pinned: Generated<boolean>;
+    retained: Generated<boolean>;
   };
+  data_keys: {
+    instance_id: InstanceId;
+    key_id: string;
+    wrapped: Buffer;
+    own: boolean;
+    created_at: Generated<Date>;
+  };
+  segments: {
+    key: string;
+    size_bytes: number;
+    entries: number;
+    created_at: Generated<Date>;
+    unheld_at: Date | null;
+  };
+  segment_holders: { key: string; instance_id: InstanceId };
   vms: {
     id: VmId;
     instance_id: InstanceId;

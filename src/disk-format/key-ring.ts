@@ -45,12 +45,6 @@ export class KeyRing {
     this.#keys = new Map([...keys].map(({ key_id, key }) => [key_id, key]));
   }
 
-  /** The data key of that id, to write with. */
-  find(key_id: string): DataKey | undefined {
-    const key = this.#keys.get(key_id);
-    return key && { key_id, key };
-  }
-
   /** The key that an object was encrypted with; undefined when its data key is not here. */
   derive({ key_id, salt }: Encryption, purpose: Purpose): Uint8Array | undefined {
     const key = this.#keys.get(key_id);

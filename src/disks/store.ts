@@ -1,25 +1,22 @@
 import { sql } from 'kysely';
-import type { CommitRequest, DiskHead, SegmentRef } from '../agent-api/types.ts';
+import type { CommitRequest, DiskHead, MapRef, SegmentRef } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
-import { present } from '../lib/assert.ts';
+import { assert, present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
+import { insertSegments } from './segment-store.ts';
 
-/** The durable state of a disk with the segments of all its generations, oldest first. */
-export async function readHead(tx: Tx, instance_id: InstanceId): Promise<DiskHead | null> {
+/** The durable state of a disk, without its keys. @throws Error when the chain of its generations is broken */
+export async function readDisk(
+  tx: Tx,
+  instance_id: InstanceId,
+): Promise<Omit<DiskHead, 'keys' | 'encryption'> | null> {
   const disk = await tx
     .selectFrom('disks')
     .selectAll()
     .where('instance_id', '=', instance_id)
     .executeTakeFirst();
   if (!disk) return null;
-  const generations = await tx
-    .selectFrom('generations')
-    .select('segments')
-    .where('instance_id', '=', instance_id)
-    .where('generation', '<=', disk.generation)
-    .orderBy('generation')
-    .execute();
   return {
     instance_id,
     size_bytes: disk.size_bytes,
@@ -28,8 +25,40 @@ export async function readHead(tx: Tx, instance_id: InstanceId): Promise<DiskHea
     head_epoch: disk.head_epoch,
     epoch: disk.epoch,
     durable_at: disk.durable_at === null ? null : rfc3339(disk.durable_at),
-    segments: generations.flatMap((row) => row.segments),
+    layers: await readLayers(tx, instance_id, disk.generation),
   };
+}
+
+/**
+ * The objects that a generation's content is made of, oldest first: its chain of parents down to a full map or the
+ * image, of each its map or else its segments. @throws Error when the chain is broken
+ */
+export async function readLayers(
+  tx: Tx,
+  instance_id: InstanceId,
+  generation: number,
+): Promise<(SegmentRef | MapRef)[]> {
+  if (generation === 0) return [];
+  const { rows } = await sql<ChainRow>`
+    with recursive chain as (
+      select generation, parent, segments, map from generations
+      where instance_id = ${instance_id} and generation = ${generation}
+      union all
+      select g.generation, g.parent, g.segments, g.map from chain c
+      join generations g on g.instance_id = ${instance_id} and g.generation = c.parent
+      where not coalesce((c.map ->> 'full')::boolean, false)
+    )
+    select parent, segments, map from chain order by generation`.execute(tx);
+  const oldest = present(rows[0], `generation ${generation} of ${instance_id}`);
+  const whole = oldest.parent === null || oldest.map?.full === true;
+  assert(whole, `the chain of generation ${generation} of ${instance_id} ends at the image or a full map`);
+  return rows.flatMap(({ segments, map }): (SegmentRef | MapRef)[] => (map === null ? segments : [map]));
+}
+
+interface ChainRow {
+  readonly parent: number | null;
+  readonly segments: SegmentRef[];
+  readonly map: MapRef | null;
 }
 
 /**
@@ -65,8 +94,12 @@ export async function advanceHead(tx: Tx, commit: CommitRequest): Promise<Date |
       bytes,
       consistency: commit.consistency,
       segments: JSON.stringify(commit.segments),
+      parent: commit.generation === 1 ? null : commit.generation - 1,
+      map: null,
+      name: null,
     })
     .execute();
+  await insertSegments(tx, commit.instance_id, commit.segments);
   return durable_at;
 }
 
@@ -105,4 +138,17 @@ export async function recordDirtyBytes(
       ),
     )
     .execute();
+}
+
+/** Whether a VM of the instance is on that host, in any state, and was not let go. */
+export async function hostHasVm(tx: Tx, host_id: HostId, instance_id: InstanceId): Promise<boolean> {
+  const row = await tx
+    .selectFrom('vms')
+    .select('id')
+    .where('instance_id', '=', instance_id)
+    .where('host_id', '=', host_id)
+    .where('released', '=', false)
+    .limit(1)
+    .executeTakeFirst();
+  return row !== undefined;
 }

@@ -1,6 +1,7 @@
 import type { AuditLog } from '../audit/append.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
+import type { DiskKeys } from '../disks/data-keys.ts';
 import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
@@ -18,6 +19,8 @@ export interface AppContext {
   readonly idempotency: Sealer;
   /** Seals second factors' secrets. */
   readonly factors: Sealer;
+  /** The keys that disks are encrypted with. */
+  readonly disk_keys: DiskKeys;
   readonly mailer: Mailer;
   readonly ssh: SshEndpoint;
   /** The origin people use; no slash at its end. */

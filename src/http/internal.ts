@@ -23,7 +23,8 @@ import type {
 } from '../agent-api/types.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
-import { readHead, recordDirtyBytes } from '../disks/store.ts';
+import { readHead } from '../disks/read-head.ts';
+import { recordDirtyBytes } from '../disks/store.ts';
 import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -36,7 +37,7 @@ import { sendError } from './errors.ts';
 
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 
-export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log'>;
+export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys'>;
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -69,7 +70,7 @@ function hostOf(request: FastifyRequest): HostId {
   return present(request.host_id, 'host');
 }
 
-function registerReports(app: FastifyInstance, { db }: InternalContext): void {
+function registerReports(app: FastifyInstance, { db, disk_keys }: InternalContext): void {
   app.post<{ Body: Heartbeat }>('/internal/v1/heartbeat', async (request): Promise<HeartbeatResponse> => {
     const host_id = hostOf(request);
     await recordHeartbeat(db, host_id, request.body.facts);
@@ -97,7 +98,7 @@ function registerReports(app: FastifyInstance, { db }: InternalContext): void {
     reply
       .type('application/json')
       .serializer(JSON.stringify)
-      .send(await readHead(db, request.body.instance_id)),
+      .send(await readHead(db, disk_keys, hostOf(request), request.body.instance_id)),
   );
 }
 

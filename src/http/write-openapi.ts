@@ -2,11 +2,13 @@
  * The API document as it is committed: what the routes say, as text. Run as a program it writes `openapi/v1.json`.
  * No database is asked: the routes are only registered.
  */
+
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { AuditLog } from '../audit/append.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { openPool } from '../db/pool.ts';
+import { diskKeys } from '../disks/data-keys.ts';
 import { createLog } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
 import { createApp } from './app.ts';
@@ -27,6 +29,7 @@ export async function openApiText(): Promise<string> {
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    disk_keys: diskKeys(secret_key, true),
     mailer: { send: () => undefined, close: async () => undefined },
     signups: 'closed',
     rate_limits: false,

@@ -1,6 +1,7 @@
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
 import { type Tx, violates } from '../db/pool.ts';
+import { destroyDataKeys } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -51,7 +52,8 @@ export async function changeInstance(
 }
 
 /**
- * Begins the deletion, from any state: the hosts end the VM and remove what they hold, then the task
+ * Begins the deletion, from any state. The disk's keys go at once: nothing that only it could read can be read any
+ * more. The hosts end the VM and remove what they hold, then the task
  * `free-deleted` removes the objects and the row. Saying it again changes nothing.
  */
 export async function deleteInstance(
@@ -66,6 +68,7 @@ export async function deleteInstance(
   check(row.version);
   if (row.deleting) return row;
   await markDeleting(tx, id);
+  await destroyDataKeys(tx, id);
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
   await append(tx, {
     org_id: principal.org_id,

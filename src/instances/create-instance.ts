@@ -2,6 +2,7 @@ import { createServer } from 'node:net';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
 import { type Tx, violates } from '../db/pool.ts';
+import { type DiskKeys, makeDataKey } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
 import { imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
@@ -28,14 +29,19 @@ export interface SshEndpoint {
   readonly last_port: number;
 }
 
+export interface CreationContext {
+  readonly ssh: SshEndpoint;
+  readonly disk_keys: DiskKeys;
+}
+
 /**
- * Makes an instance with an empty disk and an SSH port of its own.
+ * Makes an instance with an empty disk, a data key and an SSH port of its own.
  * @throws AppError CONFLICT, INVALID_REQUEST, QUOTA_EXCEEDED, UNAVAILABLE
  */
 export async function createInstance(
   tx: Tx,
   principal: Principal,
-  ssh: SshEndpoint,
+  { ssh, disk_keys }: CreationContext,
   request: InstanceRequest,
 ): Promise<InstanceRow> {
   if (!(await imageKnown(tx, request.image))) {
@@ -44,7 +50,7 @@ export async function createInstance(
   await checkQuota(tx, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
   const ssh_port = await openablePort(tx, ssh);
   try {
-    return await insert(tx, principal, request, ssh_port);
+    return await insert(tx, principal, disk_keys, { ...request, ssh_port });
   } catch (error) {
     if (!violates(error, 'instances_org_id_name_key')) throw error;
     const message = `An instance named "${request.name}" exists already.`;
@@ -71,8 +77,8 @@ async function openablePort(tx: Tx, ssh: SshEndpoint): Promise<number> {
 async function insert(
   tx: Tx,
   principal: Principal,
-  request: InstanceRequest,
-  ssh_port: number,
+  disk_keys: DiskKeys,
+  request: InstanceRequest & { readonly ssh_port: number },
 ): Promise<InstanceRow> {
   const id = newId('inst');
   await insertInstance(tx, {
@@ -80,8 +86,8 @@ async function insert(
     id,
     org_id: principal.org_id,
     created_by: actorOf(principal),
-    ssh_port,
   });
+  await makeDataKey(tx, disk_keys, id);
   const row = present(await findInstance(tx, principal.org_id, id), 'instance just made');
   await append(tx, {
     org_id: principal.org_id,

@@ -1,4 +1,5 @@
 /** The control plane as a process: API, internal API for the agents, background tasks. Its state is the database's. */
+
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import type { FastifyInstance } from 'fastify';
@@ -10,6 +11,7 @@ import { type Paths, pathsIn } from '../config/paths.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool } from '../db/pool.ts';
+import { diskKeys } from '../disks/data-keys.ts';
 import { onCommitted } from '../events/wake.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
@@ -25,6 +27,7 @@ import { FolderStore } from '../object-store/folder-store.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { dispatchEvents } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
+import { freeSegments } from '../tasks/free-segments.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
@@ -109,6 +112,7 @@ async function appContext(
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    disk_keys: diskKeys(secret_key, config.encryption),
     signups: config.signups,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
@@ -133,6 +137,7 @@ function tasksOf(db: Db, store: ObjectStore, log: Log): Task[] {
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
+    { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },
     { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, []) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];

@@ -1,27 +1,47 @@
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import { dropHolder, heldByOthers } from '../disks/segment-store.ts';
 import { listFreed, removeInstance } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
-import type { ObjectStore } from '../object-store/object-store.ts';
+import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
 
 /** Where all objects of an instance's disk are. */
 export function diskPrefix(instance_id: string): string {
   return `disks/${instance_id}`;
 }
 
-/** Ends the deletion of instances that no host holds any more: their objects first, then their rows. */
+const BATCH = 500;
+
+/**
+ * Ends the deletion of instances that no host holds any more: their objects first, then their rows. Segments that
+ * another instance holds too stay; its keys, which went when the deletion began, are all that could read the others.
+ */
 export async function freeDeleted(db: Db, store: ObjectStore, log: Log): Promise<void> {
   for (const { id, name } of await listFreed(db)) {
+    const prefix = `${diskPrefix(id)}/`;
     let objects = 0;
-    for await (const { key } of store.list(`${diskPrefix(id)}/`)) {
-      await store.delete(key);
-      objects += 1;
+    for await (const keys of batches(store.list(prefix))) {
+      const held = await heldByOthers(db, id, keys);
+      for (const key of keys) if (!held.has(key)) await store.delete(key);
+      objects += keys.length - held.size;
     }
     await transaction(db, async (tx) => {
+      await dropHolder(tx, id, prefix);
       await removeInstance(tx, id);
       // Whoever waits for its VM learns at once that it is gone.
       await notify(tx, 'instance', id);
     });
     log.info({ instance_id: id, name, objects }, 'instance deleted');
   }
+}
+
+async function* batches(entries: AsyncIterable<ObjectEntry>): AsyncGenerator<string[]> {
+  let keys: string[] = [];
+  for await (const { key } of entries) {
+    keys.push(key);
+    if (keys.length < BATCH) continue;
+    yield keys;
+    keys = [];
+  }
+  if (keys.length > 0) yield keys;
 }

@@ -67,7 +67,7 @@ describe('a commit', () => {
     );
     const head = await agent.client.head(id);
     assert.deepEqual(
-      [head?.generation, head?.head_epoch, head?.segments.map((segment) => segment.key)],
+      [head?.generation, head?.head_epoch, head?.layers.map((segment) => segment.key)],
       [1, 1, [`disks/${id}/1`]],
     );
   });
@@ -85,7 +85,7 @@ describe('a commit', () => {
   test('of a generation that another flush has committed is fenced', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.commit(id, 1);
-    const segments = [{ key: `disks/${id}/elsewhere`, size_bytes: 1, entries: 1 }];
+    const segments = [{ key: `disks/${id}/elsewhere`, size_bytes: 1, entries: 1, key_id: null }];
     assert.equal((await agent.commit(id, 1, { segments })).outcome, 'fenced');
   });
 
@@ -140,11 +140,13 @@ describe('a commit', () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answers = await Promise.all(
       Array.from({ length: 20 }, (_, writer) =>
-        agent.commit(id, 1, { segments: [{ key: `disks/${id}/w${writer}`, size_bytes: 1, entries: 1 }] }),
+        agent.commit(id, 1, {
+          segments: [{ key: `disks/${id}/w${writer}`, size_bytes: 1, entries: 1, key_id: null }],
+        }),
       ),
     );
     assert.equal(answers.filter((answer) => answer.outcome === 'committed').length, 1);
-    assert.equal((await agent.client.head(id))?.segments.length, 1);
+    assert.equal((await agent.client.head(id))?.layers.length, 1);
   });
 });
 

@@ -11,6 +11,7 @@ import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX, SUDO_PREFIX } from
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
 import type { Role } from '../../src/db/tables.ts';
+import { diskKeys } from '../../src/disks/data-keys.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import {
@@ -82,6 +83,7 @@ export async function accessApiForFile(
     audit,
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    disk_keys: diskKeys(secret_key, true),
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
     rate_limits: false,

@@ -3,6 +3,7 @@
  * scripted agent in place of a host. Wired as `roles/control-plane.ts` does it; the background tasks are for the test
  * to run.
  */
+
 import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';
 import type { FastifyInstance } from 'fastify';
@@ -12,6 +13,7 @@ import { AuditLog } from '../../src/audit/append.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
+import { diskKeys } from '../../src/disks/data-keys.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
@@ -92,6 +94,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    disk_keys: diskKeys(secret_key, true),
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
     rate_limits: false,

@@ -1,4 +1,5 @@
 /** The public API with a clock that the test sets, people with passwords, and a database of the test file's own. */
+
 import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';
 import type { FastifyInstance } from 'fastify';
@@ -9,6 +10,7 @@ import { openSession } from '../../src/auth/sessions.ts';
 import { grantSudo } from '../../src/auth/sudo.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import type { Db } from '../../src/db/pool.ts';
+import { diskKeys } from '../../src/disks/data-keys.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import { SUDO_COOKIE } from '../../src/http/cookies.ts';
@@ -73,6 +75,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'test idempotency'),
     factors: new Sealer(secret_key, 'test factors'),
+    disk_keys: diskKeys(secret_key, true),
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
     rate_limits: false,

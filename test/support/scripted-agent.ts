@@ -163,7 +163,7 @@ export class ScriptedAgent {
       epoch,
       generation,
       image_version: FACTS.images[0]?.version ?? '',
-      segments: [{ key: `disks/${instance_id}/${generation}`, size_bytes: 4096, entries: 1 }],
+      segments: [{ key: `disks/${instance_id}/${generation}`, size_bytes: 4096, entries: 1, key_id: null }],
       consistency: 'filesystem',
       dirty_bytes: 4096,
       ...change,

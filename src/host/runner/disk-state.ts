@@ -10,7 +10,7 @@ import { stat } from 'node:fs/promises';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { DiskHead } from '../../agent-api/types.ts';
 import type { BlockMap } from '../../disk-format/block-map.ts';
-import { KeyRing } from '../../disk-format/key-ring.ts';
+import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
 import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
 import { present } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
@@ -33,6 +33,7 @@ export class DiskState {
   readonly instance_id: InstanceId;
   readonly #context: HostContext;
   #head: DiskHead | undefined;
+  #keys = KeyRing.none;
   #map: BlockMap | undefined;
 
   constructor(context: HostContext, instance_id: InstanceId) {
@@ -53,6 +54,20 @@ export class DiskState {
   get map(): BlockMap {
     return present(this.#map, 'block map');
   }
+  /** What opens its objects. */
+  get keys(): KeyRing {
+    return this.#keys;
+  }
+  /** What to encrypt new ones with; null: not at all. */
+  get write_key(): DataKey | null {
+    const { encryption, keys } = this.head;
+    if (!encryption) return null;
+    const own = present(
+      keys.find((key) => key.own),
+      'the data key to write with',
+    );
+    return { key_id: own.key_id, key: Buffer.from(own.key, 'base64') };
+  }
   get size_bytes(): number {
     return this.head.size_bytes;
   }
@@ -63,6 +78,9 @@ export class DiskState {
     if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
     const moved = this.#head?.generation !== head.generation || this.#head.head_epoch !== head.head_epoch;
     this.#head = head;
+    this.#keys = new KeyRing(
+      head.keys.map(({ key_id, key }) => ({ key_id, key: Buffer.from(key, 'base64') })),
+    );
     if (moved) this.#map = undefined;
     return head;
   }
@@ -70,7 +88,8 @@ export class DiskState {
   /** Head and map, once. @throws SegmentCorruptError naming a segment that is missing or damaged */
   async load(): Promise<void> {
     const head = this.#head ?? (await this.refresh());
-    this.#map ??= await loadMap({ store: this.#context.store, layers: head.segments });
+    const { store } = this.#context;
+    this.#map ??= await loadMap({ store, layers: head.layers, keys: this.#keys });
   }
 
   /** What the overlay on this host is worth against the head for a host whose own the disk is since epoch `own_since`. */
@@ -113,11 +132,11 @@ export class DiskState {
       head_epoch: record.epoch,
       image_version: record.image_version,
       durable_at,
-      segments: [...this.head.segments, ...segments],
+      layers: [...this.head.layers, ...segments],
     };
     await this.vouch(record.epoch, false);
     for (const segment of segments)
-      this.map.applySegment(await readDirectory(this.#context.store, segment, KeyRing.none));
+      this.map.applySegment(await readDirectory(this.#context.store, segment, this.#keys));
   }
 
   /** Whether the head is what this flush has made. */
@@ -128,7 +147,7 @@ export class DiskState {
       head.generation === flush.generation &&
       head.head_epoch === epoch &&
       last !== undefined &&
-      head.segments.at(-1)?.key === last.key
+      head.layers.at(-1)?.key === last.key
     );
   }
 }

@@ -69,7 +69,7 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
     key_prefix: disk.key_prefix,
     size_bytes: disk.size_bytes,
     head: disk.map,
-    data_key: null,
+    data_key: disk.write_key,
     signal: options.signal,
   });
   try {
@@ -262,11 +262,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
     const job = await waitForJob(qmp, job_id, ['pending'], { timeout_ms: JOB_MS, signal });
     if (job.status !== 'pending') throw new Error(job.error ?? `the backup job ended as ${job.status}`);
     const result = await sink.finish();
-    const segments: SegmentRef[] = result.segments.map(({ key, size_bytes, entries }) => ({
-      key,
-      size_bytes,
-      entries,
-    }));
+    const segments: SegmentRef[] = result.segments.map((written) => ({ ...written }));
     if (segments.length > 0) {
       const flush = { job_id, generation, segments, consistency, dirty_bytes: result.dirty_bytes };
       await machine.update({ flush });

@@ -199,7 +199,8 @@ async function restore({ context, disk, signal }: Launch, qmp: QmpClient, folder
     });
     if (context.vm_gid === null) await chmod(path, 0o600);
     const target = await NbdClient.connect({ path, export_name: 'restore', signal });
-    await restoreDisk({ store: context.store, pool: context.pool, map: disk.map, target, signal });
+    const { map, keys } = disk;
+    await restoreDisk({ store: context.store, pool: context.pool, map, keys, target, signal });
     await target.disconnect();
   } catch (error) {
     if (!(error instanceof NbdError && error.errno === NBD_ENOSPC)) throw error;

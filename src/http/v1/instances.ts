@@ -68,7 +68,7 @@ export function registerInstances(app: App, context: AppContext, cursors: Cursor
 }
 
 function registerCollection(app: App, context: AppContext, cursors: CursorSealer): void {
-  const { db, ssh } = context;
+  const { db, ssh, disk_keys } = context;
   app.route({
     method: 'POST',
     url: '/v1/instances',
@@ -97,7 +97,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         reply,
         { action: 'instance.create' },
         async (tx, principal) => {
-          const row = await createInstance(tx, principal, ssh, wanted);
+          const row = await createInstance(tx, principal, { ssh, disk_keys }, wanted);
           return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
         },
       );

@@ -1,0 +1,26 @@
+import type { Tx } from '../db/pool.ts';
+import type { InstanceId } from '../lib/ids.ts';
+
+export interface DataKeyRow {
+  readonly instance_id: InstanceId;
+  readonly key_id: string;
+  readonly wrapped: Buffer;
+  readonly own: boolean;
+}
+
+export async function insertDataKey(tx: Tx, row: DataKeyRow): Promise<void> {
+  await tx.insertInto('data_keys').values(row).execute();
+}
+
+export async function listDataKeys(tx: Tx, instance_id: InstanceId): Promise<DataKeyRow[]> {
+  return tx
+    .selectFrom('data_keys')
+    .select(['instance_id', 'key_id', 'wrapped', 'own'])
+    .where('instance_id', '=', instance_id)
+    .orderBy('key_id')
+    .execute();
+}
+
+export async function deleteDataKeyRows(tx: Tx, instance_id: InstanceId): Promise<void> {
+  await tx.deleteFrom('data_keys').where('instance_id', '=', instance_id).execute();
+}

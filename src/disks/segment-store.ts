@@ -1,0 +1,85 @@
+/**
+ * Which segments there are, and which instances hold them. A segment is held by every instance that has a generation
+ * naming it: a commit holds what it brings, a fork what it shares. Without a holder it is nobody's.
+ */
+import { sql } from 'kysely';
+import type { SegmentRef } from '../agent-api/types.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import type { InstanceId } from '../lib/ids.ts';
+
+/** New segments, held by the instance that wrote them. */
+export async function insertSegments(
+  tx: Tx,
+  instance_id: InstanceId,
+  segments: readonly SegmentRef[],
+): Promise<void> {
+  if (segments.length === 0) return;
+  const rows = segments.map(({ key, size_bytes, entries }) => ({ key, size_bytes, entries }));
+  await tx.insertInto('segments').values(rows).execute();
+  await holdSegments(
+    tx,
+    instance_id,
+    segments.map(({ key }) => key),
+  );
+}
+
+/** Makes the instance a holder of segments that others hold. */
+export async function holdSegments(tx: Tx, instance_id: InstanceId, keys: readonly string[]): Promise<void> {
+  await sql`
+    insert into segment_holders (key, instance_id) select unnest(${[...keys]}::text[]), ${instance_id}
+    on conflict do nothing`.execute(tx);
+}
+
+/** Of `keys` those that another instance holds. */
+export async function heldByOthers(
+  tx: Tx,
+  instance_id: InstanceId,
+  keys: readonly string[],
+): Promise<ReadonlySet<string>> {
+  const { rows } = await sql<{ key: string }>`
+    select distinct key from segment_holders
+    where key = any(${[...keys]}::text[]) and instance_id <> ${instance_id}`.execute(tx);
+  return new Set(rows.map(({ key }) => key));
+}
+
+/** The instance holds nothing any more; of those below `prefix`, whose objects are gone, the unheld are forgotten. */
+export async function dropHolder(tx: Tx, instance_id: InstanceId, prefix: string): Promise<void> {
+  const { rows } = await sql<{ key: string }>`
+    delete from segment_holders where instance_id = ${instance_id} returning key`.execute(tx);
+  const own = rows.map(({ key }) => key).filter((key) => key.startsWith(prefix));
+  await sql`
+    delete from segments s where key = any(${own}::text[])
+      and not exists (select from segment_holders h where h.key = s.key)`.execute(tx);
+}
+
+/** Notes since when segments have no holder, and answers some that had none for `horizon_ms`. */
+export async function listUnheld(db: Db, horizon_ms: number, limit: number): Promise<string[]> {
+  await sql`
+    update segments s set unheld_at = now() where unheld_at is null
+      and not exists (select from segment_holders h where h.key = s.key)`.execute(db);
+  const { rows } = await sql<{ key: string }>`
+    select key from segments where unheld_at <= now() - ${horizon_ms} * interval '1 millisecond'
+    order by unheld_at, key limit ${limit}`.execute(db);
+  return rows.map(({ key }) => key);
+}
+
+/**
+ * Forgets a segment once `remove` has removed its object, unless it has a holder (again). Its row is locked meanwhile, so
+ * that nobody can become one. False when it stays.
+ */
+export async function forgetUnheld(db: Db, key: string, remove: () => Promise<void>): Promise<boolean> {
+  return transaction(db, async (tx) => {
+    const { rows } = await sql<{ held: boolean }>`
+      select exists (select from segment_holders h where h.key = s.key) as held
+      from segments s where key = ${key} and unheld_at is not null for update skip locked`.execute(tx);
+    const [row] = rows;
+    if (!row) return false;
+    if (row.held) {
+      await sql`update segments set unheld_at = null where key = ${key}`.execute(tx);
+      return false;
+    }
+    await remove();
+    await sql`delete from segments where key = ${key}`.execute(tx);
+    return true;
+  });
+}
