@@ -55,6 +55,9 @@ export async function dropHolder(tx: Tx, instance_id: InstanceId, prefix: string
 /** Notes since when segments have no holder, and answers some that had none for `horizon_ms`. */
 export async function listUnheld(db: Db, horizon_ms: number, limit: number): Promise<string[]> {
   await sql`
+    update segments s set unheld_at = null where unheld_at is not null
+      and exists (select from segment_holders h where h.key = s.key)`.execute(db);
+  await sql`
     update segments s set unheld_at = now() where unheld_at is null
       and not exists (select from segment_holders h where h.key = s.key)`.execute(db);
   const { rows } = await sql<{ key: string }>`

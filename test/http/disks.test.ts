@@ -1,0 +1,272 @@
+/** Disks in the database: their keys, the chain of their generations, and who holds which segment. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import { sql } from 'kysely';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import type { MapRef, SegmentRef } from '../../src/agent-api/types.ts';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { transaction } from '../../src/db/pool.ts';
+import { openDataKeys, shareDataKeys } from '../../src/disks/data-keys.ts';
+import { holdSegments } from '../../src/disks/segment-store.ts';
+import { readLayers } from '../../src/disks/store.ts';
+import { upsertHost } from '../../src/hosts/store.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { freeDeleted } from '../../src/tasks/free-deleted.ts';
+import { freeSegments } from '../../src/tasks/free-segments.ts';
+import { apiForFile } from '../support/api.ts';
+import { instanceIn } from '../support/states.ts';
+
+const api = await apiForFile();
+const { agent, db, context } = api;
+const owner = await api.person();
+const other_token = randomBytes(32).toString('hex');
+await upsertHost(db, 'elsewhere', hashToken(other_token));
+const other = new ControlPlaneClient({ address: api.internal_origin, token: other_token });
+const folder = await mkdtemp(join(tmpdir(), 'berth-disks-'));
+const store = await FolderStore.open(folder);
+after(async () => {
+  await other.close();
+  await rm(folder, { recursive: true, force: true });
+});
+
+async function objects(prefix: string): Promise<string[]> {
+  const keys: string[] = [];
+  for await (const { key } of store.list(prefix)) keys.push(key);
+  return keys.sort();
+}
+
+function keyRows(instance_id: InstanceId) {
+  return db.selectFrom('data_keys').selectAll().where('instance_id', '=', instance_id).execute();
+}
+
+async function holders(key: string): Promise<string[]> {
+  const rows = await db.selectFrom('segment_holders').select('instance_id').where('key', '=', key).execute();
+  return rows.map(({ instance_id }) => instance_id).sort();
+}
+
+async function known(key: string): Promise<boolean> {
+  const rows = await db.selectFrom('segments').select('key').where('key', '=', key).execute();
+  return rows.length === 1;
+}
+
+describe('the data key', () => {
+  test('is made with the instance, and the database has it wrapped only', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const [row, ...more] = await keyRows(id);
+    assert(row?.own && more.length === 0);
+    assert.match(row.key_id, /^dk_[0-9a-f]{32}$/);
+    const opened = await openDataKeys(db, context.disk_keys, id);
+    assert.equal(opened?.own.key.length, 32);
+    assert(!row.wrapped.includes(Buffer.from(opened.own.key)));
+    assert(!row.wrapped.includes(Buffer.from(opened.own.key).toString('base64')));
+  });
+
+  test('goes with the head to the host that has the VM, and to no other', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const own = (await openDataKeys(db, context.disk_keys, id))?.own ?? assert.fail();
+    const head = await agent.client.head(id);
+    const key = Buffer.from(own.key).toString('base64');
+    assert.deepEqual(head?.keys, [{ key_id: own.key_id, key, own: true }]);
+    assert.equal(head.encryption, true);
+    assert.deepEqual((await other.head(id))?.keys, []);
+    const { id: unplaced } = await instanceIn(api, owner, 'stopped');
+    assert.deepEqual((await agent.client.head(unplaced))?.keys, []);
+  });
+
+  test('does not open for another instance, nor under another name', async () => {
+    const [one, two] = [await instanceIn(api, owner, 'stopped'), await instanceIn(api, owner, 'stopped')];
+    const [row] = await keyRows(one.id);
+    const { wrapped } = row ?? assert.fail();
+    await db.updateTable('data_keys').set({ wrapped }).where('instance_id', '=', two.id).execute();
+    await assert.rejects(openDataKeys(db, context.disk_keys, two.id), /does not open/);
+    const name = `dk_${'0'.repeat(32)}`;
+    await db.updateTable('data_keys').set({ key_id: name }).where('instance_id', '=', one.id).execute();
+    await assert.rejects(openDataKeys(db, context.disk_keys, one.id), /does not open/);
+  });
+
+  test('is gone with the answer to DELETE, before any object is', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    assert.equal((await api.as(owner).delete(`/v1/instances/${id}`)).status, 202);
+    assert.deepEqual(await keyRows(id), []);
+    const head = await agent.client.head(id);
+    // Still to be encrypted, and nothing to do it with: a host that asks now can write nothing.
+    assert.deepEqual([head?.keys, head?.encryption], [[], true]);
+  });
+
+  test('shared with another instance opens there, and outlives the first', async () => {
+    const [parent, fork] = [await instanceIn(api, owner, 'stopped'), await instanceIn(api, owner, 'stopped')];
+    const before = (await openDataKeys(db, context.disk_keys, parent.id))?.own ?? assert.fail();
+    await transaction(db, (tx) => shareDataKeys(tx, context.disk_keys, parent.id, fork.id));
+    await api.as(owner).delete(`/v1/instances/${parent.id}`);
+    const of_fork = (await openDataKeys(db, context.disk_keys, fork.id)) ?? assert.fail();
+    assert.equal(of_fork.keys.length, 2);
+    assert.notEqual(of_fork.own.key_id, before.key_id);
+    const shared = of_fork.keys.find(({ key_id }) => key_id === before.key_id);
+    assert.deepEqual(shared?.key, before.key);
+  });
+});
+
+describe('a commit', () => {
+  test('brings its segments, held by its instance, once', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.commit(id, 1);
+    await agent.commit(id, 1);
+    assert.deepEqual(await holders(`disks/${id}/1`), [id]);
+    const segments = [{ key: `disks/${id}/late`, size_bytes: 1, entries: 1, key_id: null }];
+    assert.equal((await agent.commit(id, 1, { segments })).outcome, 'fenced');
+    assert.equal(await known(`disks/${id}/late`), false);
+  });
+});
+
+describe('the chain', () => {
+  const segment = (id: string, name: string): SegmentRef => ({
+    key: `disks/${id}/${name}`,
+    size_bytes: 1,
+    entries: 1,
+    key_id: null,
+  });
+
+  /** A generation as a restore or compaction leaves it. */
+  async function generation(
+    instance_id: InstanceId,
+    number: number,
+    parent: number | null,
+    { segments = [], map = null }: { segments?: SegmentRef[]; map?: MapRef | null } = {},
+  ): Promise<void> {
+    await db
+      .insertInto('generations')
+      .values({
+        ...{ instance_id, generation: number, parent, epoch: 1, bytes: 0, consistency: 'crash', name: null },
+        segments: JSON.stringify(segments),
+        map: map && JSON.stringify(map),
+      })
+      .execute();
+  }
+  const keysOf = async (id: InstanceId, number: number) =>
+    (await readLayers(db, id, number)).map(({ key }) => key.slice(`disks/${id}/`.length));
+
+  test('follows parents, not numbers: what a restore left behind is not in it', async () => {
+    const { id } = await instanceIn(api, owner, 'stopped');
+    await generation(id, 1, null, { segments: [segment(id, 'a'), segment(id, 'b')] });
+    await generation(id, 2, 1, { segments: [segment(id, 'c')] });
+    await generation(id, 3, 1);
+    await generation(id, 4, 3, { segments: [segment(id, 'd')] });
+    assert.deepEqual(await keysOf(id, 0), []);
+    assert.deepEqual(await keysOf(id, 2), ['a', 'b', 'c']);
+    assert.deepEqual(await keysOf(id, 4), ['a', 'b', 'd']);
+  });
+
+  test('is read from maps where there are any, and ends at a full one', async () => {
+    const { id } = await instanceIn(api, owner, 'stopped');
+    const map = (name: string, full: boolean) => ({ ...segment(id, name), full });
+    await generation(id, 5, null, { segments: [segment(id, 'a')] });
+    await generation(id, 6, 5, { segments: [segment(id, 'b')], map: map('full', true) });
+    await generation(id, 7, 6, { segments: [segment(id, 'c')], map: map('delta', false) });
+    await generation(id, 8, 7, { segments: [segment(id, 'd')] });
+    assert.deepEqual(await keysOf(id, 8), ['full', 'delta', 'd']);
+    assert.deepEqual(await keysOf(id, 5), ['a']);
+  });
+
+  test('never lacks a link, nor goes round', async () => {
+    const { id } = await instanceIn(api, owner, 'stopped');
+    await assert.rejects(generation(id, 3, 2), /generations_parent_fkey/);
+    await generation(id, 1, null);
+    await generation(id, 2, 1);
+    await assert.rejects(generation(id, 4, 4), /generations_parent/);
+    const first = db.deleteFrom('generations').where('instance_id', '=', id).where('generation', '=', 1);
+    await assert.rejects(first.execute(), /generations_parent_fkey/);
+    await assert.rejects(readLayers(db, id, 9), /generation 9/);
+  });
+});
+
+describe('segments', () => {
+  /** An instance with one generation of one segment that is in the store. */
+  async function withSegment(): Promise<{ id: InstanceId; key: string }> {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.commit(id, 1);
+    const key = `disks/${id}/1`;
+    await store.put(key, [Buffer.from('data')]);
+    return { id, key };
+  }
+  async function remove(id: InstanceId): Promise<void> {
+    await api.as(owner).delete(`/v1/instances/${id}`);
+    await agent.deleted(id);
+    await freeDeleted(db, store, context.log);
+  }
+  const free = (horizon_ms?: number) => freeSegments(db, store, context.log, horizon_ms);
+
+  test('that another instance holds outlive theirs, and go an hour after the last', async () => {
+    const { id, key } = await withSegment();
+    const fork = await withSegment();
+    await store.put(`disks/${id}/leftover`, [Buffer.from('of a flush that was killed')]);
+    await holdSegments(db, fork.id, [key]);
+    await remove(id);
+    assert.deepEqual(await objects(`disks/${id}/`), [key]);
+    assert.deepEqual(await holders(key), [fork.id]);
+    await free(0);
+    assert.equal(await known(key), true, 'it has a holder');
+    await remove(fork.id);
+    assert.deepEqual(await objects(`disks/${fork.id}/`), [], 'what it held alone goes at once');
+    await free();
+    assert.deepEqual(await objects(`disks/${id}/`), [key], 'not before its hour');
+    await free(0);
+    assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
+  });
+
+  test('that find a holder within the hour stay', async () => {
+    const { id, key } = await withSegment();
+    const rows = db.deleteFrom('segment_holders').where('key', '=', key);
+    await rows.execute();
+    await free();
+    await holdSegments(db, id, [key]);
+    await free();
+    // And its hour begins anew when that one goes.
+    await db
+      .updateTable('segments')
+      .set({ unheld_at: sql`unheld_at - interval '2 hours'` })
+      .where('key', '=', key)
+      .execute();
+    await rows.execute();
+    await free();
+    assert.deepEqual(await objects(`disks/${id}/`), [key]);
+  });
+
+  test('whose object cannot be removed stay known, and are tried again by whoever comes', async () => {
+    const { id, key } = await withSegment();
+    await db.deleteFrom('segment_holders').where('key', '=', key).execute();
+    const broken = Object.create(store, {
+      delete: { value: () => Promise.reject(new Error('the bucket is away')) },
+    }) as FolderStore;
+    await assert.rejects(freeSegments(db, broken, context.log, 0), /the bucket is away/);
+    assert.equal(await known(key), true);
+    await Promise.all(Array.from({ length: 5 }, () => free(0)));
+    assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
+  });
+
+  test('that are being removed cannot be held any more', async () => {
+    const { id, key } = await withSegment();
+    await db.deleteFrom('segment_holders').where('key', '=', key).execute();
+    const [removing, go_on] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const slow = Object.create(store, {
+      delete: {
+        value: async (each: string) => {
+          removing.resolve();
+          await go_on.promise;
+          await store.delete(each);
+        },
+      },
+    }) as FolderStore;
+    const freeing = freeSegments(db, slow, context.log, 0);
+    await removing.promise;
+    const holding = holdSegments(db, id, [key]);
+    go_on.resolve();
+    await freeing;
+    await assert.rejects(holding, /segment_holders_key_fkey/);
+    assert.deepEqual(await holders(key), []);
+  });
+});
