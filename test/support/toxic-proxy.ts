@@ -161,7 +161,11 @@ function flipBit(bytes: Buffer, at: number | undefined): void {
   if (at !== undefined && at < bytes.length) bytes[at] = (bytes[at] ?? 0) ^ 0b100;
 }
 
-function sayError(answer: ServerResponse, { status, code }: { status: number; code: string }, method: string): void {
+function sayError(
+  answer: ServerResponse,
+  { status, code }: { status: number; code: string },
+  method: string,
+): void {
   const xml = `<?xml version="1.0"?><Error><Code>${code}</Code><Message>by the proxy</Message></Error>`;
   answer.writeHead(status, { 'content-type': 'application/xml', 'content-length': xml.length });
   answer.end(method === 'HEAD' ? undefined : xml);
