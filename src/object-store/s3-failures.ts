@@ -37,6 +37,13 @@ const PASSING_CODES: ReadonlySet<string> = new Set([
   ],
   ...['SlowDown', 'Throttling', 'ThrottlingException', 'RequestLimitExceeded', 'InternalError'],
 ]);
+const MADE_UP: ReadonlySet<string> = new Set([
+  'Error',
+  'SyntaxError',
+  'TypeError',
+  'Unknown',
+  'UnknownError',
+]);
 const REFUSED_WORDS: Readonly<Record<string, string>> = {
   NoSuchBucket: 'the bucket does not exist',
   AccessDenied: 'these credentials may not do that',
@@ -83,14 +90,17 @@ function statusOf(error: Error): number | undefined {
 }
 
 function failureOfAnswer(status: number, name: string): S3Failure {
-  const code = /^[A-Za-z0-9]{1,64}$/.test(name) && name !== 'Error' ? name : 'no code';
+  // What answers HEAD has no body to hold a code: the library makes one up.
+  const coded = /^[A-Za-z][A-Za-z0-9]{1,63}$/.test(name) && !MADE_UP.has(name);
+  const code = coded ? name : 'no code';
   const answered = `${status} ${code}`;
   if (status === 412) return { kind: 'exists' };
   if (status === 416) return { kind: 'range' };
   if (status === 501) return { kind: 'no conditions', reason: answered };
   if (status === 404 && code !== 'NoSuchBucket') return { kind: 'missing' };
-  // A success whose body could not be understood was garbled on its way.
-  if (PASSING_STATUS.has(status) || PASSING_CODES.has(code) || status < 300) {
+  // A success that could not be understood was garbled on its way; a refusal without a code may be of a passing kind.
+  const may_pass = coded ? PASSING_CODES.has(code) : status < 300 || status === 400 || status === 403;
+  if (PASSING_STATUS.has(status) || may_pass) {
     return { kind: 'passing', reason: `it answered ${answered}` };
   }
   const words = REFUSED_WORDS[code] ?? (status === 403 ? 'access is refused' : 'it refuses the request');

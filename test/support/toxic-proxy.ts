@@ -82,7 +82,8 @@ export class ToxicProxy {
   async mend(): Promise<void> {
     assert(!this.#server, 'it was cut');
     const server = createServer((from, answer) => {
-      void this.#pass(from, answer).catch(() => from.destroy());
+      const { socket } = from;
+      void this.#pass(from, answer).catch(() => socket.destroy());
     });
     server.on('connection', (socket) => {
       this.#sockets.add(socket);
@@ -120,7 +121,7 @@ export class ToxicProxy {
     flipBit(body, toxic.flip_request_at);
     const upstream = await this.#ask(from, body);
     const bytes = await collect(upstream);
-    if (toxic.lose_answer) return void from.destroy();
+    if (toxic.lose_answer) return void from.socket.destroy();
     flipBit(bytes, toxic.flip_answer_at);
     const { connection: _, 'transfer-encoding': __, ...passed } = upstream.headers;
     if (toxic.status !== undefined) return void answer.writeHead(toxic.status, { 'content-length': 0 }).end();
@@ -132,7 +133,7 @@ export class ToxicProxy {
     const stop_at = toxic.cut_answer_at ?? toxic.stall_answer_at;
     if (stop_at === undefined || stop_at >= bytes.length) return void answer.end(bytes);
     answer.write(bytes.subarray(0, stop_at), () => {
-      if (toxic.cut_answer_at !== undefined) from.destroy();
+      if (toxic.cut_answer_at !== undefined) from.socket.destroy();
     });
     answer.flushHeaders();
   }
