@@ -136,8 +136,9 @@ export class Agent {
 
   /** Beside the heartbeats, which a store that does not answer must not hold up. */
   async #storeChecks(signal: AbortSignal): Promise<void> {
+    const ended = new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
     while (!signal.aborted) {
-      await this.#checkStore();
+      await Promise.race([this.#checkStore(), ended]);
       this.#store_checked.resolve();
       await pause(this.#store_problem === null ? STORE_CHECK_MS : HEARTBEAT_MS, signal);
     }
