@@ -34,10 +34,10 @@ export const PATIENCE: S3Patience = {
   attempts: 5,
   backoff_base_ms: 300,
   backoff_max_ms: 5_000,
-  give_up_ms: 45_000,
+  give_up_ms: 30_000,
   attempt_timeout_ms: 300_000,
   connect_timeout_ms: 5_000,
-  stall_timeout_ms: 15_000,
+  stall_timeout_ms: 10_000,
   requests_max: 48,
 };
 
