@@ -54,6 +54,8 @@ const REFUSED_WORDS: Readonly<Record<string, string>> = {
   PermanentRedirect: 'the bucket is in another region or at another endpoint',
   AuthorizationHeaderMalformed: 'the bucket is in another region',
 };
+/** As of OpenSSL, and of Node where the name is another one. */
+const CERTIFICATE = /CERT|^UNABLE_TO_(GET|VERIFY)_/;
 const NETWORK_WORDS: Readonly<Record<string, string>> = {
   ECONNREFUSED: 'nothing listens there',
   ECONNRESET: 'the connection broke',
@@ -75,6 +77,7 @@ export function failureOf(error: unknown): S3Failure | undefined {
   if (error.name === 'TimeoutError') return { kind: 'passing', reason: 'no answer in time', cause: error };
   const code = errnoOf(error);
   if (code === undefined || code.startsWith('ERR_INVALID_')) return undefined;
+  if (CERTIFICATE.test(code)) return { kind: 'refused', reason: `its certificate is not trusted (${code})` };
   return {
     kind: 'passing',
     reason: `${NETWORK_WORDS[code] ?? 'it cannot be reached'} (${code})`,

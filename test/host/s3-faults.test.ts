@@ -1,7 +1,13 @@
 /** What becomes of a request to a real S3 server when the way there is poisoned. */
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { after, afterEach, before, beforeEach, describe, test } from 'node:test';
+import { getCACertificates, setDefaultCACertificates } from 'node:tls';
+import { promisify } from 'node:util';
 import {
   ObjectExistsError,
   ObjectNotFoundError,
@@ -11,7 +17,7 @@ import type { S3Patience } from '../../src/object-store/s3-requests.ts';
 import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
 import { logLines } from '../support/log-lines.ts';
 import { S3Server } from '../support/s3-server.ts';
-import { type Toxic, ToxicProxy } from '../support/toxic-proxy.ts';
+import { type Certificate, type Toxic, ToxicProxy } from '../support/toxic-proxy.ts';
 
 /** Short, so that what has to fail does so soon. */
 const PATIENCE: Partial<S3Patience> = {
@@ -21,6 +27,19 @@ const PATIENCE: Partial<S3Patience> = {
   stall_timeout_ms: 300,
   connect_timeout_ms: 1_000,
 };
+
+async function selfSigned(): Promise<Certificate> {
+  const folder = await mkdtemp(join(tmpdir(), 'berth-tls-'));
+  try {
+    const [key, cert] = [join(folder, 'key.pem'), join(folder, 'cert.pem')];
+    const self_signed = ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2'];
+    const name = ['-subj', '/CN=berth-test', '-addext', 'subjectAltName=IP:127.0.0.1'];
+    await promisify(execFile)('openssl', [...self_signed, ...name, '-keyout', key, '-out', cert]);
+    return { key: await readFile(key, 'utf8'), cert: await readFile(cert, 'utf8') };
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
 
 describe('S3 behind a poisoned way', { timeout: 120_000 }, () => {
   let server: S3Server;
@@ -245,6 +264,25 @@ describe('S3 behind a poisoned way', { timeout: 120_000 }, () => {
     await store.put('new', [body]);
     await assert.rejects(store.put('new', [Buffer.from('other')]), ObjectExistsError);
     assert((await straight.get('new')).equals(body));
+  });
+
+  test('over https, a certificate that nobody vouches for is refused, and one that is trusted is not', async (t) => {
+    const certificate = await selfSigned();
+    const safe = await ToxicProxy.open(server.port, certificate);
+    const store = new S3Store({ ...settings, endpoint: safe.endpoint }, { patience: PATIENCE });
+    t.after(async () => {
+      store.close();
+      await safe.cut();
+    });
+    const refused = /its certificate is not trusted \(DEPTH_ZERO_SELF_SIGNED_CERT\)$/;
+    await assert.rejects(store.get('k'), refused);
+    await assert.rejects(store.check(), refused);
+    assert.equal(safe.seen.length, 0);
+    const trusted = getCACertificates();
+    setDefaultCACertificates([...trusted, certificate.cert]);
+    t.after(() => setDefaultCACertificates(trusted));
+    await store.check();
+    assert((await store.get('k')).equals(body));
   });
 
   test('wrong credentials and a bucket that is not there are told by the check, without a secret', async () => {

@@ -6,6 +6,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, request, type Server, type ServerResponse } from 'node:http';
+import { createServer as createTlsServer } from 'node:https';
 import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -41,28 +42,37 @@ export interface SeenRequest {
   readonly number: number;
 }
 
+/** PEM. */
+export interface Certificate {
+  readonly key: string;
+  readonly cert: string;
+}
+
 export type Poison = (request: SeenRequest) => Toxic | undefined;
 
 export class ToxicProxy {
   readonly #target_port: number;
+  readonly #tls: Certificate | undefined;
   readonly #sockets = new Set<Socket>();
   #server: Server | undefined;
   #port = 0;
   #poison: Poison = () => undefined;
   #seen: SeenRequest[] = [];
 
-  private constructor(target_port: number) {
+  private constructor(target_port: number, tls: Certificate | undefined) {
     this.#target_port = target_port;
+    this.#tls = tls;
   }
 
-  static async open(target_port: number): Promise<ToxicProxy> {
-    const proxy = new ToxicProxy(target_port);
+  /** With a certificate it is reached by https; the server behind by http all the same. */
+  static async open(target_port: number, tls?: Certificate): Promise<ToxicProxy> {
+    const proxy = new ToxicProxy(target_port, tls);
     await proxy.mend();
     return proxy;
   }
 
   get endpoint(): string {
-    return `http://127.0.0.1:${this.#port}`;
+    return `${this.#tls ? 'https' : 'http'}://127.0.0.1:${this.#port}`;
   }
 
   /** Requests since the last `poison`. */
@@ -81,11 +91,12 @@ export class ToxicProxy {
 
   async mend(): Promise<void> {
     assert(!this.#server, 'it was cut');
-    const server = createServer((from, answer) => {
+    const serve = (from: IncomingMessage, answer: ServerResponse) => {
       const { socket } = from;
       void this.#pass(from, answer).catch(() => socket.destroy());
-    });
-    server.on('connection', (socket) => {
+    };
+    const server = this.#tls ? createTlsServer(this.#tls, serve) : createServer(serve);
+    server.on('connection', (socket: Socket) => {
       this.#sockets.add(socket);
       socket.on('error', () => socket.destroy());
       socket.once('close', () => this.#sockets.delete(socket));
