@@ -13,7 +13,7 @@ import { until } from '../support/waiting.ts';
 const MIB = 2 ** 20;
 const HASH = 'sha256sum /srv/* | sha256sum';
 
-describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
   let server: S3Server;
   let proxy: ToxicProxy;
   let bucket: S3Settings;
@@ -53,7 +53,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }
     assert((await guest.flush()).uploaded_bytes >= 8 * MIB);
     await guest.sh('echo by the stop > /srv/second; sync');
     await guest.moveThroughStore();
-    assert.equal(await guest.sh('sha256sum /srv/first | sha256sum'), hashes);
+    assert.equal(await guest.shAgain('sha256sum /srv/first | sha256sum'), hashes);
     assert.equal(await guest.sh('cat /srv/second'), 'by the stop');
     assert.deepEqual(readdirSync(berth.paths.objects), [], 'nothing is in the folder');
   });
@@ -86,7 +86,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }
     await guest.reached('stopped');
     await berth.removeOverlays(guest.id);
     await guest.start();
-    assert.equal(await guest.sh(HASH), hashes);
+    assert.equal(await guest.shAgain(HASH), hashes);
   });
 
   test('S3 away at a start: it starts, readyz and log say what is wrong, the VM runs on, and it recovers', async () => {
@@ -95,11 +95,12 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }
     const from = berth.output.length;
     const started = berth.start();
     const readyz = () => fetch(`${berth.origin}/readyz`).catch(() => undefined);
-    const told = await until('readyz tells', async () => {
+    const tells = async () => {
       const answer = await readyz();
       const body = (await answer?.json()) as { object_store: { problem?: string } } | undefined;
       return body?.object_store.problem?.includes('ECONNREFUSED') && { status: answer?.status, body };
-    });
+    };
+    const told = await until('readyz tells', tells, { timeout_ms: 50_000 });
     assert.equal(told.status, 503);
     assert(!JSON.stringify(told.body).includes(bucket.bucket));
     await berth.printed(
@@ -107,7 +108,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }
       from,
     );
     assert.equal((await guest.vm()).state, 'running');
-    assert.equal(await guest.sh('cat /srv/fourth'), 'on');
+    assert.equal(await guest.shAgain('cat /srv/fourth'), 'on');
     await proxy.mend();
     await started;
     await guest.flush();
