@@ -62,11 +62,27 @@ export async function loadMap({
   return map;
 }
 
-/** Reads and verifies the directory of one segment. @throws SegmentCorruptError */
+/**
+ * Reads and verifies the directory of one segment; once more when it is not right, because its bytes may have changed
+ * on their way. @throws SegmentCorruptError
+ */
 export async function readDirectory(
   store: ObjectStore,
   ref: SegmentRef,
   signal?: AbortSignal,
+): Promise<SegmentDirectory> {
+  try {
+    return await readDirectoryOnce(store, ref, signal);
+  } catch (error) {
+    if (!(error instanceof SegmentCorruptError)) throw error;
+    return readDirectoryOnce(store, ref, signal);
+  }
+}
+
+async function readDirectoryOnce(
+  store: ObjectStore,
+  ref: SegmentRef,
+  signal: AbortSignal | undefined,
 ): Promise<SegmentDirectory> {
   const { key, size_bytes } = ref;
   const wanted = ref.entries === undefined ? TAIL_GUESS_BYTES : tailBytes(ref.entries);

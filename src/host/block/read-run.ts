@@ -1,6 +1,7 @@
 /**
  * Verified reads of blocks from segments: adjacent frames are fetched by one ranged GET, unpacked and checked
- * against their hashes. Nothing corrupt is handed out. Shared by restore and by lazy reading.
+ * against their hashes. Nothing corrupt is handed out; bytes that are wrong are fetched once more, because they may have
+ * changed on their way. Shared by restore and by lazy reading.
  */
 import { assert, present } from '../../lib/assert.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
@@ -62,7 +63,16 @@ export interface ReadRunOptions {
  * Reads one run: its blocks, 64 KiB each, in the order of `run.frames`.
  * @throws SegmentCorruptError naming segment and block when the object is missing, cut or rotten.
  */
-export async function readRun(run: FrameRun, { store, pool, signal }: ReadRunOptions): Promise<Buffer> {
+export async function readRun(run: FrameRun, options: ReadRunOptions): Promise<Buffer> {
+  let unpacked = await readOnce(run, options);
+  if (!unpacked.ok) unpacked = await readOnce(run, options);
+  if (unpacked.ok)
+    return Buffer.from(unpacked.blocks.buffer, unpacked.blocks.byteOffset, unpacked.blocks.length);
+  const { block } = present(run.frames[unpacked.index], 'the corrupt frame');
+  throw new SegmentCorruptError(run.key, unpacked.problem, { block });
+}
+
+async function readOnce(run: FrameRun, { store, pool, signal }: ReadRunOptions): Promise<Unpacked> {
   const first = present(run.frames[0], 'the first frame of a run');
   let stored: Buffer;
   try {
@@ -71,11 +81,7 @@ export async function readRun(run: FrameRun, { store, pool, signal }: ReadRunOpt
     throw asCorrupt(run.key, error, first.block);
   }
   assert(stored.length === run.length, 'a store answers a range in full');
-  const unpacked = await unpack(run, stored, pool);
-  if (unpacked.ok)
-    return Buffer.from(unpacked.blocks.buffer, unpacked.blocks.byteOffset, unpacked.blocks.length);
-  const { block } = present(run.frames[unpacked.index], 'the corrupt frame');
-  throw new SegmentCorruptError(run.key, unpacked.problem, { block });
+  return unpack(run, stored, pool);
 }
 
 async function unpack(run: FrameRun, stored: Buffer, pool: CompressPool | undefined): Promise<Unpacked> {
