@@ -109,7 +109,7 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_RATE_LIMITS', 'false', /^BERTH_RATE_LIMITS: .*on, off/],
   ['BERTH_SMTP_URL', 'mail.example.org', /^BERTH_SMTP_URL: .*smtp:/],
   ['BERTH_LOG_LEVEL', 'loud', /^BERTH_LOG_LEVEL: /],
-  ['BERTH_S3_BUCKET', 'berth', /^BERTH_S3_BUCKET: .*not supported yet/],
+  ['BERTH_S3_BUCKET', 'Berth_1', /^BERTH_S3_BUCKET: "Berth_1" is not valid; expected a bucket name/],
   ['BERTH_S3_ENDPOINT', 'https://s3.example.org', /^BERTH_S3_BUCKET is missing/],
   ['BERTH_DATA_DIR', '/', /^BERTH_DATA_DIR: /],
   ['BERTH_DATA_DIR', '/srv/a,b', /^BERTH_DATA_DIR: .*commas/],
@@ -122,6 +122,36 @@ for (const [name, value, line] of WRONG) {
     assert.match(lines[0] ?? '', line);
   });
 }
+
+test('a bucket takes its credentials from the variables of AWS, or leaves them to profiles and roles', () => {
+  const S3 = { BERTH_S3_BUCKET: 'berth' };
+  const none = { access_key_id: null, secret_access_key: null, session_token: null };
+  assert.deepEqual(accepted(S3).s3, { bucket: 'berth', endpoint: null, region: 'us-east-1', ...none });
+  const all = {
+    ...S3,
+    BERTH_S3_ENDPOINT: 'http://127.0.0.1:9000/',
+    AWS_ACCESS_KEY_ID: 'id',
+    AWS_SECRET_ACCESS_KEY: 'hidden',
+    AWS_SESSION_TOKEN: 'token',
+    AWS_DEFAULT_REGION: 'eu-west-1',
+  };
+  const expected = {
+    ...{ bucket: 'berth', endpoint: 'http://127.0.0.1:9000', region: 'eu-west-1' },
+    ...{ access_key_id: 'id', secret_access_key: 'hidden', session_token: 'token' },
+  };
+  assert.deepEqual(accepted(all).s3, expected);
+  assert.equal(accepted({ ...all, AWS_REGION: 'eu-central-1' }).s3?.region, 'eu-central-1');
+  assert.equal(accepted({ AWS_ACCESS_KEY_ID: 'id' }).s3, null, 'without a bucket they are somebody else’s');
+});
+
+test('half a pair of credentials and a region that is none are refused, a line each', () => {
+  const S3 = { BERTH_S3_BUCKET: 'berth' };
+  assert.deepEqual(problems({ ...S3, AWS_SECRET_ACCESS_KEY: 'hidden' }), [
+    'AWS_ACCESS_KEY_ID is missing; AWS_SECRET_ACCESS_KEY is set, and S3 takes both or neither',
+  ]);
+  assert.match(problems({ ...S3, AWS_ACCESS_KEY_ID: 'id' })[0] ?? '', /^AWS_SECRET_ACCESS_KEY is missing/);
+  assert.match(problems({ ...S3, AWS_REGION: 'a/b' })[0] ?? '', /^AWS_REGION: "a\/b" is not valid/);
+});
 
 test('everything wrong is told at once', () => {
   assert.equal(problems({ BERTH_ACCEL: 'x', BERTH_SIGNUPS: 'x', BERTH_LISTN: 'x' }).length, 3);

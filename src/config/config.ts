@@ -38,6 +38,7 @@ export interface S3Config {
   readonly bucket: string;
   readonly endpoint: string | null;
   readonly region: string;
+  /** Both or neither; neither: the chain of profiles and roles that Amazon's library knows. */
   readonly access_key_id: string | null;
   readonly secret_access_key: string | null;
   readonly session_token: string | null;
@@ -136,7 +137,6 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
   const problems = [
     ...reader.problems,
     ...together(config, reader),
-    ...unsupportedS3(config.s3),
     ...unknownSettings(Object.keys(env).filter((name) => reader.text(name) !== null)),
   ];
   return problems.length === 0 ? { ok: true, config } : { ok: false, problems };
@@ -167,22 +167,36 @@ function readS3(reader: Reader): S3Config | null {
       problemLine('BERTH_S3_BUCKET', bucket, 'a bucket name: 3 to 63 of a-z, 0-9, dot and hyphen'),
     );
   }
+  const access_key_id = reader.text('AWS_ACCESS_KEY_ID');
+  const secret_access_key = reader.text('AWS_SECRET_ACCESS_KEY');
+  if ((access_key_id === null) !== (secret_access_key === null)) {
+    const [has, lacks] =
+      access_key_id === null
+        ? ['AWS_SECRET_ACCESS_KEY', 'AWS_ACCESS_KEY_ID']
+        : ['AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY'];
+    reader.problems.push(`${lacks} is missing; ${has} is set, and S3 takes both or neither`);
+  }
   return {
     bucket,
     endpoint,
-    region: reader.text('AWS_REGION') ?? reader.text('AWS_DEFAULT_REGION') ?? 'us-east-1',
-    access_key_id: reader.text('AWS_ACCESS_KEY_ID'),
-    secret_access_key: reader.text('AWS_SECRET_ACCESS_KEY'),
+    region: readRegion(reader),
+    access_key_id,
+    secret_access_key,
     session_token: reader.text('AWS_SESSION_TOKEN'),
   };
 }
 
-/** The one place that refuses S3. It goes when the object store of S3 comes. */
-function unsupportedS3(s3: S3Config | null): string[] {
-  if (s3 === null) return [];
-  return [
-    'BERTH_S3_BUCKET: an object store in S3 is not supported yet; unset it, and objects stay in a folder under BERTH_DATA_DIR',
-  ];
+function readRegion(reader: Reader): string {
+  for (const name of ['AWS_REGION', 'AWS_DEFAULT_REGION']) {
+    const region = reader.text(name);
+    if (region === null) continue;
+    // It becomes a part of a host's name.
+    if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(region)) {
+      reader.problems.push(problemLine(name, region, 'a region such as eu-central-1'));
+    }
+    return region;
+  }
+  return 'us-east-1';
 }
 
 /** What is wrong with settings that are right one by one. */

@@ -85,12 +85,29 @@ function isMap(layer: Layer): layer is MapRef {
   return 'full' in layer;
 }
 
-/** Reads and verifies the directory of one segment. @throws SegmentCorruptError */
+/**
+ * Reads and verifies the directory of one segment; once more when it is not right, because its bytes may have changed
+ * on their way. @throws SegmentCorruptError
+ */
 export async function readDirectory(
   store: ObjectStore,
   ref: SegmentRef,
   keys: KeyRing,
   signal?: AbortSignal,
+): Promise<SegmentDirectory> {
+  try {
+    return await readDirectoryOnce(store, ref, keys, signal);
+  } catch (error) {
+    if (!(error instanceof SegmentCorruptError)) throw error;
+    return readDirectoryOnce(store, ref, keys, signal);
+  }
+}
+
+async function readDirectoryOnce(
+  store: ObjectStore,
+  ref: SegmentRef,
+  keys: KeyRing,
+  signal: AbortSignal | undefined,
 ): Promise<SegmentDirectory> {
   const { key, size_bytes } = ref;
   const wanted = ref.entries === undefined ? TAIL_GUESS_BYTES : tailBytes(ref.entries);

@@ -1,6 +1,7 @@
 /**
  * Verified reads of blocks from segments: adjacent frames are fetched by one ranged GET, unpacked and checked
- * against their hashes. Nothing corrupt is handed out. Shared by restore and by lazy reading.
+ * against their hashes. Nothing corrupt is handed out; bytes that are wrong are fetched once more, because they may have
+ * changed on their way. Shared by restore and by lazy reading.
  */
 import { assert, present } from '../lib/assert.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
@@ -66,6 +67,15 @@ export interface ReadRunOptions {
  * @throws SegmentCorruptError naming segment and block when the object is missing, cut or rotten.
  */
 export async function readRun(run: FrameRun, options: ReadRunOptions): Promise<Buffer> {
+  let unpacked = await readOnce(run, options);
+  if (!unpacked.ok) unpacked = await readOnce(run, options);
+  if (unpacked.ok)
+    return Buffer.from(unpacked.blocks.buffer, unpacked.blocks.byteOffset, unpacked.blocks.length);
+  const { block } = present(run.frames[unpacked.index], 'the corrupt frame');
+  throw new SegmentCorruptError(run.key, unpacked.problem, { block });
+}
+
+async function readOnce(run: FrameRun, options: ReadRunOptions): Promise<Unpacked> {
   const { store, pool, keys = KeyRing.none, signal } = options;
   const first = present(run.frames[0], 'the first frame of a run');
   const sealing = sealingOf(run, keys);
@@ -76,11 +86,7 @@ export async function readRun(run: FrameRun, options: ReadRunOptions): Promise<B
     throw asCorrupt(run.key, error, first.block);
   }
   assert(stored.length === run.length, 'a store answers a range in full');
-  const unpacked = await unpack(run, stored, sealing, pool);
-  if (unpacked.ok)
-    return Buffer.from(unpacked.blocks.buffer, unpacked.blocks.byteOffset, unpacked.blocks.length);
-  const { block } = present(run.frames[unpacked.index], 'the corrupt frame');
-  throw new SegmentCorruptError(run.key, unpacked.problem, { block });
+  return unpack(run, stored, sealing, pool);
 }
 
 /** What opens the frames of a run; undefined when they are not encrypted. */

@@ -7,6 +7,7 @@ import type { Assignment, HostFacts } from '../agent-api/types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import { type InstanceId, isId } from '../lib/ids.ts';
+import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images.ts';
 import { listVmFolders, readRecord, vmFolder } from './runner/record.ts';
@@ -15,7 +16,9 @@ import { killProcess, waitForExit } from './vm/process-identity.ts';
 import { findOrphans } from './vm/qemu-process.ts';
 
 const HEARTBEAT_MS = 5_000;
-const STORE_CHECK_EVERY = 6;
+const STORE_CHECK_MS = 30_000;
+/** The first heartbeat waits so long for what the first check of the object store says. */
+const FIRST_CHECK_MS = 2_000;
 const UPKEEP_EVERY = 12;
 const ORPHAN_EXIT_MS = 5_000;
 
@@ -29,7 +32,10 @@ export class Agent {
   readonly #context: HostContext;
   readonly #facts: AgentFacts;
   readonly #runners = new Map<InstanceId, { runner: VmRunner; done: Promise<void> }>();
-  #store_problem: string | null = null;
+  #store_problem: string | null = 'not known yet';
+  /** The log's last word on it was that it cannot be used. */
+  #store_told = false;
+  readonly #store_checked = Promise.withResolvers<void>();
   #isolation_problem: string | null = null;
 
   constructor(context: HostContext, facts: AgentFacts) {
@@ -46,7 +52,7 @@ export class Agent {
     }
     await this.#endOrphans();
     for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#keep(instance_id);
-    await Promise.all([this.#heartbeats(signal), this.#polls(signal)]);
+    await Promise.all([this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));
   }
@@ -107,8 +113,8 @@ export class Agent {
   }
 
   async #heartbeats(signal: AbortSignal): Promise<void> {
+    await Promise.race([this.#store_checked.promise, pause(FIRST_CHECK_MS, signal)]);
     for (let beat = 0; !signal.aborted; beat++) {
-      if (beat % STORE_CHECK_EVERY === 0 || this.#store_problem !== null) await this.#checkStore();
       if (beat % UPKEEP_EVERY === UPKEEP_EVERY - 1) await this.#upkeep();
       try {
         await this.#context.client.heartbeat({
@@ -128,17 +134,30 @@ export class Agent {
     for (const { runner } of this.#runners.values()) runner.boundLogs();
   }
 
+  /** Beside the heartbeats, which a store that does not answer must not hold up. */
+  async #storeChecks(signal: AbortSignal): Promise<void> {
+    const ended = new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
+    while (!signal.aborted) {
+      await Promise.race([this.#checkStore(), ended]);
+      this.#store_checked.resolve();
+      await pause(this.#store_problem === null ? STORE_CHECK_MS : HEARTBEAT_MS, signal);
+    }
+  }
+
   async #checkStore(): Promise<void> {
+    const { store, log } = this.#context;
     const before = this.#store_problem;
-    this.#store_problem = await this.#context.store.check().then(
-      () => null,
-      (error: unknown) => messageOf(error),
-    );
-    if (this.#store_problem !== before) {
-      this.#context.log.warn(
-        { problem: this.#store_problem },
-        this.#store_problem ? 'the object store cannot be used' : 'the object store works again',
-      );
+    try {
+      await store.check();
+      this.#store_problem = null;
+      if (this.#store_told) log.info({ store: store.description }, 'the object store works again');
+      this.#store_told = false;
+    } catch (error) {
+      // Where the store is stands in the log alone: others ask for this without having to say who they are.
+      this.#store_problem = error instanceof ObjectStoreUnavailableError ? error.reason : messageOf(error);
+      if (this.#store_problem !== before)
+        log.warn({ problem: messageOf(error) }, 'the object store cannot be used');
+      this.#store_told = true;
     }
   }
 

@@ -28,11 +28,12 @@ async function readiness(
     const problem = 'no host agent has reported in the last seconds';
     return { database: { ok: true }, object_store: { ok: false, problem }, host: { ok: false, problem } };
   }
-  const working = hosts.some((host) => host.facts.object_store_problem === null);
+  const problems = hosts.map((host) => host.facts.object_store_problem);
+  const working = problems.includes(null);
   return {
     database: { ok: true },
     host: { ok: true },
-    object_store: working ? { ok: true } : { ok: false, problem: 'no host can use it' },
+    object_store: working ? { ok: true } : { ok: false, problem: problems[0] ?? 'not known' },
   };
 }
 

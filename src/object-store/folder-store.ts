@@ -148,7 +148,8 @@ export class FolderStore implements ObjectStore {
       await this.put(key, [body]);
       const read = await this.get(key);
       if (!read.equals(body)) {
-        throw new ObjectStoreUnavailableError(`${this.description}: a probe object was read back changed`);
+        const reason = 'a probe object was read back changed';
+        throw new ObjectStoreUnavailableError(`${this.description}: ${reason}`, { reason });
       }
     } finally {
       await this.delete(key);
@@ -231,7 +232,10 @@ export class FolderStore implements ObjectStore {
       const code = errnoOf(error);
       const reason = code === undefined ? undefined : UNAVAILABLE[code];
       if (reason === undefined) throw error;
-      throw new ObjectStoreUnavailableError(`${this.description}: ${reason} (${code})`, { cause: error });
+      throw new ObjectStoreUnavailableError(`${this.description}: ${reason} (${code})`, {
+        cause: error,
+        reason: `${reason} (${code})`,
+      });
     }
   }
 }

@@ -4,11 +4,11 @@
  * writer or a crash in between do no harm.
  */
 export interface ObjectStore {
-  /** For messages: `folder /var/lib/…` or `s3 bucket`. */
+  /** For messages: `folder /var/lib/…` or `s3 bucket b at https://…`. Never holds a credential. */
   readonly description: string;
   /**
    * Writes a new object; it is durable when this resolves. Create-only.
-   * @throws ObjectExistsError when the key is taken.
+   * @throws ObjectExistsError when the key is taken: perhaps by an earlier try of this very call whose answer was lost.
    */
   put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void>;
   /**
@@ -50,6 +50,13 @@ export class ObjectRangeError extends Error {
 /** The store cannot be used now (full, unreachable, not permitted); trying again later may work. */
 export class ObjectStoreUnavailableError extends Error {
   override name = 'ObjectStoreUnavailableError';
+  /** What is wrong, without saying where the store is: fit for those who may not know that. */
+  readonly reason: string;
+
+  constructor(message: string, { reason = message, ...options }: ErrorOptions & { reason?: string } = {}) {
+    super(message, options);
+    this.reason = reason;
+  }
 }
 
 const KEY = /^[A-Za-z0-9_-][A-Za-z0-9._-]*(\/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$/;

@@ -16,7 +16,7 @@ import { makeReachable } from '../launch/reachable.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import type { Log } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
-import { FolderStore } from '../object-store/folder-store.ts';
+import { openStore } from '../object-store/open-store.ts';
 
 const QEMU = 'qemu-system-x86_64';
 const QEMU_IMG = 'qemu-img';
@@ -59,7 +59,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   say(`accelerator: ${choice.accel} (${choice.reason})`);
   const client = new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token: host_token });
   const pool = new CompressPool();
-  const store = await FolderStore.open(paths.objects);
+  const store = await openStore({ s3: config.s3, folder: paths.objects, log });
   const agent = new Agent(
     {
       paths,

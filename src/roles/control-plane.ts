@@ -23,8 +23,8 @@ import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
 import { createMailer } from '../mail/mailer.ts';
-import { FolderStore } from '../object-store/folder-store.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { openStore } from '../object-store/open-store.ts';
 import { dispatchEvents } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { freeSegments } from '../tasks/free-segments.ts';
@@ -50,7 +50,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await bringUpToDate(database_url);
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
   const hub = new NotifyHub(database_url, log);
-  const store = await FolderStore.open(paths.objects);
+  const store = await openStore({ s3: config.s3, folder: paths.objects, log });
   await upsertHost(db, 'local', hashToken(secrets.host_token));
   await ensureAdministrator(db, config, say);
   const mailer = createMailer({

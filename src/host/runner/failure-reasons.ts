@@ -13,7 +13,12 @@ export function reasonFor(error: unknown, otherwise: string): Reason {
   if (error instanceof SegmentCorruptError) return { code: 'segment_corrupt', message };
   if (error instanceof NoSpaceError) return { code: 'disk_full', message };
   if (error instanceof ImageError) return { code: 'image_missing', message };
-  if (error instanceof ObjectStoreUnavailableError) return { code: 'object_store_unavailable', message };
+  // Where the store is, its users need not know.
+  if (error instanceof ObjectStoreUnavailableError)
+    return {
+      code: 'object_store_unavailable',
+      message: sentence(`the object store cannot be used: ${error.reason}`),
+    };
   if (error instanceof ControlPlaneUnavailable) return { code: 'control_plane_away', message };
   if (error instanceof FencedError) return { code: 'fenced', message };
   return { code: otherwise, message };

@@ -1,0 +1,111 @@
+/**
+ * What a failed request to S3 means. Nothing of a server's own text is passed on, only its status and its error code:
+ * texts and fields of such answers repeat key ids and signed strings.
+ */
+import { S3ServiceException } from '@aws-sdk/client-s3';
+import { errnoOf } from '../lib/errors.ts';
+
+export type S3Failure =
+  /** The key is taken. */
+  | { readonly kind: 'exists' }
+  | { readonly kind: 'missing' }
+  /** The range begins past the end. */
+  | { readonly kind: 'range' }
+  /** The store refuses `If-None-Match`. */
+  | { readonly kind: 'no conditions'; readonly reason: string }
+  /** The same request may well succeed in a moment. */
+  | { readonly kind: 'passing'; readonly reason: string; readonly cause?: unknown }
+  /** Somebody has to do something first. */
+  | { readonly kind: 'refused'; readonly reason: string };
+
+/** An answer that is not what was asked for: cut, too long, another range. Asking again may help. */
+export class WrongAnswerError extends Error {
+  override name = 'WrongAnswerError';
+}
+
+const PASSING_STATUS: ReadonlySet<number> = new Set([408, 409, 425, 429, 500, 502, 503, 504]);
+const PASSING_CODES: ReadonlySet<string> = new Set([
+  // The body that arrived is not the one that was signed, or not all of it.
+  ...['XAmzContentSHA256Mismatch', 'BadDigest', 'IncompleteBody', 'RequestTimeout'],
+  // The next try is signed anew, with the time that the answer told and credentials asked for again.
+  ...[
+    'RequestTimeTooSkewed',
+    'RequestExpired',
+    'ExpiredToken',
+    'ExpiredTokenException',
+    'TokenRefreshRequired',
+  ],
+  ...['SlowDown', 'Throttling', 'ThrottlingException', 'RequestLimitExceeded', 'InternalError'],
+]);
+const MADE_UP: ReadonlySet<string> = new Set([
+  'Error',
+  'SyntaxError',
+  'TypeError',
+  'Unknown',
+  'UnknownError',
+]);
+const REFUSED_WORDS: Readonly<Record<string, string>> = {
+  NoSuchBucket: 'the bucket does not exist',
+  AccessDenied: 'these credentials may not do that',
+  InvalidAccessKeyId: 'the access key id is not known there',
+  SignatureDoesNotMatch: 'the secret access key is wrong',
+  InvalidToken: 'the session token is wrong',
+  QuotaExceeded: 'the quota is used up',
+  PermanentRedirect: 'the bucket is in another region or at another endpoint',
+  AuthorizationHeaderMalformed: 'the bucket is in another region',
+};
+/** As of OpenSSL, and of Node where the name is another one. */
+const CERTIFICATE = /CERT|^UNABLE_TO_(GET|VERIFY)_/;
+const NETWORK_WORDS: Readonly<Record<string, string>> = {
+  ECONNREFUSED: 'nothing listens there',
+  ECONNRESET: 'the connection broke',
+  EPIPE: 'the connection broke',
+  ENOTFOUND: 'its name is not known',
+  EAI_AGAIN: 'its name cannot be looked up now',
+  EHOSTUNREACH: 'it cannot be reached',
+  ENETUNREACH: 'it cannot be reached',
+};
+
+/** Undefined for what did not come from the store or the way to it: an error of our own. */
+export function failureOf(error: unknown): S3Failure | undefined {
+  if (!(error instanceof Error)) return undefined;
+  if (error instanceof WrongAnswerError) return { kind: 'passing', reason: error.message };
+  if (error.name === 'CredentialsProviderError')
+    return { kind: 'refused', reason: 'no credentials were found' };
+  const status = statusOf(error);
+  if (status !== undefined) return failureOfAnswer(status, error.name);
+  if (error.name === 'TimeoutError') return { kind: 'passing', reason: 'no answer in time', cause: error };
+  const code = errnoOf(error);
+  if (code === undefined || code.startsWith('ERR_INVALID_')) return undefined;
+  if (CERTIFICATE.test(code)) return { kind: 'refused', reason: `its certificate is not trusted (${code})` };
+  return {
+    kind: 'passing',
+    reason: `${NETWORK_WORDS[code] ?? 'it cannot be reached'} (${code})`,
+    cause: error,
+  };
+}
+
+function statusOf(error: Error): number | undefined {
+  const { $metadata, $response } = error as Partial<S3ServiceException>;
+  const status = $metadata?.httpStatusCode ?? $response?.statusCode;
+  // An answer that could not be read, as of a proxy in front, has a status all the same.
+  return status ?? (error instanceof S3ServiceException ? 500 : undefined);
+}
+
+function failureOfAnswer(status: number, name: string): S3Failure {
+  // What answers HEAD has no body to hold a code: the library makes one up.
+  const coded = /^[A-Za-z][A-Za-z0-9]{1,63}$/.test(name) && !MADE_UP.has(name);
+  const code = coded ? name : 'no code';
+  const answered = `${status} ${code}`;
+  if (status === 412) return { kind: 'exists' };
+  if (status === 416) return { kind: 'range' };
+  if (status === 501) return { kind: 'no conditions', reason: answered };
+  if (status === 404 && code !== 'NoSuchBucket') return { kind: 'missing' };
+  // A success that could not be understood was garbled on its way; a refusal without a code may be of a passing kind.
+  const may_pass = coded ? PASSING_CODES.has(code) : status < 300 || status === 400 || status === 403;
+  if (PASSING_STATUS.has(status) || may_pass) {
+    return { kind: 'passing', reason: `it answered ${answered}` };
+  }
+  const words = REFUSED_WORDS[code] ?? (status === 403 ? 'access is refused' : 'it refuses the request');
+  return { kind: 'refused', reason: `${words} (${answered})` };
+}

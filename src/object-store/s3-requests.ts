@@ -1,0 +1,160 @@
+/**
+ * Requests to S3, each tried a bounded number of times: a pause with full jitter before every further try, a bound on
+ * the time of one try, and on how many are under way at once. The library below is told to try once: it would retry
+ * the request alone, where here the reading of the answer is part of what is tried.
+ *
+ * Invariant: what `perform` answers came whole from one try; an aborted signal ends a try, a pause and a wait at once.
+ */
+import { backoffMs, pause } from '../lib/backoff.ts';
+import {
+  ObjectExistsError,
+  ObjectNotFoundError,
+  ObjectRangeError,
+  ObjectStoreUnavailableError,
+} from './object-store.ts';
+import { failureOf, type S3Failure } from './s3-failures.ts';
+
+export interface S3Patience {
+  readonly attempts: number;
+  /** The pause before the second try is at most this long; each further one twice that. */
+  readonly backoff_base_ms: number;
+  readonly backoff_max_ms: number;
+  /** No further try begins after so long. */
+  readonly give_up_ms: number;
+  /** The longest that one try may take, however slowly it goes on. */
+  readonly attempt_timeout_ms: number;
+  readonly connect_timeout_ms: number;
+  /** A connection on which nothing moves for so long is given up. */
+  readonly stall_timeout_ms: number;
+  /** Under way at once; no more connections than that. */
+  readonly requests_max: number;
+}
+
+export const PATIENCE: S3Patience = {
+  attempts: 5,
+  backoff_base_ms: 300,
+  backoff_max_ms: 5_000,
+  give_up_ms: 30_000,
+  attempt_timeout_ms: 300_000,
+  connect_timeout_ms: 5_000,
+  stall_timeout_ms: 10_000,
+  requests_max: 48,
+};
+
+/** The store does not know `If-None-Match`. */
+export class NoConditionsError extends Error {
+  override name = 'NoConditionsError';
+}
+
+export class S3Requests {
+  readonly #description: string;
+  readonly #patience: S3Patience;
+  readonly #waiting: (() => void)[] = [];
+  #under_way = 0;
+
+  constructor(description: string, patience: S3Patience) {
+    this.#description = description;
+    this.#patience = patience;
+  }
+
+  /**
+   * Does `work`, which gets the signal of one try, again while its failure may pass.
+   * @throws ObjectExistsError, ObjectNotFoundError, ObjectRangeError, ObjectStoreUnavailableError,
+   *   NoConditionsError; the signal's reason; whatever `work` throws of its own
+   */
+  async perform<T>(
+    what: string,
+    work: (signal: AbortSignal) => Promise<T>,
+    signal?: AbortSignal,
+    attempts = this.#patience.attempts,
+  ): Promise<T> {
+    const { backoff_base_ms, backoff_max_ms, give_up_ms } = this.#patience;
+    const give_up_at = performance.now() + give_up_ms;
+    for (let attempt = 0; ; attempt++) {
+      const failure = await this.#attempt(work, signal);
+      if ('value' in failure) return failure.value;
+      signal?.throwIfAborted();
+      const last = attempt + 1 >= attempts || performance.now() > give_up_at;
+      if (failure.kind !== 'passing' || last) throw this.#errorFor(what, failure, attempt + 1);
+      await pause(backoffMs(attempt, backoff_base_ms, backoff_max_ms), signal);
+    }
+  }
+
+  async #attempt<T>(
+    work: (signal: AbortSignal) => Promise<T>,
+    signal: AbortSignal | undefined,
+  ): Promise<{ value: T } | S3Failure> {
+    const { attempt_timeout_ms } = this.#patience;
+    await this.#enter(signal);
+    const stop = new AbortController();
+    const end = (): void => stop.abort(signal?.reason);
+    const deadline = setTimeout(end, attempt_timeout_ms);
+    signal?.addEventListener('abort', end, { once: true });
+    try {
+      signal?.throwIfAborted();
+      return { value: await work(stop.signal) };
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (stop.signal.aborted) return { kind: 'passing', reason: `not done within ${attempt_timeout_ms} ms` };
+      const failure = failureOf(error);
+      if (!failure) throw error;
+      return failure;
+    } finally {
+      clearTimeout(deadline);
+      signal?.removeEventListener('abort', end);
+      this.#leave();
+    }
+  }
+
+  /** First come, first served. The client's pool of connections has no bound on its own waiting. */
+  async #enter(signal: AbortSignal | undefined): Promise<void> {
+    signal?.throwIfAborted();
+    if (this.#under_way < this.#patience.requests_max) {
+      this.#under_way += 1;
+      return;
+    }
+    const turn = Promise.withResolvers<void>();
+    const give_up = (): void => {
+      const at = this.#waiting.indexOf(turn.resolve);
+      if (at >= 0) this.#waiting.splice(at, 1);
+      turn.reject(signal?.reason);
+    };
+    this.#waiting.push(turn.resolve);
+    signal?.addEventListener('abort', give_up, { once: true });
+    try {
+      await turn.promise; // the place of the one that left is ours then
+    } finally {
+      signal?.removeEventListener('abort', give_up);
+    }
+  }
+
+  #leave(): void {
+    const next = this.#waiting.shift();
+    if (next) next();
+    else this.#under_way -= 1;
+  }
+
+  #errorFor(what: string, failure: S3Failure, attempts: number): Error {
+    switch (failure.kind) {
+      case 'exists':
+        return new ObjectExistsError(`${what} is already there`);
+      case 'missing':
+        return new ObjectNotFoundError(`${what} is not there`);
+      case 'range':
+        return new ObjectRangeError(`${what}: the range begins past its end`);
+      case 'no conditions':
+        return new NoConditionsError(failure.reason);
+      case 'refused':
+        return this.unavailable(failure.reason);
+      case 'passing':
+        return this.unavailable(
+          attempts > 1 ? `${failure.reason}, ${attempts} times` : failure.reason,
+          failure.cause,
+        );
+    }
+  }
+
+  unavailable(reason: string, cause?: unknown): ObjectStoreUnavailableError {
+    return new ObjectStoreUnavailableError(`${this.#description}: ${reason}`, { reason, cause });
+  }
+}

@@ -1,0 +1,8 @@
+/** A log whose lines a test can read. */
+import { pino } from 'pino';
+import type { Log } from '../../src/lib/log.ts';
+
+export function logLines(): { readonly log: Log; readonly lines: readonly string[] } {
+  const lines: string[] = [];
+  return { log: pino({ level: 'debug' }, { write: (line: string) => void lines.push(line) }), lines };
+}

@@ -1,0 +1,184 @@
+/**
+ * A way to an HTTP server that a test poisons, request by request: slow, answered with errors, cut in the middle of a
+ * body, with other bytes, silent; or away altogether (`cut` and `mend`, on the same port). What is not poisoned passes
+ * as it is, the Host header too, so that signatures hold.
+ */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, request, type Server, type ServerResponse } from 'node:http';
+import { createServer as createTlsServer } from 'node:https';
+import type { Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+export interface Toxic {
+  /** Before anything else. */
+  readonly delay_ms?: number;
+  /** Answered here; the server never hears of it. */
+  readonly answer?: { readonly status: number; readonly code: string };
+  /** Never answered; the server never hears of it. */
+  readonly hang?: boolean;
+  /** The connection breaks after so many bytes of the request's body. */
+  readonly cut_request_at?: number;
+  /** One bit of the request's body arrives changed. */
+  readonly flip_request_at?: number;
+  /** The server does it, and then the connection breaks without an answer. */
+  readonly lose_answer?: boolean;
+  /** The connection breaks after so many bytes of the answer's body. */
+  readonly cut_answer_at?: number;
+  /** The answer's body stops after so many bytes, and the connection stays. */
+  readonly stall_answer_at?: number;
+  /** One bit of the answer's body arrives changed, if it is as long as that. */
+  readonly flip_answer_at?: number;
+  /** The answer has this status in place of its own, and no body. */
+  readonly status?: number;
+}
+
+export interface SeenRequest {
+  readonly method: string;
+  /** With its query. */
+  readonly path: string;
+  readonly headers: IncomingMessage['headers'];
+  /** Counted from 1 since the last `poison`. */
+  readonly number: number;
+}
+
+/** PEM. */
+export interface Certificate {
+  readonly key: string;
+  readonly cert: string;
+}
+
+export type Poison = (request: SeenRequest) => Toxic | undefined;
+
+export class ToxicProxy {
+  readonly #target_port: number;
+  readonly #tls: Certificate | undefined;
+  readonly #sockets = new Set<Socket>();
+  #server: Server | undefined;
+  #port = 0;
+  #poison: Poison = () => undefined;
+  #seen: SeenRequest[] = [];
+
+  private constructor(target_port: number, tls: Certificate | undefined) {
+    this.#target_port = target_port;
+    this.#tls = tls;
+  }
+
+  /** With a certificate it is reached by https; the server behind by http all the same. */
+  static async open(target_port: number, tls?: Certificate): Promise<ToxicProxy> {
+    const proxy = new ToxicProxy(target_port, tls);
+    await proxy.mend();
+    return proxy;
+  }
+
+  get endpoint(): string {
+    return `${this.#tls ? 'https' : 'http'}://127.0.0.1:${this.#port}`;
+  }
+
+  /** Requests since the last `poison`. */
+  get seen(): readonly SeenRequest[] {
+    return this.#seen;
+  }
+
+  poison(poison: Poison): void {
+    this.#poison = poison;
+    this.#seen = [];
+  }
+
+  heal(): void {
+    this.poison(() => undefined);
+  }
+
+  async mend(): Promise<void> {
+    assert(!this.#server, 'it was cut');
+    const serve = (from: IncomingMessage, answer: ServerResponse) => {
+      const { socket } = from;
+      void this.#pass(from, answer).catch(() => socket.destroy());
+    };
+    const server = this.#tls ? createTlsServer(this.#tls, serve) : createServer(serve);
+    server.on('connection', (socket: Socket) => {
+      this.#sockets.add(socket);
+      socket.on('error', () => socket.destroy());
+      socket.once('close', () => this.#sockets.delete(socket));
+    });
+    server.listen(this.#port, '127.0.0.1');
+    await once(server, 'listening');
+    const address = server.address();
+    assert(address !== null && typeof address === 'object');
+    this.#port = address.port;
+    this.#server = server;
+  }
+
+  /** Breaks every connection; further ones are refused. */
+  async cut(): Promise<void> {
+    const server = this.#server;
+    this.#server = undefined;
+    if (!server) return;
+    const closed = once(server, 'close');
+    server.close();
+    for (const socket of this.#sockets) socket.destroy();
+    await closed;
+  }
+
+  async #pass(from: IncomingMessage, answer: ServerResponse): Promise<void> {
+    const { method = '', url: path = '', headers } = from;
+    const seen = { method, path, headers, number: this.#seen.length + 1 };
+    this.#seen.push(seen);
+    const toxic = this.#poison(seen) ?? {};
+    if (toxic.delay_ms !== undefined) await sleep(toxic.delay_ms);
+    if (toxic.hang) return void from.resume();
+    const body = await collect(from, toxic.cut_request_at);
+    if (toxic.answer) return sayError(answer, toxic.answer, method);
+    flipBit(body, toxic.flip_request_at);
+    const upstream = await this.#ask(from, body);
+    const bytes = await collect(upstream);
+    if (toxic.lose_answer) return void from.socket.destroy();
+    flipBit(bytes, toxic.flip_answer_at);
+    const { connection: _, 'transfer-encoding': __, ...passed } = upstream.headers;
+    if (toxic.status !== undefined) return void answer.writeHead(toxic.status, { 'content-length': 0 }).end();
+    const length = method === 'HEAD' ? passed['content-length'] : bytes.length;
+    answer.writeHead(upstream.statusCode ?? 502, {
+      ...passed,
+      ...(length === undefined ? {} : { 'content-length': length }),
+    });
+    const stop_at = toxic.cut_answer_at ?? toxic.stall_answer_at;
+    if (stop_at === undefined || stop_at >= bytes.length) return void answer.end(bytes);
+    answer.write(bytes.subarray(0, stop_at), () => {
+      if (toxic.cut_answer_at !== undefined) from.socket.destroy();
+    });
+    answer.flushHeaders();
+  }
+
+  async #ask(from: IncomingMessage, body: Buffer): Promise<IncomingMessage> {
+    const { method, url: path, headers } = from;
+    const to = { host: '127.0.0.1', port: this.#target_port, method, path, headers, agent: false };
+    const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
+    request(to, resolve).once('error', reject).end(body);
+    return promise;
+  }
+}
+
+async function collect(from: IncomingMessage, cut_at?: number): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  let seen = 0;
+  for await (const chunk of from) {
+    chunks.push(chunk);
+    seen += chunk.length;
+    if (cut_at !== undefined && seen > cut_at) throw new Error('cut here');
+  }
+  return Buffer.concat(chunks);
+}
+
+function flipBit(bytes: Buffer, at: number | undefined): void {
+  if (at !== undefined && at < bytes.length) bytes[at] = (bytes[at] ?? 0) ^ 0b100;
+}
+
+function sayError(
+  answer: ServerResponse,
+  { status, code }: { status: number; code: string },
+  method: string,
+): void {
+  const xml = `<?xml version="1.0"?><Error><Code>${code}</Code><Message>by the proxy</Message></Error>`;
+  answer.writeHead(status, { 'content-type': 'application/xml', 'content-length': xml.length });
+  answer.end(method === 'HEAD' ? undefined : xml);
+}
