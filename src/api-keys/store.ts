@@ -78,21 +78,28 @@ export interface ApiKeyPrincipal {
  * On the way of every request with a key: constant text, so that nothing is composed; both hashes are unique indexes.
  * Subqueries and not joins: planning costs more than running here, and joins would double it.
  */
-const FIND_PRINCIPAL = `
-  select k.id, k.org_id, k.user_id, k.service_account_id, k.scope, k.allowed_cidrs, k.last_used_at,
+const FIND_PRINCIPALS = `
+  select wanted.hash, k.id, k.org_id, k.user_id, k.service_account_id, k.scope, k.allowed_cidrs, k.last_used_at,
          (select m.role from memberships m where m.org_id = k.org_id and m.user_id = k.user_id) as role,
          (select s.scope from service_accounts s where s.id = k.service_account_id) as service_account_scope
-  from api_keys k
-  where (k.token_hash = $1 or (k.previous_hash = $1 and k.previous_expires_at > now()))
-    and (k.expires_at is null or k.expires_at > now())`;
+  from unnest($1::bytea[]) as wanted (hash)
+  join api_keys k on k.token_hash = wanted.hash
+                  or (k.previous_hash = wanted.hash and k.previous_expires_at > now())
+  where k.expires_at is null or k.expires_at > now()`;
 
 /**
- * The live key with this hash, or one that had it before a rotation whose grace is not over. A person's key ends with
- * the membership and a service account's with it (foreign keys), so the holder is always there.
+ * The live keys with these hashes, or that had them before a rotation whose grace is not over; by hash, in hex. A
+ * person's key ends with the membership and a service account's with it (foreign keys), so the holder is always there.
  */
-export async function findApiKeyPrincipal(tx: Tx, token_hash: Buffer): Promise<ApiKeyPrincipal | undefined> {
-  const { rows } = await tx.executeQuery<ApiKeyPrincipal>(CompiledQuery.raw(FIND_PRINCIPAL, [token_hash]));
-  return rows[0];
+export async function findApiKeyPrincipals(
+  tx: Tx,
+  hashes: readonly string[],
+): Promise<ReadonlyMap<string, ApiKeyPrincipal>> {
+  const wanted = hashes.map((hex) => Buffer.from(hex, 'hex'));
+  const { rows } = await tx.executeQuery<ApiKeyPrincipal & { readonly hash: Buffer }>(
+    CompiledQuery.raw(FIND_PRINCIPALS, [wanted]),
+  );
+  return new Map(rows.map((row) => [row.hash.toString('hex'), row]));
 }
 
 /** Notes use, at most once a minute. */
