@@ -1,6 +1,8 @@
 import { CompiledQuery, sql } from 'kysely';
+import { again, composer } from '../db/composer.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
+import { present } from '../lib/assert.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
 
 const SHOWN = [
@@ -45,12 +47,33 @@ export interface NewApiKey extends PlainKey {
   readonly expires_in_seconds: number | null;
 }
 
-export async function insertApiKey(tx: Tx, { expires_in_seconds, ...key }: NewApiKey) {
-  return tx
-    .insertInto('api_keys')
-    .values({ ...key, expires_at: expires_in_seconds === null ? null : secondsFromNow(expires_in_seconds) })
-    .returning(SHOWN)
-    .executeTakeFirstOrThrow();
+/** Composed once. */
+const INSERT = composer
+  .insertInto('api_keys')
+  .values({
+    id: '' as ApiKeyId,
+    org_id: '' as OrgId,
+    user_id: '' as UserId,
+    service_account_id: '' as ServiceAccountId,
+    name: '',
+    scope: '',
+    allowed_cidrs: sql<string[]>`${''}::text[]`,
+    token_hash: sql<Buffer>`${''}::bytea`,
+    prefix: '',
+    last4: '',
+    expires_at: secondsFromNow(0),
+  })
+  .returning(SHOWN)
+  .compile();
+
+export async function insertApiKey(tx: Tx, key: NewApiKey) {
+  const { id, org_id, user_id, service_account_id, name, scope, allowed_cidrs } = key;
+  const { token_hash, prefix, last4, expires_in_seconds } = key;
+  const holder = [id, org_id, user_id, service_account_id, name, scope, allowed_cidrs];
+  const { rows } = await tx.executeQuery(
+    again(INSERT, [...holder, token_hash, prefix, last4, expires_in_seconds]),
+  );
+  return present(rows[0], 'the key just made');
 }
 
 /** The time in so many seconds by the database's clock, to the millisecond: what is shown is what is kept. */
