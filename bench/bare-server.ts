@@ -24,7 +24,10 @@ const app = Fastify({
 app.addHook('onResponse', async (request, reply) => {
   const { method, routeOptions } = request;
   const duration_ms = Math.round(reply.elapsedTime);
-  request.log.info({ method, route: routeOptions.url ?? null, status: reply.statusCode, duration_ms }, 'request');
+  request.log.info(
+    { method, route: routeOptions.url ?? null, status: reply.statusCode, duration_ms },
+    'request',
+  );
 });
 
 const text = { type: 'string' } as const;

@@ -15,7 +15,7 @@ import { present } from '../src/lib/assert.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
 import { type Load, load, type Target } from './load.ts';
 
-const CONNECTIONS = [16] as const;
+const CONNECTIONS = [1, 16, 64] as const;
 const ROUND_MS = 2_000;
 const BESIDE = 'bare Fastify';
 const BODY = JSON.stringify({ name: 'made by the benchmark', scope: 'vm:read' });

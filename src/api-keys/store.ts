@@ -1,5 +1,6 @@
-import { CompiledQuery, sql } from 'kysely';
+import { sql } from 'kysely';
 import { again, composer } from '../db/composer.ts';
+import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { present } from '../lib/assert.ts';
@@ -101,14 +102,17 @@ export interface ApiKeyPrincipal {
  * On the way of every request with a key: constant text, so that nothing is composed; both hashes are unique indexes.
  * Subqueries and not joins: planning costs more than running here, and joins would double it.
  */
-const FIND_PRINCIPALS = `
+const FIND_PRINCIPALS = new LookUpStatement(
+  ['bytea'],
+  (values) => `
   select wanted.hash, k.id, k.org_id, k.user_id, k.service_account_id, k.scope, k.allowed_cidrs, k.last_used_at,
          (select m.role from memberships m where m.org_id = k.org_id and m.user_id = k.user_id) as role,
          (select s.scope from service_accounts s where s.id = k.service_account_id) as service_account_scope
-  from unnest($1::bytea[]) as wanted (hash)
+  from (${values}) as wanted (hash)
   join api_keys k on k.token_hash = wanted.hash
                   or (k.previous_hash = wanted.hash and k.previous_expires_at > now())
-  where k.expires_at is null or k.expires_at > now()`;
+  where k.expires_at is null or k.expires_at > now()`,
+);
 
 /**
  * The live keys with these hashes, or that had them before a rotation whose grace is not over; by hash, in hex. A
@@ -118,9 +122,9 @@ export async function findApiKeyPrincipals(
   tx: Tx,
   hashes: readonly string[],
 ): Promise<ReadonlyMap<string, ApiKeyPrincipal>> {
-  const wanted = hashes.map((hex) => Buffer.from(hex, 'hex'));
-  const { rows } = await tx.executeQuery<ApiKeyPrincipal & { readonly hash: Buffer }>(
-    CompiledQuery.raw(FIND_PRINCIPALS, [wanted]),
+  const wanted = hashes.map((hex) => [Buffer.from(hex, 'hex')]);
+  const { rows } = await tx.executeQuery(
+    FIND_PRINCIPALS.of<ApiKeyPrincipal & { readonly hash: Buffer }>(wanted),
   );
   return new Map(rows.map((row) => [row.hash.toString('hex'), row]));
 }

@@ -3,7 +3,8 @@
  * database few statements. Nothing is kept: a look-up is always begun after it was asked for, so its answer is as fresh
  * as that of a statement of its own. Equal keys are looked up once.
  */
-const MAX_KEYS = 100;
+
+import { MAX_KEYS } from './look-up-statement.ts';
 
 export class Batched<V> {
   /** By key. Bounded by the requests that are being served. */

@@ -3,8 +3,8 @@
  * costs more than sending it. The values given while composing stand for the parameters, in their order.
  */
 import {
-  type CompiledQuery,
   CompiledQuery as Compiled,
+  type CompiledQuery,
   DummyDriver,
   Kysely,
   PostgresAdapter,
@@ -25,7 +25,10 @@ export const composer = new Kysely<Database>({
 });
 
 /** A composed statement with these parameters. */
-export function again<Row>(statement: CompiledQuery<Row>, parameters: readonly unknown[]): CompiledQuery<Row> {
+export function again<Row>(
+  statement: CompiledQuery<Row>,
+  parameters: readonly unknown[],
+): CompiledQuery<Row> {
   assert(parameters.length === statement.parameters.length, 'as many parameters as were composed');
   return Compiled.raw(statement.sql, [...parameters]) as CompiledQuery<Row>;
 }

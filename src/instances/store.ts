@@ -1,5 +1,6 @@
 import { sql } from 'kysely';
-import { again, composer } from '../db/composer.ts';
+import { composer } from '../db/composer.ts';
+import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
 import type { InstanceId, OrgId } from '../lib/ids.ts';
@@ -49,20 +50,19 @@ export async function findInstance(tx: Tx, org_id: OrgId, id: InstanceId) {
   return withParts(tx).where('i.id', '=', id).where('i.org_id', '=', org_id).executeTakeFirst();
 }
 
-/** Of each `org_id id` that there is, the instance: what many read at once (`Batched`). Composed once. */
-const FIND_MANY = withParts(composer)
-  .innerJoin(sql<{ org_id: OrgId; id: InstanceId }>`unnest(${''}::text[], ${''}::text[])`.as<'wanted'>(sql`wanted (org_id, id)`), (join) =>
-    join.onRef('wanted.id', '=', 'i.id').onRef('wanted.org_id', '=', 'i.org_id'),
-  )
-  .compile();
+const FIND_MANY = new LookUpStatement(
+  ['text', 'text'],
+  (values) => `${withParts(composer).compile().sql}
+    join (${values}) as wanted (org_id, id) on wanted.id = i.id and wanted.org_id = i.org_id`,
+);
 
+/** Those of the instances `org_id id` that there are, by that name: what many ask for at once (`Batched`). */
 export async function findInstances(
   tx: Tx,
   keys: readonly string[],
 ): Promise<ReadonlyMap<string, InstanceRow>> {
-  const pairs = keys.map((key) => key.split(' '));
-  const parameters = [pairs.map(([org_id]) => org_id), pairs.map(([, id]) => id)];
-  const { rows } = await tx.executeQuery(again(FIND_MANY, parameters));
+  const wanted = keys.map((key) => key.split(' '));
+  const { rows } = await tx.executeQuery(FIND_MANY.of<InstanceRow>(wanted));
   return new Map(rows.map((row) => [`${row.org_id} ${row.id}`, row]));
 }
 
