@@ -1,11 +1,15 @@
 /** Load over HTTP/1.1: so many connections, one request at a time on each, for a fixed time. */
 import { Pool } from 'undici';
+import { present } from '../src/lib/assert.ts';
 
 export interface Target {
   readonly origin: string;
   readonly method: 'GET' | 'POST';
-  readonly path: string;
-  readonly headers: Record<string, string>;
+  /** Asked for in turn. */
+  readonly requests: readonly {
+    readonly path: string;
+    readonly headers: Record<string, string>;
+  }[];
   readonly body?: string;
   /** What every answer must be; another one ends the measurement. */
   readonly status: number;
@@ -24,9 +28,11 @@ export async function load(
   duration_ms: number,
   signal: AbortSignal,
 ): Promise<Load> {
-  const { origin, path, method, headers, body = null, status } = target;
+  const { origin, method, requests, body = null, status } = target;
+  let sent = 0;
   const pool = new Pool(origin, { connections, pipelining: 1 });
   const once = async () => {
+    const { path, headers } = present(requests[sent++ % requests.length], 'a request');
     const answer = await pool.request({ path, method, headers, body });
     if (answer.statusCode === status) return answer.body.dump();
     throw new Error(`${method} ${path}: ${answer.statusCode} ${await answer.body.text()}`);

@@ -1,8 +1,9 @@
 /**
  * What a request costs: an authenticated `GET /v1/instances/:id/vm` and `POST /v1/api-keys`, beside a bare handler with
  * one select and one insert (bare-server.ts) on the same database, at 1, 16 and 64 connections. Both servers are
- * processes of their own, the load comes from this one. All of Berth's requests come from one API key of one
- * organisation, which is the hardest case for the write: its audit log is one chain.
+ * processes of their own, the load comes from this one. Reads ask for 64 instances in turn, with 64 API keys: Berth looks
+ * up equal things that are asked for at once together. All keys are of one organisation, which is the hardest case for
+ * the write: its audit log is one chain.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -27,35 +28,35 @@ interface Case {
   readonly bare: Target;
 }
 
+/** Instances and keys: as many as there are connections, so that requests at once ask for different things. */
+const DIFFERENT = Math.max(...CONNECTIONS);
+
 async function cases({ installation }: BenchContext, bare: string): Promise<readonly Case[]> {
   const { api } = installation;
-  const { id } = await api.createInstance('requests');
-  const { key } = await api.call<{ key: string }>('POST', '/v1/api-keys', { name: 'bench', scope: '*' });
-  const headers = { authorization: `Bearer ${key}` };
+  const reads: Target['requests'][number][] = [];
+  const writes: Target['requests'][number][] = [];
+  const bare_reads: Target['requests'][number][] = [];
+  for (let index = 0; index < DIFFERENT; index++) {
+    const { id } = await api.createInstance(`requests-${index}`);
+    const { key } = await api.call<{ key: string }>('POST', '/v1/api-keys', { name: 'bench', scope: '*' });
+    const headers = { authorization: `Bearer ${key}` };
+    reads.push({ path: `/v1/instances/${id}/vm`, headers });
+    bare_reads.push({ path: `/instances/${id}`, headers });
+    writes.push({ path: '/v1/api-keys', headers: { ...headers, ...JSON_BODY } });
+  }
+  const bare_writes = writes.map(({ headers }) => ({ path: '/rows', headers }));
+  const read = { method: 'GET', status: 200 } as const;
+  const write = { method: 'POST', status: 201, body: BODY } as const;
   return [
     {
       name: 'read',
-      berth: { origin: api.url, method: 'GET', path: `/v1/instances/${id}/vm`, headers, status: 200 },
-      bare: { origin: bare, method: 'GET', path: `/instances/${id}`, headers, status: 200 },
+      berth: { ...read, origin: api.url, requests: reads },
+      bare: { ...read, origin: bare, requests: bare_reads },
     },
     {
       name: 'write',
-      berth: {
-        origin: api.url,
-        method: 'POST',
-        path: '/v1/api-keys',
-        headers: { ...headers, ...JSON_BODY },
-        body: BODY,
-        status: 201,
-      },
-      bare: {
-        origin: bare,
-        method: 'POST',
-        path: '/rows',
-        headers: { ...headers, ...JSON_BODY },
-        body: BODY,
-        status: 201,
-      },
+      berth: { ...write, origin: api.url, requests: writes },
+      bare: { ...write, origin: bare, requests: bare_writes },
     },
   ];
 }
