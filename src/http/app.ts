@@ -124,6 +124,7 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
         status: reply.statusCode,
         duration_ms: Math.round(reply.elapsedTime),
         principal: request.principal?.credential.id ?? null,
+        ...(REFUSALS.has(reply.statusCode) ? { ip: request.ip } : {}),
       },
       'request',
     );
@@ -144,6 +145,9 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
     if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
   });
 }
+
+/** Who was not let in: from where is worth a look. */
+const REFUSALS: ReadonlySet<number> = new Set([401, 403, 423, 429]);
 
 /** What supervisors ask every second or so. */
 function isProbe(url: string | undefined): boolean {
