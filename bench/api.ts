@@ -33,12 +33,12 @@ class ApiError extends Error {
 export class Api {
   /** Every instance made here, for the clearing up. */
   readonly created: string[] = [];
-  readonly #url: string;
+  readonly url: string;
   readonly #token: string;
   readonly #signal: AbortSignal;
 
   private constructor(url: string, token: string, signal: AbortSignal) {
-    this.#url = url;
+    this.url = url;
     this.#token = token;
     this.#signal = signal;
   }
@@ -102,7 +102,7 @@ export class Api {
   }
 
   async call<T>(method: string, path: string, body?: unknown): Promise<T> {
-    const response = await fetch(this.#url + path, {
+    const response = await fetch(this.url + path, {
       method,
       headers: {
         ...(this.#token === '' ? {} : { authorization: `Bearer ${this.#token}` }),

@@ -15,9 +15,10 @@ import { encryptionBench } from './encryption.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
 import { Installation } from './installation.ts';
+import { requestsBench } from './requests.ts';
 import { startBench } from './start.ts';
 
-const BENCHES: readonly Bench[] = [startBench, flushBench, encryptionBench];
+const BENCHES: readonly Bench[] = [startBench, flushBench, encryptionBench, requestsBench];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;
 

@@ -7,7 +7,7 @@ import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
 import { insertAccount } from '../auth/register.ts';
 import { deleteOtherSessions, findUser, findUserByEmail, updateUser } from '../auth/store.ts';
-import { verifyAccountPassword } from '../auth/verify-account.ts';
+import { type OnLocked, verifyAccountPassword } from '../auth/verify-account.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
@@ -55,21 +55,24 @@ export async function register(
   });
 }
 
-/** Verifies the present password, sets the new one, and ends every other session. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
-export async function changePassword(
+/** Verifies the present password; the new one's hash. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+export async function prepareNewPassword(
   db: Db,
   principal: Principal,
   request: { current_password: string; new_password: string },
-) {
+  onLocked: OnLocked,
+): Promise<string> {
+  await verifyAccountPassword(db, userOf(principal), request.current_password, onLocked);
+  return hashPassword(request.new_password);
+}
+
+/** Sets the password and ends every other session. */
+export async function changePassword(tx: Tx, principal: Principal, password_hash: string) {
   const user_id = userOf(principal);
-  await verifyAccountPassword(db, user_id, request.current_password);
-  const password_hash = await hashPassword(request.new_password);
   const keep = principal.credential.kind === 'session' ? principal.credential.id : null;
-  await transaction(db, async (tx) => {
-    await updateUser(tx, user_id, { password_hash });
-    await deleteOtherSessions(tx, user_id, keep);
-  });
-  return present(await findUser(db, user_id), 'user who changed the password');
+  await updateUser(tx, user_id, { password_hash });
+  await deleteOtherSessions(tx, user_id, keep);
+  return present(await findUser(tx, user_id), 'user who changed the password');
 }
 
 /** Sends a reset link if there is such an account; says nothing either way. */
@@ -127,9 +130,10 @@ export async function requestEmailChange(
   public_url: string,
   principal: Principal,
   request: { email: string; password: string },
+  onLocked: OnLocked,
 ): Promise<void> {
   const user_id = userOf(principal);
-  await verifyAccountPassword(db, user_id, request.password);
+  await verifyAccountPassword(db, user_id, request.password, onLocked);
   const user = await findUser(db, user_id);
   if (!user) throw new AppError('UNAUTHENTICATED');
   const token = await transaction(db, (tx) => issueMailToken(tx, 'email_change', user_id, request.email));

@@ -1,6 +1,9 @@
-import { CompiledQuery, sql } from 'kysely';
+import { sql } from 'kysely';
+import { again, composer } from '../db/composer.ts';
+import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
+import { present } from '../lib/assert.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
 
 const SHOWN = [
@@ -45,12 +48,33 @@ export interface NewApiKey extends PlainKey {
   readonly expires_in_seconds: number | null;
 }
 
-export async function insertApiKey(tx: Tx, { expires_in_seconds, ...key }: NewApiKey) {
-  return tx
-    .insertInto('api_keys')
-    .values({ ...key, expires_at: expires_in_seconds === null ? null : secondsFromNow(expires_in_seconds) })
-    .returning(SHOWN)
-    .executeTakeFirstOrThrow();
+/** Composed once. */
+const INSERT = composer
+  .insertInto('api_keys')
+  .values({
+    id: '' as ApiKeyId,
+    org_id: '' as OrgId,
+    user_id: '' as UserId,
+    service_account_id: '' as ServiceAccountId,
+    name: '',
+    scope: '',
+    allowed_cidrs: sql<string[]>`${''}::text[]`,
+    token_hash: sql<Buffer>`${''}::bytea`,
+    prefix: '',
+    last4: '',
+    expires_at: secondsFromNow(0),
+  })
+  .returning(SHOWN)
+  .compile();
+
+export async function insertApiKey(tx: Tx, key: NewApiKey) {
+  const { id, org_id, user_id, service_account_id, name, scope, allowed_cidrs } = key;
+  const { token_hash, prefix, last4, expires_in_seconds } = key;
+  const holder = [id, org_id, user_id, service_account_id, name, scope, allowed_cidrs];
+  const { rows } = await tx.executeQuery(
+    again(INSERT, [...holder, token_hash, prefix, last4, expires_in_seconds]),
+  );
+  return present(rows[0], 'the key just made');
 }
 
 /** The time in so many seconds by the database's clock, to the millisecond: what is shown is what is kept. */
@@ -78,21 +102,31 @@ export interface ApiKeyPrincipal {
  * On the way of every request with a key: constant text, so that nothing is composed; both hashes are unique indexes.
  * Subqueries and not joins: planning costs more than running here, and joins would double it.
  */
-const FIND_PRINCIPAL = `
-  select k.id, k.org_id, k.user_id, k.service_account_id, k.scope, k.allowed_cidrs, k.last_used_at,
+const FIND_PRINCIPALS = new LookUpStatement(
+  ['bytea'],
+  (values) => `
+  select wanted.hash, k.id, k.org_id, k.user_id, k.service_account_id, k.scope, k.allowed_cidrs, k.last_used_at,
          (select m.role from memberships m where m.org_id = k.org_id and m.user_id = k.user_id) as role,
          (select s.scope from service_accounts s where s.id = k.service_account_id) as service_account_scope
-  from api_keys k
-  where (k.token_hash = $1 or (k.previous_hash = $1 and k.previous_expires_at > now()))
-    and (k.expires_at is null or k.expires_at > now())`;
+  from (${values}) as wanted (hash)
+  join api_keys k on k.token_hash = wanted.hash
+                  or (k.previous_hash = wanted.hash and k.previous_expires_at > now())
+  where k.expires_at is null or k.expires_at > now()`,
+);
 
 /**
- * The live key with this hash, or one that had it before a rotation whose grace is not over. A person's key ends with
- * the membership and a service account's with it (foreign keys), so the holder is always there.
+ * The live keys with these hashes, or that had them before a rotation whose grace is not over; by hash, in hex. A
+ * person's key ends with the membership and a service account's with it (foreign keys), so the holder is always there.
  */
-export async function findApiKeyPrincipal(tx: Tx, token_hash: Buffer): Promise<ApiKeyPrincipal | undefined> {
-  const { rows } = await tx.executeQuery<ApiKeyPrincipal>(CompiledQuery.raw(FIND_PRINCIPAL, [token_hash]));
-  return rows[0];
+export async function findApiKeyPrincipals(
+  tx: Tx,
+  hashes: readonly string[],
+): Promise<ReadonlyMap<string, ApiKeyPrincipal>> {
+  const wanted = hashes.map((hex) => [Buffer.from(hex, 'hex')]);
+  const { rows } = await tx.executeQuery(
+    FIND_PRINCIPALS.of<ApiKeyPrincipal & { readonly hash: Buffer }>(wanted),
+  );
+  return new Map(rows.map((row) => [row.hash.toString('hex'), row]));
 }
 
 /** Notes use, at most once a minute. */

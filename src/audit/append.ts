@@ -8,7 +8,7 @@
  *   appends, so that the chain's head costs one round trip.
  */
 import { createHmac } from 'node:crypto';
-import { type RawBuilder, sql } from 'kysely';
+import { CompiledQuery } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { canonicalJson } from '../lib/canonical-json.ts';
 import { rfc3339 } from '../lib/clock.ts';
@@ -28,6 +28,20 @@ export interface AuditEntry {
 const HASH_BLOCK_BYTES = 64;
 const PAGE = 1_000;
 
+/** The MAC in SQL, of the expressions for the MAC before and for the number. Keep to the order of {@link AuditLog.statement}. */
+function mac(previous: string, seq: string): string {
+  return `sha256($2::bytea || sha256($3::bytea || ${previous} || convert_to((${seq})::text || $4::text, 'UTF8')))`;
+}
+const APPEND = `
+  with next as (
+    insert into audit_heads as h (org_id, seq, mac)
+    values ($1, 1, ${mac("''::bytea", '1')})
+    on conflict (org_id) do update set seq = h.seq + 1, mac = ${mac('h.mac', 'h.seq + 1')}
+    returning seq, mac
+  )
+  insert into audit_log (org_id, seq, id, at, actor, action, target, ip, request_id, data, mac)
+  select $1, seq, $5, $6::timestamptz, $7, $8, $9, $10, $11, $12::jsonb, mac from next`;
+
 export class AuditLog {
   readonly #key: Buffer;
   readonly #inner_pad: Buffer;
@@ -43,22 +57,28 @@ export class AuditLog {
 
   /** Appends in the caller's transaction; the organisation's chain is locked until its end, so call it last. */
   async append(tx: Tx, org_id: OrgId, entry: AuditEntry): Promise<void> {
+    await tx.executeQuery(this.statement(org_id, entry));
+  }
+
+  /** What appends, for `transaction` to send with COMMIT: the chain is locked for no longer than it must be. */
+  statement(org_id: OrgId, entry: AuditEntry): CompiledQuery {
     const id = newId('aud');
     const at = rfc3339(new Date());
     const text = entryText(id, at, entry);
-    const mac = (previous: RawBuilder<unknown>, seq: RawBuilder<unknown>) =>
-      sql`sha256(${this.#outer_pad}::bytea || sha256(${this.#inner_pad}::bytea || ${previous} || convert_to((${seq})::text || ${text}::text, 'UTF8')))`;
-    await sql`
-      with next as (
-        insert into audit_heads as h (org_id, seq, mac)
-        values (${org_id}, 1, ${mac(sql`''::bytea`, sql`1`)})
-        on conflict (org_id) do update set seq = h.seq + 1, mac = ${mac(sql`h.mac`, sql`h.seq + 1`)}
-        returning seq, mac
-      )
-      insert into audit_log (org_id, seq, id, at, actor, action, target, ip, request_id, data, mac)
-      select ${org_id}, seq, ${id}, ${at}::timestamptz, ${entry.actor}, ${entry.action}, ${entry.target}, ${entry.ip},
-             ${entry.request_id}, ${JSON.stringify(entry.data)}::jsonb, mac
-      from next`.execute(tx);
+    return CompiledQuery.raw(APPEND, [
+      org_id,
+      this.#outer_pad,
+      this.#inner_pad,
+      text,
+      id,
+      at,
+      entry.actor,
+      entry.action,
+      entry.target,
+      entry.ip,
+      entry.request_id,
+      JSON.stringify(entry.data),
+    ]);
   }
 
   /** Whether the chain of an organisation is whole; else the number of the first entry that does not fit. */

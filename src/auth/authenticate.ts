@@ -1,6 +1,7 @@
 import { addressAllowed } from '../api-keys/networks.ts';
-import { findApiKeyPrincipal, touchApiKey } from '../api-keys/store.ts';
-import type { Tx } from '../db/pool.ts';
+import { type ApiKeyPrincipal, findApiKeyPrincipals, touchApiKey } from '../api-keys/store.ts';
+import { Batched } from '../db/batched.ts';
+import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { isId } from '../lib/ids.ts';
 import { effectiveScopes, parseScope } from './permissions.ts';
@@ -18,16 +19,31 @@ export interface CredentialHeaders {
   readonly ip: string;
 }
 
-/**
- * The principal of a request.
- * @throws AppError UNAUTHENTICATED; FORBIDDEN when a session asks for an organisation it is no member of
- */
-export async function authenticate(tx: Tx, headers: CredentialHeaders): Promise<Principal> {
-  const token = /^Bearer ([\x21-\x7e]{1,200})$/i.exec(headers.authorization ?? '')?.[1];
-  const prefix = token === undefined ? null : tokenPrefix(token);
-  if (token !== undefined && prefix === SESSION_PREFIX) return ofSession(tx, hashToken(token), headers.org);
-  if (token !== undefined && prefix === API_KEY_PREFIX) return ofApiKey(tx, hashToken(token), headers.ip);
-  throw new AppError('UNAUTHENTICATED');
+/** Tells who a credential stands for, by the database as it is when it is asked. */
+export class Authenticator {
+  readonly #db: Db;
+  readonly #api_keys: Batched<ApiKeyPrincipal>;
+
+  constructor(db: Db) {
+    this.#db = db;
+    this.#api_keys = new Batched((hashes) => findApiKeyPrincipals(db, hashes));
+  }
+
+  /**
+   * The principal of a request.
+   * @throws AppError UNAUTHENTICATED; FORBIDDEN when a session asks for an organisation it is no member of
+   */
+  async authenticate(headers: CredentialHeaders): Promise<Principal> {
+    const token = /^Bearer ([\x21-\x7e]{1,200})$/i.exec(headers.authorization ?? '')?.[1];
+    const prefix = token === undefined ? null : tokenPrefix(token);
+    if (token !== undefined && prefix === SESSION_PREFIX) {
+      return ofSession(this.#db, hashToken(token), headers.org);
+    }
+    if (token !== undefined && prefix === API_KEY_PREFIX) {
+      return ofApiKey(this.#db, await this.#api_keys.find(hashToken(token).toString('hex')), headers.ip);
+    }
+    throw new AppError('UNAUTHENTICATED');
+  }
 }
 
 async function ofSession(tx: Tx, token_hash: Buffer, org_header: string | undefined): Promise<Principal> {
@@ -51,8 +67,7 @@ async function ofSession(tx: Tx, token_hash: Buffer, org_header: string | undefi
   };
 }
 
-async function ofApiKey(tx: Tx, token_hash: Buffer, ip: string): Promise<Principal> {
-  const found = await findApiKeyPrincipal(tx, token_hash);
+async function ofApiKey(tx: Tx, found: ApiKeyPrincipal | undefined, ip: string): Promise<Principal> {
   if (!found || !addressAllowed(found.allowed_cidrs, ip)) throw new AppError('UNAUTHENTICATED');
   const last_used_ms = found.last_used_at?.getTime() ?? 0;
   if (Date.now() - last_used_ms > MINUTE_MS) await touchApiKey(tx, found.id);

@@ -4,25 +4,25 @@ import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { Principal } from './principal.ts';
 import { hashToken, newToken, SUDO_PREFIX, tokenPrefix } from './tokens.ts';
-import { verifyAccountPassword } from './verify-account.ts';
+import { type OnLocked, verifyAccountPassword } from './verify-account.ts';
 
 export const SUDO_LIFETIME_S = 300;
 
-/** Verifies the password and grants. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
-export async function grantSudo(
+/** Verifies the password of who asks for a grant. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+export async function verifyForSudo(
   db: Db,
   principal: Principal,
   password: string,
-): Promise<{ token: string; expires_at: Date }> {
-  const { credential } = principal;
-  if (credential.kind !== 'session') {
-    throw new AppError('UNAUTHENTICATED', {
-      message: 'Sudo needs a session; an API key has no password to re-enter.',
-    });
-  }
-  await verifyAccountPassword(db, credential.user_id, password);
+  onLocked: OnLocked,
+): Promise<void> {
+  await verifyAccountPassword(db, sessionOf(principal).user_id, password, onLocked);
+}
+
+/** Grants; the password must have been verified. @throws AppError UNAUTHENTICATED */
+export async function grantSudo(tx: Tx, principal: Principal): Promise<{ token: string; expires_at: Date }> {
+  const credential = sessionOf(principal);
   const token = newToken(SUDO_PREFIX);
-  const row = await db
+  const row = await tx
     .insertInto('sudo_grants')
     .values({
       token_hash: hashToken(token),
@@ -33,6 +33,13 @@ export async function grantSudo(
     .returning('expires_at')
     .executeTakeFirstOrThrow();
   return { token, expires_at: row.expires_at };
+}
+
+function sessionOf({ credential }: Principal) {
+  if (credential.kind === 'session') return credential;
+  throw new AppError('UNAUTHENTICATED', {
+    message: 'Sudo needs a session; an API key has no password to re-enter.',
+  });
 }
 
 /** @throws AppError SUDO_REQUIRED unless the token is a live grant of this very session */

@@ -25,19 +25,24 @@ export async function refuseWhileLocked(db: Db, user_id: UserId): Promise<void> 
   if (locked) throw locked;
 }
 
-/** Counts a wrong password or factor, and throws what it comes to. */
-export async function failAttempt(db: Db, attempt: Attempt, otherwise: AppError): Promise<never> {
-  const { error } = await transaction(db, (tx) => fail(tx, attempt, otherwise));
-  throw error;
-}
+/** Is told the address of an account that this attempt has locked. */
+export type OnLocked = (email: string) => void;
 
 /** Re-verifies the password of an account, under its lockout. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
-export async function verifyAccountPassword(db: Db, user_id: UserId, password: string): Promise<void> {
+export async function verifyAccountPassword(
+  db: Db,
+  user_id: UserId,
+  password: string,
+  onLocked: OnLocked,
+): Promise<void> {
   const user = await findUser(db, user_id);
   if (!user) throw new AppError('UNAUTHENTICATED');
   const attempt = await beginAttempt(db, user.email);
   if (!(await checkPassword(db, attempt, user.password_hash, password))) {
-    await failAttempt(db, attempt, new AppError('UNAUTHENTICATED', { message: 'The password is wrong.' }));
+    const wrong = new AppError('UNAUTHENTICATED', { message: 'The password is wrong.' });
+    const { error, locked } = await transaction(db, (tx) => fail(tx, attempt, wrong));
+    if (locked) onLocked(user.email);
+    throw error;
   }
   await succeed(db, attempt);
 }

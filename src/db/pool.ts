@@ -1,6 +1,8 @@
-import { Kysely, PostgresDialect, type Transaction } from 'kysely';
+import { type CompiledQuery, Kysely, type Transaction } from 'kysely';
 import pg from 'pg';
 import { assert } from '../lib/assert.ts';
+import { CommittingDialect, withCommit } from './commit.ts';
+import { clientNaming, StatementNames } from './statement-names.ts';
 import type { Database } from './tables.ts';
 
 export type Db = Kysely<Database>;
@@ -35,11 +37,12 @@ export function connectionOptions(url: string, statement_timeout_ms = 30_000): p
 
 /** A pool of up to `max` connections. `onError` hears of idle connections that broke (never throws). */
 export function openPool(url: string, onError: (error: Error) => void, max = 20): Db {
-  const pool = new pg.Pool({ ...connectionOptions(url), max });
+  const names = new StatementNames();
+  const pool = new pg.Pool({ ...connectionOptions(url), max, pipeline: true, Client: clientNaming(names) });
   // The pool listens to idle connections only; one that breaks while it is lent out must not end the process.
   pool.on('connect', (client) => client.on('error', () => undefined));
   pool.on('error', onError);
-  return new Kysely<Database>({ dialect: new PostgresDialect({ pool }) });
+  return new Kysely<Database>({ dialect: new CommittingDialect({ pool }) });
 }
 
 const afterEffects = new WeakMap<Tx, (() => void)[]>();
@@ -53,18 +56,27 @@ export function afterCommit(tx: Tx, effect: () => void): void {
 
 const RETRYABLE = new Set(['40001', '40P01']);
 
+/** Takes a statement to be sent in one go with COMMIT: nothing in the transaction may need its answer. */
+export type AtCommit = (statement: CompiledQuery) => void;
+
 /**
  * Runs `work` in one transaction (read committed), again up to three times when PostgreSQL asks for it
  * (serialization failure, deadlock). `work` must have no effect but on the database.
  */
-export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
+export async function transaction<T>(
+  db: Db,
+  work: (tx: Transaction<Database>, atCommit: AtCommit) => Promise<T>,
+): Promise<T> {
   for (let attempt = 0; ; attempt++) {
+    const last: CompiledQuery[] = [];
+    const atCommit: AtCommit = (statement) => void last.push(statement);
     const effects: (() => void)[] = [];
+    const run = (tx: Transaction<Database>) => {
+      afterEffects.set(tx, effects);
+      return work(tx, atCommit);
+    };
     try {
-      const result = await db.transaction().execute((tx) => {
-        afterEffects.set(tx, effects);
-        return work(tx);
-      });
+      const result = await withCommit(last, () => db.transaction().execute(run));
       for (const effect of effects) effect();
       return result;
     } catch (error) {

@@ -3,7 +3,7 @@
  * is read: 401, then 403, then sudo, then all the rest.
  */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
-import { authenticate } from '../auth/authenticate.ts';
+import { Authenticator } from '../auth/authenticate.ts';
 import type { Scope } from '../auth/permissions.ts';
 import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
@@ -36,6 +36,7 @@ declare module 'fastify' {
 }
 
 export function registerAccess(app: FastifyInstance, db: Db, limits: RateLimits): void {
+  const authenticator = new Authenticator(db);
   app.decorateRequest('principal', null);
   app.addHook('onRoute', (route) => {
     const { access, sudo } = route.config ?? {};
@@ -45,7 +46,7 @@ export function registerAccess(app: FastifyInstance, db: Db, limits: RateLimits)
   app.addHook('onRequest', async (request, reply) => {
     const { access } = request.routeOptions.config;
     if (access === undefined || access === 'public') return;
-    request.principal = await authenticate(db, {
+    request.principal = await authenticator.authenticate({
       authorization: request.headers.authorization,
       org: one(request.headers['berth-org']),
       ip: request.ip,

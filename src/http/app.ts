@@ -5,7 +5,7 @@ import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
-import { registerDocs } from './docs.ts';
+import { DOCS_PREFIX, registerDocs } from './docs.ts';
 import { sendError, sendMalformed } from './errors.ts';
 import { registerHealth } from './health.ts';
 import { openApiOptions } from './openapi.ts';
@@ -65,7 +65,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   }) as unknown as FastifyInstance;
   const app = typed(fastify);
 
-  registerConventions(fastify);
+  registerConventions(fastify, context.public_url.startsWith('https://'));
   await fastify.register(swagger, openApiOptions());
   // Before the access rules: these pages are for everybody, as the document is.
   await registerDocs(fastify);
@@ -95,17 +95,25 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   return fastify;
 }
 
-function registerConventions(fastify: FastifyInstance): void {
+/** What browsers are told of every answer; the pages of `/docs` have a policy of their own. */
+const HEADERS = { 'x-content-type-options': 'nosniff', 'referrer-policy': 'no-referrer' };
+const API_HEADERS = {
+  'cache-control': 'no-store',
+  'content-security-policy': "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
+};
+/** Of this host alone: of others below its name we know nothing. */
+const HTTPS_HEADERS = { 'strict-transport-security': 'max-age=31536000' };
+
+function registerConventions(fastify: FastifyInstance, https: boolean): void {
+  const everywhere = { ...HEADERS, ...(https ? HTTPS_HEADERS : {}) };
+  const api = { ...everywhere, ...API_HEADERS };
   fastify.addHook('onRequest', async (request, reply) => {
+    reply.headers(request.url.startsWith(DOCS_PREFIX) ? everywhere : api);
     reply.header('x-request-id', request.id);
   });
   // Unknown query parameters are refused everywhere, so a route that takes none says so.
   fastify.addHook('onRoute', (route) => {
     if (route.url.startsWith('/v1/')) route.schema = { querystring: EmptyBody, ...route.schema };
-  });
-  fastify.addHook('onSend', async (_request, reply, payload) => {
-    reply.header('x-content-type-options', 'nosniff');
-    return payload;
   });
   fastify.addHook('onResponse', async (request, reply) => {
     const level = isProbe(request.routeOptions.url) ? 'debug' : 'info';
@@ -116,6 +124,7 @@ function registerConventions(fastify: FastifyInstance): void {
         status: reply.statusCode,
         duration_ms: Math.round(reply.elapsedTime),
         principal: request.principal?.credential.id ?? null,
+        ...(REFUSALS.has(reply.statusCode) ? { ip: request.ip } : {}),
       },
       'request',
     );
@@ -136,6 +145,9 @@ function registerConventions(fastify: FastifyInstance): void {
     if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
   });
 }
+
+/** Who was not let in: from where is worth a look. */
+const REFUSALS: ReadonlySet<number> = new Set([401, 403, 423, 429]);
 
 /** What supervisors ask every second or so. */
 function isProbe(url: string | undefined): boolean {

@@ -50,7 +50,7 @@ export async function mutate<Status extends number, Body>(
   const principal = principalOf(request);
   const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
   const wanted = key === null ? null : claimOf(request, principal, key);
-  return transaction(context.db, async (tx) => {
+  return transaction(context.db, async (tx, atCommit) => {
     const before = wanted && (await claim(tx, context.idempotency, wanted));
     if (before) {
       reply.header('idempotency-replayed', 'true');
@@ -59,14 +59,16 @@ export async function mutate<Status extends number, Body>(
     const { status, body, target, data, unchanged } = await work(tx, principal);
     if (wanted) await keep(tx, context.idempotency, wanted, { status, body });
     if (unchanged !== true) {
-      await context.audit.append(tx, principal.org_id, {
-        actor: actorOf(principal),
-        action: mutation.action,
-        target,
-        ip: request.ip,
-        request_id: request.id,
-        data: { credential: principal.credential.id, ...data },
-      });
+      atCommit(
+        context.audit.statement(principal.org_id, {
+          actor: actorOf(principal),
+          action: mutation.action,
+          target,
+          ip: request.ip,
+          request_id: request.id,
+          data: { credential: principal.credential.id, ...data },
+        }),
+      );
     }
     return { status, body };
   });

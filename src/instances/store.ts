@@ -1,4 +1,6 @@
 import { sql } from 'kysely';
+import { composer } from '../db/composer.ts';
+import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
 import type { InstanceId, OrgId } from '../lib/ids.ts';
@@ -17,7 +19,7 @@ function withParts(tx: Tx) {
           .selectAll()
           .whereRef('vms.instance_id', '=', 'i.id')
           .orderBy('vms.boot', 'desc')
-          .limit(1)
+          .limit(sql<number>`1`)
           .as('v'),
       (join) => join.onTrue(),
     )
@@ -46,6 +48,22 @@ function withParts(tx: Tx) {
 
 export async function findInstance(tx: Tx, org_id: OrgId, id: InstanceId) {
   return withParts(tx).where('i.id', '=', id).where('i.org_id', '=', org_id).executeTakeFirst();
+}
+
+const FIND_MANY = new LookUpStatement(
+  ['text', 'text'],
+  (values) => `${withParts(composer).compile().sql}
+    join (${values}) as wanted (org_id, id) on wanted.id = i.id and wanted.org_id = i.org_id`,
+);
+
+/** Those of the instances `org_id id` that there are, by that name: what many ask for at once (`Batched`). */
+export async function findInstances(
+  tx: Tx,
+  keys: readonly string[],
+): Promise<ReadonlyMap<string, InstanceRow>> {
+  const wanted = keys.map((key) => key.split(' '));
+  const { rows } = await tx.executeQuery(FIND_MANY.of<InstanceRow>(wanted));
+  return new Map(rows.map((row) => [`${row.org_id} ${row.id}`, row]));
 }
 
 /** For those who act for no organisation: the agents' reports and the tasks. */

@@ -61,6 +61,30 @@ describe('401', () => {
   });
 });
 
+describe('a lock is told by mail', () => {
+  for (const [where, wrong] of Object.entries<(who: Person) => Promise<Answer<unknown>>>({
+    login: (who) => login(who.email, WRONG),
+    sudo: (who) => sudo(who, WRONG),
+    'a change of the password': (who) =>
+      api
+        .as(who)
+        .post('/v1/auth/password', { current_password: WRONG, new_password: 'another good password' }),
+    'a change of the address': (who) =>
+      api.as(who).put('/v1/me/email', { email: unknown(), password: WRONG }),
+  })) {
+    test(`once, when it comes of ${where}`, async () => {
+      const who = await person();
+      const told = () =>
+        api.mails.filter(({ to, subject }) => to === who.email && /locked/.test(subject)).length;
+      await fail(4, () => wrong(who));
+      assert.equal(told(), 0);
+      assertLocked(await wrong(who), 900);
+      assertLocked(await wrong(who), 900);
+      assert.equal(told(), 1);
+    });
+  }
+});
+
 describe('423', () => {
   test('the 5th failure locks for 15 minutes; the right password is 423 then too, at login and at sudo', async () => {
     const who = await person();

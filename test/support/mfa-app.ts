@@ -99,11 +99,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     person: () => makePerson(db),
     sudo: async ({ session_id, user_id, org_id }) => {
       const credential = { kind: 'session', id: session_id, user_id } as const;
-      const { token } = await grantSudo(
-        db,
-        { credential, org_id, role: 'owner', scopes: new Set() },
-        PASSWORD,
-      );
+      const { token } = await grantSudo(db, { credential, org_id, role: 'owner', scopes: new Set() });
       return `${SUDO_COOKIE}=${token}`;
     },
     call: (method, url, options = {}) => call(app, method, url, options),

@@ -4,6 +4,7 @@ import { Type } from 'typebox';
 import {
   changePassword,
   confirmPasswordReset,
+  prepareNewPassword,
   register,
   requestPasswordReset,
 } from '../../accounts/change-account.ts';
@@ -23,6 +24,7 @@ import type { App } from '../app.ts';
 import { appendAuditOf } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../cookies.ts';
+import { lockNotice } from '../lock-notice.ts';
 import { mutate } from '../mutate.ts';
 import { NOTHING } from '../nothing.ts';
 import type { RateLimits } from '../rate-limits.ts';
@@ -147,13 +149,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
         db,
         audit: context.audit,
         verifySecondFactor: (user_id: UserId) => verifySecondFactor(context, user_id, factor),
-        onLocked: async () => {
-          context.mailer.send({
-            to: email,
-            subject: 'Your Berth account is locked',
-            text: `Five wrong passwords in a row, the last from ${request.ip}. The account is locked for a while; a password reset unlocks it.`,
-          });
-        },
+        onLocked: async () => lockNotice(context, request)(email),
       };
       return sessionAnswer(reply, await login(parts, { email, password, ...callerOf(request) }));
     },
@@ -223,12 +219,12 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       const principal = principalOf(request);
       await refuseWhileLocked(db, userOf(principal));
       await limits.countAddress(request, reply);
-      const user = await changePassword(db, principal, request.body);
-      await mutate(context, request, reply, { action: 'auth.change_password' }, async () => ({
-        status: 204,
-        body: null,
-        target: user.id,
-      }));
+      const hash = await prepareNewPassword(db, principal, request.body, lockNotice(context, request));
+      const action = 'auth.change_password';
+      const { body: user } = await mutate(context, request, reply, { action }, async (tx) => {
+        const changed = await changePassword(tx, principal, hash);
+        return { status: 204, body: changed, target: changed.id };
+      });
       mailer.send({
         to: user.email,
         subject: 'Your Berth password was changed',

@@ -4,7 +4,7 @@ import { lockedNow } from '../../auth/lockout.ts';
 import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
 import { userOf } from '../../auth/principal.ts';
 import { deleteSession, findUser, listSessions } from '../../auth/store.ts';
-import { grantSudo } from '../../auth/sudo.ts';
+import { grantSudo, verifyForSudo } from '../../auth/sudo.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
@@ -12,6 +12,7 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { setSudoCookie } from '../cookies.ts';
+import { lockNotice } from '../lock-notice.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, page } from '../pagination.ts';
 import { readLimit } from '../query.ts';
@@ -73,15 +74,14 @@ function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
         if (locked) throw locked;
       }
       await limits.countAddress(request, reply);
-      const { token, expires_at } = await grantSudo(db, principal, request.body.password);
-      await mutate(context, request, reply, { action: 'auth.sudo' }, async () => ({
+      await verifyForSudo(db, principal, request.body.password, lockNotice(context, request));
+      const { body } = await mutate(context, request, reply, { action: 'auth.sudo' }, async (tx) => ({
         status: 200,
-        body: null,
+        body: await grantSudo(tx, principal),
         target: principal.credential.id,
       }));
-      setSudoCookie(reply, token);
-      reply.header('cache-control', 'no-store');
-      return { expires_at: rfc3339(expires_at) };
+      setSudoCookie(reply, body.token);
+      return { expires_at: rfc3339(body.expires_at) };
     },
   });
 }

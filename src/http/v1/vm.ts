@@ -1,7 +1,7 @@
 import type { FastifyReply } from 'fastify';
 import { Type } from 'typebox';
-import type { InstanceRow } from '../../instances/store.ts';
-import { findInstance } from '../../instances/store.ts';
+import { Batched } from '../../db/batched.ts';
+import { findInstances, type InstanceRow } from '../../instances/store.ts';
 import { vmView } from '../../instances/view.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { awaitReceipt, beginFlush } from '../../vms/flush-vm.ts';
@@ -53,6 +53,7 @@ export function registerVm(app: App, context: AppContext): void {
 }
 
 function registerRead(app: App, { db, hub }: AppContext): void {
+  const instances = new Batched((keys) => findInstances(db, keys));
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/vm',
@@ -85,7 +86,7 @@ function registerRead(app: App, { db, hub }: AppContext): void {
       const timeout_s = readTimeout(request.query.timeout_seconds, wait !== undefined);
       const id = instanceId(request.params);
       const read = async () => {
-        const row = await findInstance(db, org_id, id);
+        const row = await instances.find(`${org_id} ${id}`);
         if (!row) throw new AppError('NOT_FOUND');
         return row;
       };

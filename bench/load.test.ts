@@ -1,0 +1,44 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { test } from 'node:test';
+import { load, percentile } from './load.ts';
+
+test('a percentile is the value of the nearest rank', () => {
+  const values = Array.from({ length: 100 }, (_, index) => index + 1);
+  assert.equal(percentile(values, 0.5), 50);
+  assert.equal(percentile(values, 0.99), 99);
+  assert.equal(percentile([7], 0.99), 7);
+});
+
+test('as many requests are under way as there are connections, in turn, and another status ends it', async (t) => {
+  const paths = new Set<string | undefined>();
+  let now = 0;
+  let most = 0;
+  const server = createServer((request, response) => {
+    paths.add(request.url);
+    now += 1;
+    most = Math.max(most, now);
+    setImmediate(() => {
+      now -= 1;
+      response.statusCode = request.url === '/missing' ? 404 : 200;
+      response.end('{}');
+    });
+  }).listen(0, '127.0.0.1');
+  t.after(() => server.close());
+  await once(server, 'listening');
+  const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const target = (...each: string[]) => ({
+    origin,
+    method: 'GET' as const,
+    requests: each.map((path) => ({ path, headers: {} })),
+    status: 200,
+  });
+  const { signal } = new AbortController();
+  const measured = await load(target('/a', '/b', '/c'), 4, 50, signal);
+  assert.ok(measured.per_second > 0 && measured.p50_ms <= measured.p99_ms);
+  assert.deepEqual([...paths].sort(), ['/a', '/b', '/c']);
+  assert.ok(most <= 4);
+  await assert.rejects(load(target('/missing'), 2, 50, signal), /404/);
+});

@@ -1,0 +1,71 @@
+/** Load over HTTP/1.1: so many connections, one request at a time on each, for a fixed time. */
+import { Pool } from 'undici';
+import { present } from '../src/lib/assert.ts';
+
+export interface Target {
+  readonly origin: string;
+  readonly method: 'GET' | 'POST';
+  /** Asked for in turn. */
+  readonly requests: readonly {
+    readonly path: string;
+    readonly headers: Record<string, string>;
+  }[];
+  readonly body?: string;
+  /** What every answer must be; another one ends the measurement. */
+  readonly status: number;
+}
+
+export interface Load {
+  readonly per_second: number;
+  readonly p50_ms: number;
+  readonly p99_ms: number;
+}
+
+/** Connections are open and warm before the clock starts. @throws when an answer is not the expected one */
+export async function load(
+  target: Target,
+  connections: number,
+  duration_ms: number,
+  signal: AbortSignal,
+): Promise<Load> {
+  const { origin, method, requests, body = null, status } = target;
+  let sent = 0;
+  const pool = new Pool(origin, { connections, pipelining: 1 });
+  const once = async () => {
+    const { path, headers } = present(requests[sent++ % requests.length], 'a request');
+    const answer = await pool.request({ path, method, headers, body });
+    if (answer.statusCode === status) return answer.body.dump();
+    throw new Error(`${method} ${path}: ${answer.statusCode} ${await answer.body.text()}`);
+  };
+  const times_ms: number[] = [];
+  try {
+    await Promise.all(Array.from({ length: connections }, once));
+    const started_ms = performance.now();
+    const ends_ms = started_ms + duration_ms;
+    await Promise.all(
+      Array.from({ length: connections }, async () => {
+        for (let sent_ms = performance.now(); sent_ms < ends_ms; ) {
+          signal.throwIfAborted();
+          await once();
+          const done_ms = performance.now();
+          times_ms.push(done_ms - sent_ms);
+          sent_ms = done_ms;
+        }
+      }),
+    );
+    const took_s = (performance.now() - started_ms) / 1000;
+    times_ms.sort((a, b) => a - b);
+    return {
+      per_second: times_ms.length / took_s,
+      p50_ms: percentile(times_ms, 0.5),
+      p99_ms: percentile(times_ms, 0.99),
+    };
+  } finally {
+    await pool.destroy();
+  }
+}
+
+/** Nearest rank; of sorted values. */
+export function percentile(sorted: readonly number[], part: number): number {
+  return sorted[Math.max(0, Math.ceil(sorted.length * part) - 1)] ?? Number.NaN;
+}

@@ -1,0 +1,152 @@
+/**
+ * What a request costs: an authenticated `GET /v1/instances/:id/vm` and `POST /v1/api-keys`, beside a bare handler with
+ * one select and one insert (bare-server.ts) on the same database, at 1, 16 and 64 connections. Both servers are
+ * processes of their own, the load comes from this one. Reads ask for 64 instances in turn, with 64 API keys: Berth looks
+ * up equal things that are asked for at once together. All keys are of one organisation, which is the hardest case for
+ * the write: its audit log is one chain.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, openSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { pathsIn } from '../src/config/paths.ts';
+import { runningDatabaseUrl } from '../src/launch/embedded-postgres.ts';
+import { present } from '../src/lib/assert.ts';
+import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
+import { type Load, load, type Target } from './load.ts';
+
+const CONNECTIONS = [1, 16, 64] as const;
+const ROUND_MS = 2_000;
+const BESIDE = 'bare Fastify';
+const BODY = JSON.stringify({ name: 'made by the benchmark', scope: 'vm:read' });
+const JSON_BODY = { 'content-type': 'application/json' };
+
+interface Case {
+  readonly name: string;
+  readonly berth: Target;
+  readonly bare: Target;
+}
+
+/** Instances and keys: as many as there are connections, so that requests at once ask for different things. */
+const DIFFERENT = Math.max(...CONNECTIONS);
+
+async function cases({ installation }: BenchContext, bare: string): Promise<readonly Case[]> {
+  const { api } = installation;
+  const reads: Target['requests'][number][] = [];
+  const writes: Target['requests'][number][] = [];
+  const bare_reads: Target['requests'][number][] = [];
+  for (let index = 0; index < DIFFERENT; index++) {
+    const { id } = await api.createInstance(`requests-${index}`);
+    const { key } = await api.call<{ key: string }>('POST', '/v1/api-keys', { name: 'bench', scope: '*' });
+    const headers = { authorization: `Bearer ${key}` };
+    reads.push({ path: `/v1/instances/${id}/vm`, headers });
+    bare_reads.push({ path: `/instances/${id}`, headers });
+    writes.push({ path: '/v1/api-keys', headers: { ...headers, ...JSON_BODY } });
+  }
+  const bare_writes = writes.map(({ headers }) => ({ path: '/rows', headers }));
+  const read = { method: 'GET', status: 200 } as const;
+  const write = { method: 'POST', status: 201, body: BODY } as const;
+  return [
+    {
+      name: 'read',
+      berth: { ...read, origin: api.url, requests: reads },
+      bare: { ...read, origin: bare, requests: bare_reads },
+    },
+    {
+      name: 'write',
+      berth: { ...write, origin: api.url, requests: writes },
+      bare: { ...write, origin: bare, requests: bare_writes },
+    },
+  ];
+}
+
+class BareServer {
+  readonly origin: string;
+  readonly #child: ChildProcess;
+
+  private constructor(origin: string, child: ChildProcess) {
+    this.origin = origin;
+    this.#child = child;
+  }
+
+  static async start(database_url: string, log_path: string, signal: AbortSignal): Promise<BareServer> {
+    const log_fd = openSync(log_path, 'a', 0o600);
+    const program = join(import.meta.dirname, 'bare-server.ts');
+    const child = spawn(process.execPath, [program, database_url], { stdio: ['pipe', 'pipe', log_fd] });
+    closeSync(log_fd);
+    const lines = createInterface({ input: present(child.stdout, 'piped stdout') });
+    const ended = once(child, 'exit').then(([code]) => {
+      throw new Error(`the bare server ended (exit code ${code}); its log: ${log_path}`);
+    });
+    const [origin] = await Promise.race([once(lines, 'line', { signal }), ended]);
+    ended.catch(() => undefined);
+    return new BareServer(String(origin), child);
+  }
+
+  async end(): Promise<void> {
+    if (this.#child.exitCode !== null || this.#child.signalCode !== null) return;
+    const ended = once(this.#child, 'exit');
+    this.#child.stdin?.end();
+    await ended;
+  }
+}
+
+async function measureCase(
+  { name, berth, bare }: Case,
+  connections: number,
+  { runs, signal, say }: BenchContext,
+): Promise<readonly Measured[]> {
+  const ours: Load[] = [];
+  const theirs: Load[] = [];
+  for (let round = 0; round <= runs; round++) {
+    const a = await load(berth, connections, ROUND_MS, signal);
+    const b = await load(bare, connections, ROUND_MS, signal);
+    const shown = (it: Load) =>
+      `${Math.round(it.per_second)}/s, p50 ${it.p50_ms.toFixed(2)} ms, p99 ${it.p99_ms.toFixed(2)} ms`;
+    const note = round === 0 ? ' (not counted)' : '';
+    say(`${name}, ${connections} connections, round ${round}${note}: Berth ${shown(a)}; bare ${shown(b)}`);
+    if (round === 0) continue;
+    ours.push(a);
+    theirs.push(b);
+  }
+  const figure = (what: string, unit: string, of: (it: Load) => number): Measured =>
+    measured({
+      bench: 'requests',
+      figure: `${name}_${connections}_${what}`,
+      unit,
+      values: ours.map(of),
+      beside: BESIDE,
+      beside_values: theirs.map(of),
+      remark: '',
+    });
+  return [
+    figure('per_second', '/s', (it) => it.per_second),
+    figure('p50', 'ms', (it) => it.p50_ms),
+    figure('p99', 'ms', (it) => it.p99_ms),
+  ];
+}
+
+async function run(context: BenchContext): Promise<readonly Measured[]> {
+  const { installation, scratch_dir, signal } = context;
+  const database_url = await runningDatabaseUrl(pathsIn(installation.data_dir));
+  if (database_url === undefined) throw new Error('the database of the installation does not run');
+  const bare = await BareServer.start(database_url, join(scratch_dir, 'bare.log'), signal);
+  try {
+    const results: Measured[] = [];
+    for (const each of await cases(context, bare.origin)) {
+      for (const connections of CONNECTIONS) {
+        results.push(...(await measureCase(each, connections, context)));
+      }
+    }
+    return results;
+  } finally {
+    await bare.end();
+  }
+}
+
+export const requestsBench: Bench = {
+  name: 'requests',
+  summary: 'an authenticated read and a write of the API, beside a bare handler with one statement',
+  run,
+};

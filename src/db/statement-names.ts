@@ -1,0 +1,64 @@
+/**
+ * Names for statements that come again: PostgreSQL then parses them once a connection, and soon plans them once. A text
+ * is named from its tenth use, so one with a list of changing length does not take a name from those that matter, and
+ * there are at most {@link MAX_NAMES}, for each connection keeps all that it has met. Needs connections of our own:
+ * a pooler between us and PostgreSQL must keep a session's prepared statements.
+ */
+import pg from 'pg';
+
+const FROM_USE = 10;
+const MAX_NAMES = 200;
+/** Texts that are counted towards a name; when there are more, counting begins anew. */
+const MAX_COUNTED = 2_000;
+
+export class StatementNames {
+  readonly #names = new Map<string, string>();
+  readonly #uses = new Map<string, number>();
+  #given = 0;
+
+  /** The name of a statement; undefined while it has none. */
+  nameOf(text: string): string | undefined {
+    const name = this.#names.get(text);
+    if (name !== undefined || this.#names.size >= MAX_NAMES) return name;
+    const uses = (this.#uses.get(text) ?? 0) + 1;
+    if (uses < FROM_USE) {
+      if (this.#uses.size >= MAX_COUNTED) this.#uses.clear();
+      this.#uses.set(text, uses);
+      return undefined;
+    }
+    this.#uses.delete(text);
+    this.#given += 1;
+    this.#names.set(text, `berth_${this.#given}`);
+    return this.#names.get(text);
+  }
+
+  /** Every text gets a new name: what was prepared under the old ones is of no use any more. */
+  forget(): void {
+    this.#names.clear();
+  }
+}
+
+/** A table was altered under a prepared `select *`: only another name helps. */
+function planIsStale(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && error.code === '0A000' && /cached plan/.test(error.message);
+}
+
+/** A client that names the parameterised statements given as text and values. */
+export function clientNaming(names: StatementNames): typeof pg.Client {
+  class NamingClient extends pg.Client {
+    override query(...args: unknown[]): never {
+      const [text, values] = args;
+      const query = super.query as (...given: unknown[]) => Promise<unknown>;
+      const name =
+        typeof text === 'string' && Array.isArray(values) && values.length > 0 && args.length === 2
+          ? names.nameOf(text)
+          : undefined;
+      if (name === undefined) return query.apply(this, args) as never;
+      return query.call(this, { name, text, values }).catch((error: unknown) => {
+        if (planIsStale(error)) names.forget();
+        throw error;
+      }) as never;
+    }
+  }
+  return NamingClient as unknown as typeof pg.Client;
+}

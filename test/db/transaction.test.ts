@@ -1,0 +1,144 @@
+/** Transactions, and how statements reach PostgreSQL. */
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import { CompiledQuery, sql } from 'kysely';
+import { Batched } from '../../src/db/batched.ts';
+import { type Db, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
+import { startDatabase } from '../support/database.ts';
+
+const database = await startDatabase();
+const pool = openPool(database.url, () => undefined, 2);
+after(async () => {
+  await pool.destroy();
+  await database.close();
+});
+await sql`create table notes (id int primary key, text text)`.execute(pool);
+
+const insert = (id: number, text: string) =>
+  CompiledQuery.raw('insert into notes values ($1, $2)', [id, text]);
+async function notes(db: Db = pool): Promise<unknown[]> {
+  const { rows } = await sql<{ text: string }>`select text from notes order by id`.execute(db);
+  return rows.map(({ text }) => text);
+}
+const clear = () => sql`delete from notes`.execute(pool);
+
+test('what is to go with COMMIT comes after the rest, in its order, and is committed with it', async () => {
+  await clear();
+  await transaction(pool, async (tx, atCommit) => {
+    atCommit(CompiledQuery.raw(`update notes set text = text || ' b'`, []));
+    atCommit(CompiledQuery.raw(`update notes set text = text || ' c'`, []));
+    await tx.executeQuery(insert(1, 'a'));
+    assert.deepEqual(await notes(), [], 'nobody sees it yet');
+  });
+  assert.deepEqual(await notes(), ['a b c']);
+});
+
+test('when it fails nothing is committed, the caller hears why, and the connection goes on', async () => {
+  await clear();
+  for (let round = 0; round < 4; round++) {
+    const failing = transaction(pool, async (tx, atCommit) => {
+      await tx.executeQuery(insert(1, 'first'));
+      atCommit(insert(1, 'again'));
+      atCommit(insert(2, 'after'));
+    });
+    await assert.rejects(failing, (error) => sqlStateOf(error) === '23505');
+  }
+  assert.deepEqual(await notes(), []);
+});
+
+test('a transaction that throws sends nothing of it', async () => {
+  await clear();
+  const thrown = new Error('no');
+  const failing = transaction(pool, async (_, atCommit) => {
+    atCommit(insert(1, 'never'));
+    throw thrown;
+  });
+  await assert.rejects(failing, thrown);
+  assert.deepEqual(await notes(), []);
+});
+
+test('a deadlock among such statements is tried again, with those of the new try alone', async () => {
+  await clear();
+  await sql`insert into notes values (1, ''), (2, '')`.execute(pool);
+  const touch = (id: number, by: string) =>
+    CompiledQuery.raw('update notes set text = text || $1 where id = $2', [by, id]);
+  let both = Promise.withResolvers<void>();
+  let waiting = 0;
+  const cross = (first: number, second: number, by: string) =>
+    transaction(pool, async (tx, atCommit) => {
+      await tx.executeQuery(touch(first, by));
+      waiting += 1;
+      if (waiting === 2) both.resolve();
+      await both.promise;
+      atCommit(touch(second, by));
+    });
+  await Promise.all([cross(1, 2, 'x'), cross(2, 1, 'y')]);
+  both = Promise.withResolvers();
+  for (const text of await notes()) assert.equal([...String(text)].sort().join(''), 'xy');
+});
+
+test('a statement that comes again is prepared once a connection, and no more than 200 are', async () => {
+  const one = openPool(database.url, () => undefined, 1);
+  const prepared = async () => {
+    const { rows } = await sql<{ statement: string }>`select statement from pg_prepared_statements`.execute(
+      one,
+    );
+    return rows.map(({ statement }) => statement);
+  };
+  try {
+    for (let times = 0; times < 30; times++) await sql`select ${times}::int as often`.execute(one);
+    await sql`select ${1}::int as once`.execute(one);
+    assert.deepEqual(await prepared(), ['select $1::int as often']);
+    for (let text = 0; text < 250; text++) {
+      for (let times = 0; times < 10; times++)
+        await sql`select ${1}::int as ${sql.ref(`c${text}`)}`.execute(one);
+    }
+    assert.equal((await prepared()).length, 200);
+  } finally {
+    await one.destroy();
+  }
+});
+
+test('a table altered under a prepared statement fails it once at most, and then it is served', async () => {
+  const one = openPool(database.url, () => undefined, 1);
+  try {
+    const read = () => sql`select * from notes where id > ${0}`.execute(one);
+    for (let times = 0; times < 20; times++) await read();
+    await sql`alter table notes add column more int`.execute(pool);
+    await read().catch(() => undefined);
+    for (let times = 0; times < 20; times++) await read();
+  } finally {
+    await one.destroy();
+    await sql`alter table notes drop column more`.execute(pool);
+  }
+});
+
+test('look-ups asked for while one is under way go together in the next, each begun after it was asked for', async () => {
+  const asked: (readonly string[])[] = [];
+  const gates: (() => void)[] = [];
+  const batched = new Batched(async (keys) => {
+    asked.push(keys);
+    await new Promise<void>((resolve) => gates.push(resolve));
+    return new Map(keys.filter((key) => key !== 'nobody').map((key) => [key, `found ${key}`]));
+  });
+  const first = batched.find('a');
+  const others = ['a', 'b', 'b', 'nobody'].map((key) => batched.find(key));
+  gates.shift()?.();
+  assert.equal(await first, 'found a');
+  gates.shift()?.();
+  assert.deepEqual(await Promise.all(others), ['found a', 'found b', 'found b', undefined]);
+  assert.deepEqual(asked, [['a'], ['a', 'b', 'nobody']], 'the second a was not answered from the first');
+});
+
+test('a look-up that fails fails those who wait for it, and no later one', async () => {
+  let broken = true;
+  const batched = new Batched(async (keys) => {
+    if (broken) throw new Error('away');
+    return new Map(keys.map((key) => [key, key]));
+  });
+  await assert.rejects(batched.find('a'), /away/);
+  broken = false;
+  assert.equal(await batched.find('a'), 'a');
+  const many = Array.from({ length: 300 }, (_, index) => String(index));
+  assert.deepEqual(await Promise.all(many.map((key) => batched.find(key))), many);
+});

@@ -1,0 +1,45 @@
+/** docs/asvs.md: every requirement once, and no test named that there is not. */
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+const PROJECT = join(import.meta.dirname, '..', '..');
+const text = readFileSync(join(PROJECT, 'docs', 'asvs.md'), 'utf8');
+const rows = text
+  .split('\n')
+  .filter((line) => line.startsWith('| v5.0.0-'))
+  .map((line) => line.slice(1, -1).split(' | '));
+
+test('every row says what is asked, how it is met, and what shows it', () => {
+  assert.ok(rows.length > 100);
+  for (const row of rows) {
+    assert.equal(row.length, 4, row[0]);
+    assert.match(
+      row[3]?.trim() ?? '',
+      /^(`(test|src)\/.+\.test\.ts`: “.+”|(deviation|not applicable|document|no test): .+)$/,
+      row[0],
+    );
+  }
+});
+
+test('every id has its form and stands once, and the count at the top is right', () => {
+  const ids = rows.flatMap(([cell = '']) => cell.trim().split(', '));
+  for (const id of ids) assert.match(id, /^v5\.0\.0-\d+\.\d+\.\d+$/);
+  assert.deepEqual(ids, [...new Set(ids)]);
+  assert.equal(/^(\d+) requirements:/m.exec(text)?.[1], String(ids.length));
+});
+
+test('every test that is named is there, by that name', () => {
+  const named = [...text.matchAll(/`((?:test|src)\/[\w./-]+\.test\.ts)`(?:: “([^”]+)”)?/g)];
+  assert.ok(named.length > 80);
+  const missing = named.filter(([, path = '', name = '']) => {
+    const file = join(PROJECT, path);
+    // As it stands in a string of either quote.
+    return !existsSync(file) || !readFileSync(file, 'utf8').replaceAll("\\'", "'").includes(name);
+  });
+  assert.deepEqual(
+    missing.map(([, path, name]) => `${path}: ${name}`),
+    [],
+  );
+});
