@@ -191,6 +191,8 @@ export interface Database {
     idle_timeout_seconds: number | null;
     wake_on_connect: boolean;
     auto_flush_seconds: number | null;
+    keep_last: Generated<number>;
+    keep_daily_days: Generated<number>;
     ssh_port: number;
     host_keys: NullableJson<HostKey[]>;
     ssh_key_mode: Generated<'account' | 'explicit'>;
@@ -211,6 +213,8 @@ export interface Database {
     durable_at: Date | null;
     stored_bytes: Generated<number>;
     dirty_bytes: Generated<number>;
+    holds_more: Generated<boolean>;
+    compacting_until: Date | null;
   };
   generations: {
     instance_id: InstanceId;

@@ -10,6 +10,12 @@ export class BlockSet {
     return this.#count;
   }
 
+  has(block: number): boolean {
+    const page = this.#pages.get(Math.floor(block / (PAGE_MASK + 1)));
+    const word = page?.[(block & PAGE_MASK) >>> 5] ?? 0;
+    return (word & (1 << (block & 31))) !== 0;
+  }
+
   /** Adds `block`; answers whether it was new. */
   add(block: number): boolean {
     const number = Math.floor(block / (PAGE_MASK + 1));

@@ -41,13 +41,16 @@ export interface LoadMapOptions {
   /** Reads in flight at once. */
   readonly concurrency?: number;
   readonly signal?: AbortSignal;
+  /** The map of what comes before `layers`, which then begin in the middle of a chain. It is changed and answered. */
+  readonly onto?: BlockMap | undefined;
 }
 
 /** How much of the tail to read when the number of entries is not known: about 1,600 entries. */
 const TAIL_GUESS_BYTES = 65_536;
 
 /**
- * Reads `layers` and builds the map. Memory is the map's, and that of the directories being read.
+ * Reads `layers` and builds the map. Memory is the map's, and that of the directories being read. With `onto`, a map of
+ * which a read has failed is worth nothing.
  * @throws SegmentCorruptError naming an object that is missing, cut, swapped or rotten.
  */
 export async function loadMap({
@@ -56,9 +59,10 @@ export async function loadMap({
   keys = KeyRing.none,
   concurrency = 16,
   signal,
+  onto,
 }: LoadMapOptions): Promise<BlockMap> {
   assert(concurrency >= 1, 'at least one read at a time');
-  const map = new BlockMap();
+  const map = onto ?? new BlockMap();
   const reading = new Map<number, Promise<SegmentDirectory>>();
   const start = (i: number): void => {
     const layer = layers[i];
@@ -70,7 +74,7 @@ export async function loadMap({
   for (let i = 0; i < concurrency; i++) start(i);
   for (const [i, layer] of layers.entries()) {
     if (isMap(layer)) {
-      assert(i === 0 || !layer.full, 'a full map begins a chain');
+      assert(!layer.full || (i === 0 && !onto), 'a full map begins a chain');
       await readMap(map, { store, ref: layer, keys, signal });
     } else {
       map.applySegment(await present(reading.get(i), 'a directory being read'));

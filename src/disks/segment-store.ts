@@ -1,26 +1,39 @@
 /**
- * Which segments there are, and which instances hold them. A segment is held by every instance that has a generation
- * naming it: a commit holds what it brings, a fork what it shares. Without a holder it is nobody's.
+ * Which objects there are (segments, and maps as well), and which instances hold them. One is held by every instance that
+ * has a generation made of it: a commit holds what it brings, a fork what it shares, compaction what it writes. Without a
+ * holder it is nobody's.
  */
 import { sql } from 'kysely';
-import type { SegmentRef } from '../agent-api/types.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
 
-/** New segments, held by the instance that wrote them. */
-export async function insertSegments(
+/** New objects, held by the instance that they were written for. */
+export async function insertObjects(
   tx: Tx,
   instance_id: InstanceId,
-  segments: readonly SegmentRef[],
+  objects: readonly { readonly key: string; readonly size_bytes: number; readonly entries: number }[],
 ): Promise<void> {
-  if (segments.length === 0) return;
-  const rows = segments.map(({ key, size_bytes, entries }) => ({ key, size_bytes, entries }));
+  if (objects.length === 0) return;
+  const rows = objects.map(({ key, size_bytes, entries }) => ({ key, size_bytes, entries }));
   await tx.insertInto('segments').values(rows).execute();
   await holdSegments(
     tx,
     instance_id,
-    segments.map(({ key }) => key),
+    objects.map(({ key }) => key),
   );
+}
+
+/** Of objects in the store those that nobody may lack: known, or of a flush that may still be committed. */
+export async function knownObjects(tx: Tx, keys: readonly string[]): Promise<ReadonlySet<string>> {
+  const { rows } = await sql<{ key: string }>`
+    select key from unnest(${[...keys]}::text[]) as key
+    where exists (select from segments s where s.key = key.key)
+      or exists (
+        select from disks d where d.instance_id = split_part(key, '/', 2)
+          and key like 'disks/' || d.instance_id || '/seg/' || d.epoch || '/' || (d.generation + 1) || '-%')`.execute(
+    tx,
+  );
+  return new Set(rows.map(({ key }) => key));
 }
 
 /** Makes the instance a holder of segments that others hold. */

@@ -4,7 +4,7 @@ import type { Tx } from '../db/pool.ts';
 import { assert, present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
-import { insertSegments } from './segment-store.ts';
+import { insertObjects } from './segment-store.ts';
 
 /** The durable state of a disk, without its keys. @throws Error when the chain of its generations is broken */
 export async function readDisk(
@@ -99,7 +99,7 @@ export async function advanceHead(tx: Tx, commit: CommitRequest): Promise<Date |
       name: null,
     })
     .execute();
-  await insertSegments(tx, commit.instance_id, commit.segments);
+  await insertObjects(tx, commit.instance_id, commit.segments);
   return durable_at;
 }
 

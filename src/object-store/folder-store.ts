@@ -8,6 +8,7 @@
  * - Temporary files are removed in every case; what a crash left behind is swept at `open` after an hour.
  */
 import { randomBytes } from 'node:crypto';
+import type { Stats } from 'node:fs';
 import { type FileHandle, link, mkdir, open, readdir, stat, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { assert } from '../lib/assert.ts';
@@ -101,14 +102,7 @@ export class FolderStore implements ObjectStore {
   }
 
   async size(key: string): Promise<number> {
-    const path = this.#path(key);
-    return this.#guard(async () => {
-      const found = await stat(path).catch((error: unknown) => {
-        throw isMissing(error) ? notFound(key) : error;
-      });
-      if (!found.isFile()) throw notFound(key);
-      return found.size;
-    });
+    return (await this.#stat(key)).size;
   }
 
   async *list(prefix: string): AsyncIterable<ObjectEntry> {
@@ -127,11 +121,11 @@ export class FolderStore implements ObjectStore {
       if (!isObjectKey(key)) continue;
       if (entry.isDirectory()) yield* this.list(`${key}/`);
       if (entry.isFile()) {
-        const size_bytes = await this.size(key).catch((error: unknown) => {
+        const found = await this.#stat(key).catch((error: unknown) => {
           if (error instanceof ObjectNotFoundError) return undefined; // deleted since the folder was read
           throw error;
         });
-        if (size_bytes !== undefined) yield { key, size_bytes };
+        if (found) yield { key, size_bytes: found.size, modified_at: found.mtime };
       }
     }
   }
@@ -154,6 +148,17 @@ export class FolderStore implements ObjectStore {
     } finally {
       await this.delete(key);
     }
+  }
+
+  async #stat(key: string): Promise<Stats> {
+    const path = this.#path(key);
+    return this.#guard(async () => {
+      const found = await stat(path).catch((error: unknown) => {
+        throw isMissing(error) ? notFound(key) : error;
+      });
+      if (!found.isFile()) throw notFound(key);
+      return found;
+    });
   }
 
   #path(key: string): string {

@@ -35,6 +35,8 @@ export interface ByteRange {
 export interface ObjectEntry {
   readonly key: string;
   readonly size_bytes: number;
+  /** When it was written, by the store's clock. */
+  readonly modified_at: Date;
 }
 
 export class ObjectExistsError extends Error {

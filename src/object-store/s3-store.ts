@@ -119,8 +119,9 @@ export class S3Store implements ObjectStore {
     );
     for (let next: string | undefined; ; ) {
       const page = await this.#listPage(prefix, next);
-      for (const { Key: key = '', Size: size_bytes = 0 } of page.Contents ?? []) {
-        if (isObjectKey(key)) yield { key, size_bytes };
+      for (const { Key: key = '', Size: size_bytes = 0, LastModified } of page.Contents ?? []) {
+        // A store that does not say is taken to mean "just now": nobody then takes the object for an old one.
+        if (isObjectKey(key)) yield { key, size_bytes, modified_at: LastModified ?? new Date() };
       }
       if (!page.IsTruncated) return;
       next = page.NextContinuationToken;

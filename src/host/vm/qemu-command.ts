@@ -302,6 +302,8 @@ function kernelCommandLine(spec: VmSpec): string {
     // Against a CPU that is emulated the mitigations guard nothing.
     ...(spec.accel === 'tcg' ? ['mitigations=off'] : []),
     `berth.hostname=${spec.hostname}`,
+    // The guest of a fork knows by it that its disk was another instance's.
+    `berth.instance=${spec.instance_id}`,
     `berth.vm=${spec.vm_id}`,
     ...(spec.kernel_parameters ?? []),
   ];

@@ -1,0 +1,46 @@
+/** Which blocks of which segments several maps refer to, all together. */
+import type { BlockLocation, BlockMap } from './block-map.ts';
+import { BlockSet } from './block-set.ts';
+import { diffMaps } from './diff-maps.ts';
+import { ENTRY_BYTES, TRAILER_BYTES } from './segment-format.ts';
+
+interface Live {
+  readonly size_bytes: number;
+  readonly blocks: BlockSet;
+  stored_bytes: number;
+}
+
+export class LiveBlocks {
+  readonly #segments = new Map<string, Live>();
+
+  /** Adds what `map` refers to and `before`, which was added already, does not. */
+  addChanges(before: BlockMap, map: BlockMap): void {
+    for (const { to } of diffMaps(before, map)) if (to) this.#add(to);
+  }
+
+  has(key: string): boolean {
+    return this.#segments.has(key);
+  }
+
+  isLive(key: string, block: number): boolean {
+    return this.#segments.get(key)?.blocks.has(block) ?? false;
+  }
+
+  /** Those of which more than half would be gained by writing what is live anew. */
+  wasteful(): string[] {
+    return [...this.#segments].flatMap(([key, { size_bytes, blocks, stored_bytes }]) => {
+      const anew = stored_bytes + blocks.count * ENTRY_BYTES + TRAILER_BYTES;
+      return anew * 2 < size_bytes ? [key] : [];
+    });
+  }
+
+  /** A segment has a block once: its number tells which frame. */
+  #add({ segment, block, stored_bytes }: BlockLocation): void {
+    let live = this.#segments.get(segment.key);
+    if (!live) {
+      live = { size_bytes: segment.size_bytes, blocks: new BlockSet(), stored_bytes: 0 };
+      this.#segments.set(segment.key, live);
+    }
+    if (live.blocks.add(block)) live.stored_bytes += stored_bytes;
+  }
+}

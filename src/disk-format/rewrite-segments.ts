@@ -1,0 +1,179 @@
+/**
+ * Writes the frames that are still needed of some segments into new ones: each is read, verified, and packed anew under the
+ * key that new objects are written with. The old segments stay as they are.
+ */
+import { randomBytes } from 'node:crypto';
+import { assert, present } from '../lib/assert.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
+import { type BlockLocation, BlockMap } from './block-map.ts';
+import type { CompressPool, PackedBatch } from './compress-pool.ts';
+import type { FrameHome } from './frame-cipher.ts';
+import { ZERO_HASH } from './frame-codec.ts';
+import { type DataKey, KeyRing, newAttemptKey, PURPOSE } from './key-ring.ts';
+import { readDirectory, type SegmentRef } from './load-map.ts';
+import type { MapChange } from './map-format.ts';
+import { coalesce, readRun } from './read-run.ts';
+import { BLOCK_BYTES, FRAME_KIND, type FrameKind, HASH_BYTES, SEGMENT_MAX_BYTES } from './segment-format.ts';
+import { SegmentWriter, type WrittenSegment } from './segment-writer.ts';
+
+/** Frames in memory that wait for their upload. */
+const WAITING_MAX_BYTES = 32 * 1024 * 1024;
+const ZERO_CHARGE_BYTES = 128;
+
+export interface RewriteOptions {
+  readonly store: ObjectStore;
+  readonly pool: CompressPool;
+  readonly keys: KeyRing;
+  /** Of the new segments; the generation is one that is durable. */
+  readonly home: FrameHome;
+  readonly key_prefix: string;
+  readonly disk_bytes: number;
+  /** What to encrypt with; null: not at all. */
+  readonly data_key: DataKey | null;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** Where frames lie from now on, by where they lay. */
+export class Relocations {
+  readonly #to = new Map<string, Map<number, BlockLocation>>();
+
+  add(key: string, block: number, to: BlockLocation): void {
+    const of_key = this.#to.get(key) ?? new Map<number, BlockLocation>();
+    of_key.set(block, to);
+    this.#to.set(key, of_key);
+  }
+
+  /** Whether frames of that segment lie elsewhere now. */
+  concern(key: string): boolean {
+    return this.#to.has(key);
+  }
+
+  apply(change: MapChange): MapChange {
+    const { block, to } = change;
+    const moved = to && this.#to.get(to.key);
+    return moved ? { block, to: present(moved.get(block), 'where a live frame lies now') } : change;
+  }
+}
+
+export class SegmentRewriter {
+  readonly #options: RewriteOptions;
+  readonly #key: ReturnType<typeof newAttemptKey> | null;
+  readonly #writer: SegmentWriter;
+  readonly #appended: { readonly key: string; readonly block: number }[] = [];
+  readonly #abort = new AbortController();
+  #counter = 0;
+  #waiting = 0;
+  #failure: { readonly cause: unknown } | undefined;
+
+  constructor(options: RewriteOptions) {
+    const { store, home, key_prefix, disk_bytes, data_key, signal } = options;
+    this.#options = options;
+    this.#key = data_key && newAttemptKey(data_key, PURPOSE.segment);
+    this.#writer = new SegmentWriter({
+      store,
+      key_prefix,
+      identity: { ...home, disk_bytes, attempt: randomBytes(4).readUInt32LE() },
+      key: this.#key,
+      segment_bytes: SEGMENT_MAX_BYTES,
+      upload_concurrency: 2,
+      signal: signal ? AbortSignal.any([signal, this.#abort.signal]) : this.#abort.signal,
+      onFreed: (bytes) => {
+        this.#waiting -= bytes;
+      },
+      onFailure: (cause) => {
+        this.#failure = { cause };
+      },
+    });
+  }
+
+  /** Takes over the live frames of a segment. @throws SegmentCorruptError */
+  async take(ref: SegmentRef, isLive: (block: number) => boolean): Promise<void> {
+    const { store, keys, pool, signal } = this.#options;
+    const alone = new BlockMap();
+    alone.applySegment(await readDirectory(store, ref, keys, signal));
+    const live = [...alone.inSegmentOrder()].filter(({ block }) => isLive(block));
+    for (const { key, block, kind } of live) if (kind === FRAME_KIND.zero) this.#appendZero(key, block);
+    for (const run of coalesce(live)) {
+      await this.#room();
+      const blocks = await readRun(run, { store, keys, pool, signal });
+      const count = run.frames.length;
+      const numbers = Uint32Array.from(run.frames, ({ block }) => block);
+      const packed = await pool.pack({
+        blocks: new Uint8Array(blocks),
+        known: new Uint8Array(count * HASH_BYTES),
+        known_present: new Uint8Array(count),
+        sealing: this.#key
+          ? { key: this.#key.key, home: this.#options.home, numbers, first_counter: this.#counter }
+          : undefined,
+      });
+      this.#counter += count;
+      this.#append(run.key, numbers, packed);
+    }
+  }
+
+  /** All is durable when it resolves. */
+  async finish(): Promise<{ readonly segments: readonly WrittenSegment[]; readonly moved: Relocations }> {
+    const segments = await this.#writer.finish();
+    this.#throwIfFailed();
+    return { segments, moved: await this.#relocations(segments) };
+  }
+
+  /** Removes what was written, as far as that can be. */
+  async discard(): Promise<void> {
+    this.#abort.abort(new Error('given up'));
+    await this.#writer.settled();
+    await this.#writer.discard();
+  }
+
+  /** What was written is read once more: where frames lie is taken from the objects themselves. */
+  async #relocations(segments: readonly WrittenSegment[]): Promise<Relocations> {
+    const { data_key, store, signal } = this.#options;
+    const keys = data_key ? new KeyRing([data_key]) : KeyRing.none;
+    const moved = new Relocations();
+    let number = 0;
+    for (const segment of segments) {
+      const alone = new BlockMap();
+      const directory = await readDirectory(store, segment, keys, signal);
+      alone.applySegment(directory);
+      for (const { block } of directory.entries) {
+        const old = present(this.#appended[number++], 'what an entry was made of');
+        assert(old.block === block, 'entries are in the order of their appending');
+        moved.add(old.key, block, present(alone.get(block), 'a block of its segment'));
+      }
+    }
+    assert(number === this.#appended.length, 'every frame has an entry');
+    return moved;
+  }
+
+  #append(key: string, numbers: Uint32Array, packed: PackedBatch): void {
+    let at = 0;
+    for (const [i, block] of numbers.entries()) {
+      const kind = present(packed.kinds[i], 'a kind') as FrameKind;
+      const stored_bytes = present(packed.stored_bytes[i], 'a length');
+      const hash = packed.hashes.slice(i * HASH_BYTES, (i + 1) * HASH_BYTES);
+      const entry = { block, kind, stored_bytes, mark: present(packed.marks[i], 'a mark'), hash };
+      const stored = packed.frames.subarray(at, at + stored_bytes);
+      at += stored_bytes;
+      this.#appended.push({ key, block });
+      this.#waiting += BLOCK_BYTES;
+      this.#writer.append(entry, stored, BLOCK_BYTES);
+    }
+  }
+
+  #appendZero(key: string, block: number): void {
+    const entry = { block, kind: FRAME_KIND.zero, stored_bytes: 0, mark: 0, hash: ZERO_HASH };
+    this.#appended.push({ key, block });
+    this.#waiting += ZERO_CHARGE_BYTES;
+    this.#writer.append(entry, new Uint8Array(0), ZERO_CHARGE_BYTES);
+  }
+
+  async #room(): Promise<void> {
+    this.#throwIfFailed();
+    if (this.#waiting > WAITING_MAX_BYTES) await this.#writer.settled();
+    this.#throwIfFailed();
+  }
+
+  #throwIfFailed(): void {
+    if (this.#failure) throw this.#failure.cause;
+  }
+}

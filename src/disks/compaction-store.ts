@@ -1,0 +1,262 @@
+/**
+ * What the tasks that keep disks small read and change. Each makes its objects first, then swaps rows in one transaction,
+ * under the instance's lock, that looks again whether the chains are what they were: else nothing happens, and the objects
+ * made are nobody's.
+ */
+import { sql } from 'kysely';
+import type { MapRef, SegmentRef } from '../agent-api/types.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { getInstance, lockInstance } from '../instances/store.ts';
+import { present } from '../lib/assert.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import { insertObjects } from './segment-store.ts';
+
+/** Chains that are longer get a full map, and so do those whose deltas outweigh half of the last one and this. */
+const LINKS_MAX = 32;
+const DELTA_BYTES_MIN = 4 * 1024 * 1024;
+const ENTRY_BYTES = 40;
+/** So many links that nobody is shown are compacted away; fewer only when the disk was quiet for an hour. */
+const DROPPED_MAX = 32;
+/** Long enough for any disk; after a kill others may begin then. */
+const CLAIM_MINUTES = 10;
+
+/** Takes the disk for a while; false when another process has it, or failed at it lately. */
+export async function claimDisk(db: Db, instance_id: InstanceId): Promise<boolean> {
+  const { numAffectedRows } = await sql`
+    update disks set compacting_until = now() + ${CLAIM_MINUTES} * interval '1 minute'
+    where instance_id = ${instance_id} and (compacting_until is null or compacting_until < now())`.execute(db);
+  return numAffectedRows === 1n;
+}
+
+export async function releaseDisk(db: Db, instance_id: InstanceId): Promise<void> {
+  await sql`update disks set compacting_until = null where instance_id = ${instance_id}`.execute(db);
+}
+
+/** Disks whose head takes too much to read. */
+export async function listLongChains(db: Db, limit: number): Promise<InstanceId[]> {
+  const { rows } = await sql<{ instance_id: InstanceId }>`
+    with recursive chain as (
+      select d.instance_id, g.generation, g.parent, g.segments, g.map
+      from disks d join instances i on i.id = d.instance_id and not i.deleting
+      join generations g on g.instance_id = d.instance_id and g.generation = d.generation
+      where d.compacting_until is null or d.compacting_until < now()
+      union all
+      select c.instance_id, g.generation, g.parent, g.segments, g.map
+      from chain c join generations g on g.instance_id = c.instance_id and g.generation = c.parent
+      where not coalesce((c.map ->> 'full')::boolean, false)
+    ), weight as (
+      select instance_id,
+        coalesce((map ->> 'full')::boolean, false) as is_full,
+        coalesce((map ->> 'size_bytes')::bigint,
+          (select coalesce(sum((s ->> 'entries')::bigint), 0) from jsonb_array_elements(segments) s) * ${ENTRY_BYTES}
+        ) as bytes
+      from chain
+    )
+    select instance_id from weight group by instance_id
+    having count(*) filter (where not is_full) > ${LINKS_MAX}
+      or coalesce(sum(bytes) filter (where not is_full), 0)
+        > greatest(coalesce(sum(bytes) filter (where is_full), 0) / 2, ${DELTA_BYTES_MIN})
+    order by instance_id limit ${limit}`.execute(db);
+  return rows.map(({ instance_id }) => instance_id);
+}
+
+/** Disks that hold what no generation shown needs. */
+export async function listWasteful(db: Db, limit: number): Promise<InstanceId[]> {
+  const { rows } = await sql<{ instance_id: InstanceId }>`
+    with dropped as (
+      select instance_id, count(*) as links from generations where not retained group by instance_id
+    )
+    select d.instance_id from disks d
+    join instances i on i.id = d.instance_id and not i.deleting
+    left join dropped using (instance_id)
+    where (d.compacting_until is null or d.compacting_until < now())
+      and (dropped.links > ${DROPPED_MAX}
+        or (d.durable_at < now() - interval '1 hour' and dropped.links > 0)
+        or (d.holds_more and i.created_at < now() - interval '1 hour'))
+    order by d.instance_id limit ${limit}`.execute(db);
+  return rows.map(({ instance_id }) => instance_id);
+}
+
+export interface Link {
+  readonly generation: number;
+  readonly parent: number | null;
+  readonly segments: readonly SegmentRef[];
+  readonly map: MapRef | null;
+  readonly retained: boolean;
+}
+
+export interface DiskLinks {
+  readonly instance_id: InstanceId;
+  readonly size_bytes: number;
+  readonly epoch: number;
+  /** The head when it was read. */
+  readonly generation: number;
+  /** All up to the head, oldest first. */
+  readonly links: readonly Link[];
+  /** Objects that the instance held before the links were read: what came later is not in it. */
+  readonly held: readonly HeldObject[];
+}
+
+export interface HeldObject {
+  readonly key: string;
+  readonly size_bytes: number;
+  /** Another instance holds it too. */
+  readonly shared: boolean;
+}
+
+/** Null when it is being deleted, or has no generation. */
+export async function readLinks(db: Db, instance_id: InstanceId): Promise<DiskLinks | null> {
+  const { rows: held } = await sql<HeldObject>`
+    select s.key, s.size_bytes, exists (
+      select from segment_holders o where o.key = h.key and o.instance_id <> h.instance_id) as shared
+    from segment_holders h join segments s using (key)
+    where h.instance_id = ${instance_id}`.execute(db);
+  const instance = await getInstance(db, instance_id);
+  if (!instance || instance.deleting || instance.generation === 0) return null;
+  const { size_bytes, disk_epoch: epoch, generation } = instance;
+  const links = await readRows(db, instance_id, generation);
+  return { instance_id, size_bytes, epoch, generation, links, held };
+}
+
+async function readRows(tx: Tx, instance_id: InstanceId, up_to: number): Promise<Link[]> {
+  return tx
+    .selectFrom('generations')
+    .select(['generation', 'parent', 'segments', 'map', 'retained'])
+    .where('instance_id', '=', instance_id)
+    .where('generation', '<=', up_to)
+    .orderBy('generation')
+    .execute();
+}
+
+/** What a generation is made of, oldest first: as `readLayers` says it of the database. */
+export function layersOf(links: readonly Link[], generation: number): (SegmentRef | MapRef)[] {
+  const by_number = new Map(links.map((link) => [link.generation, link]));
+  const layers: (SegmentRef | MapRef)[] = [];
+  for (let at: number | null = generation; at !== null; ) {
+    const link: Link = present(by_number.get(at), `generation ${at}`);
+    layers.unshift(...(link.map ? [link.map] : link.segments));
+    at = link.map?.full ? null : link.parent;
+  }
+  return layers;
+}
+
+/** An object that was written, and is to be held. */
+export interface NewObject {
+  readonly key: string;
+  readonly size_bytes: number;
+  readonly entries: number;
+}
+
+export interface PlacedMap {
+  readonly generation: number;
+  readonly parent: number | null;
+  readonly map: MapRef;
+}
+
+/** A full map in the place of the head's segments. False when the chain is not any more what it was made of. */
+export async function placeCheckpoint(
+  db: Db,
+  before: DiskLinks,
+  map: MapRef & NewObject,
+): Promise<boolean> {
+  const { instance_id, generation } = before;
+  return transaction(db, async (tx) => {
+    if (!(await isUnchanged(tx, before))) return false;
+    await placeMap(tx, instance_id, { generation, parent: parentOf(before, generation), map });
+    await insertObjects(tx, instance_id, [map]);
+    await countStored(tx, instance_id);
+    return true;
+  });
+}
+
+export interface Compaction {
+  /** One for every generation that is kept, oldest first. */
+  readonly maps: readonly PlacedMap[];
+  readonly added: readonly NewObject[];
+  /** No longer needed by any generation up to the head that was read. */
+  readonly dead: readonly string[];
+}
+
+/**
+ * From now on the kept generations are made of `maps`, and there are no others up to the head that was read; what came
+ * after it stays on top. The dead objects lose this holder; they are removed an hour after their last.
+ */
+export async function placeCompaction(
+  db: Db,
+  before: DiskLinks,
+  { maps, added, dead }: Compaction,
+): Promise<boolean> {
+  const { instance_id, generation: head } = before;
+  const kept = maps.map(({ generation }) => generation);
+  return transaction(db, async (tx) => {
+    if (!(await isUnchanged(tx, before))) return false;
+    if (await hasOtherParents(tx, instance_id, head, kept)) return false;
+    for (const map of maps) await placeMap(tx, instance_id, map);
+    await sql`
+      delete from generations where instance_id = ${instance_id} and generation <= ${head}
+        and generation <> all(${kept}::bigint[])`.execute(tx);
+    await insertObjects(tx, instance_id, added);
+    await sql`
+      delete from segment_holders where instance_id = ${instance_id} and key = any(${[...dead]}::text[])`.execute(
+      tx,
+    );
+    await sql`update disks set holds_more = false where instance_id = ${instance_id}`.execute(tx);
+    await countStored(tx, instance_id);
+    return true;
+  });
+}
+
+/** Under the instance's lock: nobody commits, restores, forks or deletes it until the transaction's end. */
+async function isUnchanged(tx: Tx, before: DiskLinks): Promise<boolean> {
+  await lockInstance(tx, before.instance_id);
+  const instance = await getInstance(tx, before.instance_id);
+  if (!instance || instance.deleting) return false;
+  const rows = await readRows(tx, before.instance_id, before.generation);
+  return JSON.stringify(rows.map(chainPart)) === JSON.stringify(before.links.map(chainPart));
+}
+
+function chainPart({ generation, parent, segments, map }: Link): unknown {
+  return [generation, parent, map?.key ?? null, segments.map(({ key }) => key)];
+}
+
+/** A newer generation follows one that is about to go: restored to before it was let go, and not seen when this began. */
+async function hasOtherParents(
+  tx: Tx,
+  instance_id: InstanceId,
+  head: number,
+  kept: readonly number[],
+): Promise<boolean> {
+  const { rows } = await sql`
+    select from generations where instance_id = ${instance_id} and generation > ${head} and parent <= ${head}
+      and parent <> all(${[...kept]}::bigint[]) limit 1`.execute(tx);
+  return rows.length > 0;
+}
+
+function parentOf({ links }: DiskLinks, generation: number): number | null {
+  return present(
+    links.find((link) => link.generation === generation),
+    'a link',
+  ).parent;
+}
+
+/** The segments' names stay in the row: by them a commit that is said again is known. */
+async function placeMap(
+  tx: Tx,
+  instance_id: InstanceId,
+  { generation, parent, map: { key, size_bytes, full, key_id } }: PlacedMap,
+): Promise<void> {
+  await tx
+    .updateTable('generations')
+    .set({ parent, map: JSON.stringify({ key, size_bytes, full, key_id }) })
+    .where('instance_id', '=', instance_id)
+    .where('generation', '=', generation)
+    .execute();
+}
+
+async function countStored(tx: Tx, instance_id: InstanceId): Promise<void> {
+  await sql`
+    update disks set stored_bytes = (
+      select coalesce(sum(s.size_bytes), 0) from segment_holders h join segments s using (key)
+      where h.instance_id = ${instance_id})
+    where instance_id = ${instance_id}`.execute(tx);
+}
