@@ -91,6 +91,8 @@ export interface Assignment {
   readonly own_since: number;
   /** A flush that callers wait for and nobody began. */
   readonly flush_id: FlushId | null;
+  /** The guest has not said its host key since the disk was made, forked or restored. */
+  readonly host_key_new: boolean;
   readonly spec: MachineSpec;
   /** Lines of authorized_keys, sorted. */
   readonly authorized_keys: readonly string[];

@@ -69,6 +69,8 @@ create table disks (
   durable_at timestamp with time zone,
   stored_bytes bigint not null default 0,
   dirty_bytes bigint not null default 0,
+  holds_more boolean not null default false,
+  compacting_until timestamp with time zone,
   constraint disks_pkey PRIMARY KEY (instance_id),
   constraint disks_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
 );
@@ -186,6 +188,8 @@ create table instances (
   created_at timestamp with time zone not null default now(),
   updated_at timestamp with time zone not null default now(),
   event_sequence bigint not null default 0,
+  keep_last integer not null default 24,
+  keep_daily_days integer not null default 14,
   constraint instances_pkey PRIMARY KEY (id),
   constraint instances_org_id_name_key UNIQUE (org_id, name),
   constraint instances_ssh_port_key UNIQUE (ssh_port),
@@ -419,6 +423,7 @@ CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("positi
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
+CREATE INDEX generations_dropped ON public.generations USING btree (instance_id) WHERE (NOT retained);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
 CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);

@@ -33,7 +33,12 @@ interface Loaded {
 }
 
 /** What it yields is good until the next is asked for. @throws SegmentCorruptError */
-export async function* chainMaps({ store, keys, chains, signal }: ChainMapsOptions): AsyncGenerator<ChainMap> {
+export async function* chainMaps({
+  store,
+  keys,
+  chains,
+  signal,
+}: ChainMapsOptions): AsyncGenerator<ChainMap> {
   const stop = signal ? { signal } : {};
   let older: Loaded = { layers: [], map: new BlockMap() };
   let last: Loaded = { layers: [], map: new BlockMap() };

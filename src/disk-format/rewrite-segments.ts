@@ -13,12 +13,12 @@ import { type DataKey, KeyRing, newAttemptKey, PURPOSE } from './key-ring.ts';
 import { readDirectory, type SegmentRef } from './load-map.ts';
 import type { MapChange } from './map-format.ts';
 import { coalesce, readRun } from './read-run.ts';
-import { BLOCK_BYTES, FRAME_KIND, type FrameKind, HASH_BYTES, SEGMENT_MAX_BYTES } from './segment-format.ts';
+import { FRAME_KIND, type FrameKind, HASH_BYTES, SEGMENT_MAX_BYTES } from './segment-format.ts';
 import { SegmentWriter, type WrittenSegment } from './segment-writer.ts';
 
 /** Frames in memory that wait for their upload. */
 const WAITING_MAX_BYTES = 32 * 1024 * 1024;
-const ZERO_CHARGE_BYTES = 128;
+const ENTRY_CHARGE_BYTES = 128;
 
 export interface RewriteOptions {
   readonly store: ObjectStore;
@@ -155,16 +155,16 @@ export class SegmentRewriter {
       const stored = packed.frames.subarray(at, at + stored_bytes);
       at += stored_bytes;
       this.#appended.push({ key, block });
-      this.#waiting += BLOCK_BYTES;
-      this.#writer.append(entry, stored, BLOCK_BYTES);
+      this.#waiting += stored_bytes + ENTRY_CHARGE_BYTES;
+      this.#writer.append(entry, stored, stored_bytes + ENTRY_CHARGE_BYTES);
     }
   }
 
   #appendZero(key: string, block: number): void {
     const entry = { block, kind: FRAME_KIND.zero, stored_bytes: 0, mark: 0, hash: ZERO_HASH };
     this.#appended.push({ key, block });
-    this.#waiting += ZERO_CHARGE_BYTES;
-    this.#writer.append(entry, new Uint8Array(0), ZERO_CHARGE_BYTES);
+    this.#waiting += ENTRY_CHARGE_BYTES;
+    this.#writer.append(entry, new Uint8Array(0), ENTRY_CHARGE_BYTES);
   }
 
   async #room(): Promise<void> {

@@ -24,7 +24,9 @@ const CLAIM_MINUTES = 10;
 export async function claimDisk(db: Db, instance_id: InstanceId): Promise<boolean> {
   const { numAffectedRows } = await sql`
     update disks set compacting_until = now() + ${CLAIM_MINUTES} * interval '1 minute'
-    where instance_id = ${instance_id} and (compacting_until is null or compacting_until < now())`.execute(db);
+    where instance_id = ${instance_id} and (compacting_until is null or compacting_until < now())`.execute(
+    db,
+  );
   return numAffectedRows === 1n;
 }
 
@@ -154,11 +156,7 @@ export interface PlacedMap {
 }
 
 /** A full map in the place of the head's segments. False when the chain is not any more what it was made of. */
-export async function placeCheckpoint(
-  db: Db,
-  before: DiskLinks,
-  map: MapRef & NewObject,
-): Promise<boolean> {
+export async function placeCheckpoint(db: Db, before: DiskLinks, map: MapRef & NewObject): Promise<boolean> {
   const { instance_id, generation } = before;
   return transaction(db, async (tx) => {
     if (!(await isUnchanged(tx, before))) return false;

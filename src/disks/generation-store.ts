@@ -11,12 +11,7 @@ export type GenerationRow = Awaited<ReturnType<typeof listGenerations>>[number];
 const SHOWN = ['generation', 'created_at', 'bytes', 'consistency', 'name', 'pinned'] as const;
 
 /** Newest first, those below `before` alone. */
-export async function listGenerations(
-  tx: Tx,
-  instance_id: InstanceId,
-  before: number | null,
-  limit: number,
-) {
+export async function listGenerations(tx: Tx, instance_id: InstanceId, before: number | null, limit: number) {
   let query = tx
     .selectFrom('generations')
     .select(SHOWN)
@@ -96,12 +91,7 @@ export async function insertRestored(tx: Tx, instance_id: InstanceId, generation
  * on every object that `from` holds, because which of them the chain's maps name is not in the database. Compaction lets go
  * of the others. No object is read or written. The caller has locked `from` and made `to` with an empty disk.
  */
-export async function copyDisk(
-  tx: Tx,
-  from: InstanceId,
-  to: InstanceId,
-  generation: number,
-): Promise<void> {
+export async function copyDisk(tx: Tx, from: InstanceId, to: InstanceId, generation: number): Promise<void> {
   await sql`
     with recursive chain as (
       select g.* from generations g where instance_id = ${from} and generation = ${generation}

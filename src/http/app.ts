@@ -15,6 +15,7 @@ import { EmptyBody } from './schemas.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
 import { answerWithSession, registerAuth } from './v1/auth.ts';
+import { registerGenerations } from './v1/generations.ts';
 import { registerImages } from './v1/images.ts';
 import { registerInstanceSsh } from './v1/instance-ssh.ts';
 import { registerInstances } from './v1/instances.ts';
@@ -89,6 +90,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerAudit(app, context, cursors);
     registerImages(app, context);
     registerInstances(app, context, cursors);
+    registerGenerations(app, context, cursors);
     registerVm(app, context);
     registerInstanceSsh(app, context);
   });

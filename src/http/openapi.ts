@@ -21,6 +21,7 @@ const TAGS: Readonly<Record<string, string>> = {
   Organisations: 'Organisations, their members, invitations, bills and quotas.',
   Audit: 'Who did what, when and from where; hash-chained.',
   Instances: 'Durable instances: name, size, labels, disk.',
+  Generations: 'What a flush made durable: states of a disk to go back to, or to fork.',
   VM: 'The virtual machine that comes and goes behind an instance.',
   SSH: 'SSH keys of accounts and instances, and how to connect.',
 };

@@ -103,8 +103,12 @@ export const Disk = named('Disk', {
   generation: Type.Integer({ description: 'The durable generation; 0 before the first flush' }),
   durable_at: nullable(Time),
   dirty_bytes: Type.Integer({ description: 'Written by the guest and not durable yet; at most 5 s old' }),
-  stored_bytes: Type.Integer({ description: 'In the object store' }),
+  stored_bytes: Type.Integer({
+    description:
+      'Of the objects that this disk is made of, all its generations together; what a fork shares counts for each',
+  }),
 });
+export const Consistency = oneOf(['filesystem', 'crash', 'offline']);
 export const VmReason = named('VmReason', {
   code: Type.String(),
   message: Type.String(),
@@ -127,6 +131,14 @@ export const Labels = Type.Record(
   Type.String({ maxLength: 255, pattern: '^[^\\p{C}]*$' }),
   { maxProperties: 64, additionalProperties: false },
 );
+export const GenerationsKeep = named('GenerationsKeep', {
+  last: Type.Integer({ minimum: 1, maximum: 1000, description: 'The newest so many' }),
+  daily_days: Type.Integer({
+    minimum: 0,
+    maximum: 365,
+    description: 'Of older ones the newest of each day (UTC), for so many days',
+  }),
+});
 export const Instance = named('Instance', {
   id: Type.String(),
   name: Type.String(),
@@ -140,6 +152,7 @@ export const Instance = named('Instance', {
   idle_timeout_seconds: nullable(Type.Integer()),
   wake_on_connect: Type.Boolean(),
   auto_flush_seconds: nullable(Type.Integer()),
+  generations_keep: GenerationsKeep,
   deleting: Type.Boolean(),
   created_at: Time,
   updated_at: Time,

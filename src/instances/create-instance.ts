@@ -7,7 +7,7 @@ import { append } from '../events/append.ts';
 import { imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
-import { newId } from '../lib/ids.ts';
+import { type InstanceId, newId } from '../lib/ids.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { findInstance, freePort, type InstanceRow, insertInstance } from './store.ts';
 import { instanceView } from './view.ts';
@@ -20,6 +20,8 @@ export interface InstanceRequest {
   readonly disk_gib: number;
   readonly labels: Record<string, string>;
   readonly auto_flush_seconds: number | null;
+  readonly keep_last: number;
+  readonly keep_daily_days: number;
 }
 
 /** Where instances' SSH ports are opened. */
@@ -48,14 +50,54 @@ export async function createInstance(
     throw invalid('image', `no host has an image "${request.image}"`);
   }
   await checkQuota(tx, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
+  const id = await insertNew(tx, principal, { ssh, disk_keys }, request);
+  return announce(tx, principal, id, 'instance.created', {});
+}
+
+/** The rows of a new instance: an empty disk, a data key, an SSH port. @throws AppError CONFLICT, UNAVAILABLE */
+export async function insertNew(
+  tx: Tx,
+  principal: Principal,
+  { ssh, disk_keys }: CreationContext,
+  request: InstanceRequest & { readonly idle_timeout_seconds?: number | null },
+): Promise<InstanceId> {
   const ssh_port = await openablePort(tx, ssh);
+  const id = newId('inst');
   try {
-    return await insert(tx, principal, disk_keys, { ...request, ssh_port });
+    await insertInstance(tx, {
+      ...request,
+      id,
+      ssh_port,
+      org_id: principal.org_id,
+      created_by: actorOf(principal),
+    });
   } catch (error) {
     if (!violates(error, 'instances_org_id_name_key')) throw error;
     const message = `An instance named "${request.name}" exists already.`;
     throw new AppError('CONFLICT', { message, cause: error });
   }
+  await makeDataKey(tx, disk_keys, id);
+  return id;
+}
+
+/** What a new instance is, said to all who want to know. */
+export async function announce(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  type: 'instance.created' | 'instance.forked',
+  data: Record<string, unknown>,
+): Promise<InstanceRow> {
+  const row = present(await findInstance(tx, principal.org_id, id), 'instance just made');
+  await append(tx, {
+    org_id: principal.org_id,
+    instance_id: id,
+    type,
+    data: { instance: instanceView(row), ...data },
+    actor: actorOf(principal),
+  });
+  await notify(tx, 'routes');
+  return row;
 }
 
 /** Ports that another program of this machine holds are found by trying, and passed over. */
@@ -72,32 +114,6 @@ async function openablePort(tx: Tx, ssh: SshEndpoint): Promise<number> {
     if (await portIsFree(ssh.host, port)) return port;
     taken.push(port);
   }
-}
-
-async function insert(
-  tx: Tx,
-  principal: Principal,
-  disk_keys: DiskKeys,
-  request: InstanceRequest & { readonly ssh_port: number },
-): Promise<InstanceRow> {
-  const id = newId('inst');
-  await insertInstance(tx, {
-    ...request,
-    id,
-    org_id: principal.org_id,
-    created_by: actorOf(principal),
-  });
-  await makeDataKey(tx, disk_keys, id);
-  const row = present(await findInstance(tx, principal.org_id, id), 'instance just made');
-  await append(tx, {
-    org_id: principal.org_id,
-    instance_id: id,
-    type: 'instance.created',
-    data: { instance: instanceView(row) },
-    actor: actorOf(principal),
-  });
-  await notify(tx, 'routes');
-  return row;
 }
 
 /** Whether the port can be opened on this machine; a host that is not this machine is not tried. */

@@ -121,15 +121,20 @@ export type NewInstance = Pick<
   | 'disk_gib'
   | 'auto_flush_seconds'
   | 'ssh_port'
-> & { labels: Record<string, string> };
+> & {
+  labels: Record<string, string>;
+  keep_last: number;
+  keep_daily_days: number;
+  idle_timeout_seconds?: number | null;
+};
 
 export async function insertInstance(tx: Tx, instance: NewInstance): Promise<void> {
   await tx
     .insertInto('instances')
     .values({
+      idle_timeout_seconds: null,
       ...instance,
       labels: JSON.stringify(instance.labels),
-      idle_timeout_seconds: null,
       wake_on_connect: false,
       host_keys: null,
     })
@@ -149,6 +154,8 @@ export interface InstanceChange {
   readonly name?: string;
   readonly labels?: Record<string, string>;
   readonly auto_flush_seconds?: number | null;
+  readonly keep_last?: number;
+  readonly keep_daily_days?: number;
   readonly cpus?: number;
   readonly memory_mib?: number;
 }
@@ -211,9 +218,20 @@ export async function setHostKeys(
 ): Promise<void> {
   await tx
     .updateTable('instances')
-    .set({ host_keys: JSON.stringify(host_keys) })
+    .set({ host_keys: host_keys && JSON.stringify(host_keys) })
     .where('id', '=', id)
     .execute();
+}
+
+/** All that are not being deleted. */
+export async function listPresent(tx: Tx): Promise<InstanceId[]> {
+  const rows = await tx
+    .selectFrom('instances')
+    .select('id')
+    .where('deleting', '=', false)
+    .orderBy('id')
+    .execute();
+  return rows.map(({ id }) => id);
 }
 
 /** Instances whose deletion has begun and that no host holds any more. */

@@ -1,4 +1,6 @@
 /** Instances, VMs and disks as the API shows them. */
+
+import type { GenerationRow } from '../disks/generation-store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { InstanceRow } from './store.ts';
 
@@ -48,10 +50,22 @@ export function instanceView(row: InstanceRow) {
     idle_timeout_seconds: row.idle_timeout_seconds,
     wake_on_connect: row.wake_on_connect,
     auto_flush_seconds: row.auto_flush_seconds,
+    generations_keep: { last: row.keep_last, daily_days: row.keep_daily_days },
     deleting: row.deleting,
     created_at: rfc3339(row.created_at),
     updated_at: rfc3339(row.updated_at),
     vm: vmView(row),
     disk: diskView(row),
+  };
+}
+
+export function generationView(row: GenerationRow) {
+  return {
+    generation: row.generation,
+    created_at: rfc3339(row.created_at),
+    bytes: row.bytes,
+    consistency: row.consistency,
+    name: row.name,
+    pinned: row.pinned,
   };
 }

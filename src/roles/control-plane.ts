@@ -12,6 +12,7 @@ import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool } from '../db/pool.ts';
 import { diskKeys } from '../disks/data-keys.ts';
+import { dropOldGenerations } from '../disks/generation-store.ts';
 import { onCommitted } from '../events/wake.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
@@ -25,11 +26,14 @@ import { Sealer } from '../lib/seal.ts';
 import { createMailer } from '../mail/mailer.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
+import { checkpointDisks } from '../tasks/checkpoint-disks.ts';
+import { compactDisks } from '../tasks/compact-disks.ts';
 import { dispatchEvents } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { freeSegments } from '../tasks/free-segments.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
 import { sweep } from '../tasks/sweep.ts';
+import { sweepOrphans } from '../tasks/sweep-orphans.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
 import { aborted } from './shutdown.ts';
 
@@ -64,7 +68,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   hub.start();
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
-  const tasks = runTasks(tasksOf(db, store, log), hub, log, signal);
+  const tasks = runTasks(tasksOf(context, store), hub, log, signal);
   await aborted(signal);
   // Ends the long polls first: they would hold the servers open.
   await hub.stop();
@@ -133,11 +137,16 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
-function tasksOf(db: Db, store: ObjectStore, log: Log): Task[] {
+function tasksOf({ db, log, disk_keys }: AppContext, store: ObjectStore): Task[] {
+  const disks = { db, store, disk_keys };
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },
+    { name: 'drop-generations', every_ms: 300_000, run: async () => void (await dropOldGenerations(db)) },
+    { name: 'checkpoint-disks', every_ms: 60_000, run: () => checkpointDisks(disks, log) },
+    { name: 'compact-disks', every_ms: 300_000, run: () => compactDisks(disks, log) },
+    { name: 'sweep-orphans', every_ms: 6 * 3_600_000, run: () => sweepOrphans(db, store, log) },
     { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, []) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { sql } from 'kysely';
 import type { Assignment, IngressRoute } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
@@ -39,6 +40,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       'i.ssh_port',
       'i.auto_flush_seconds',
       'i.deleting',
+      sql<boolean>`i.host_keys is null`.as('host_key_new'),
       // How the last boot that ran its guest ended; failed starts in between wrote nothing.
       (eb) =>
         eb
@@ -105,6 +107,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
     previous_failed: row.last_ran_state === 'failed',
     own_since: (row.last_elsewhere ?? 0) + 1,
     flush_id: row.flush_id,
+    host_key_new: row.host_key_new,
     spec: {
       image: row.image,
       hostname: row.name,

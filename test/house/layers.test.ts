@@ -30,7 +30,10 @@ const ROOMS: Record<string, readonly string[]> = {
   events: ['lib', 'db'],
   mail: ['lib'],
   audit: ['lib', 'db'],
-  tasks: ['lib', 'db', 'events', 'object-store', 'auth', 'orgs', 'instances', 'disks'],
+  tasks: [
+    ...['lib', 'db', 'events', 'agent-api', 'object-store', 'disk-format'],
+    ...['auth', 'orgs', 'instances', 'disks'],
+  ],
   http: ['lib', 'db', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],
   ingress: ['lib', 'agent-api'],

@@ -55,6 +55,7 @@ describe('201', () => {
       idle_timeout_seconds: null,
       wake_on_connect: false,
       auto_flush_seconds: 60,
+      generations_keep: { last: 24, daily_days: 14 },
       deleting: false,
       vm: { id: null, instance_id: id, state: 'stopped', boot: 0, ...nothing, disk },
       disk,
@@ -71,6 +72,7 @@ describe('201', () => {
       disk_gib: 1024,
       labels: { team: 'core', 'a/b.c-d_e': '', empty: 'ä ö' },
       auto_flush_seconds: null,
+      generations_keep: { last: 1000, daily_days: 0 },
     };
     const { body } = await create(given);
     for (const [field, value] of Object.entries(given)) {
@@ -111,7 +113,8 @@ describe('201', () => {
 describe('200', () => {
   test('PATCH changes name, labels and settings at any time, and nothing else', async () => {
     const before = await instanceIn(api, owner, 'running');
-    const change = { name: newName(), labels: { a: 'b' }, auto_flush_seconds: 5 };
+    const generations_keep = { last: 1, daily_days: 365 };
+    const change = { name: newName(), labels: { a: 'b' }, auto_flush_seconds: 5, generations_keep };
     const { body, status } = await client.patch<InstanceOut>(`${INSTANCES}/${before.id}`, change);
     assert.equal(status, 200);
     const fresh = (await client.get<InstanceOut>(`${INSTANCES}/${before.id}`)).body;
@@ -120,6 +123,11 @@ describe('200', () => {
     assert.ok(body.updated_at > before.updated_at);
     const assignment = await api.agent.known(before.id);
     assert.deepEqual([assignment.spec.hostname, assignment.spec.auto_flush_seconds], [change.name, 5]);
+  });
+  test('generations_keep null is the default again', async () => {
+    const { id } = await api.instance(owner, { generations_keep: { last: 3, daily_days: 0 } });
+    const { body } = await client.patch<InstanceOut>(`${INSTANCES}/${id}`, { generations_keep: null });
+    assert.deepEqual(body.generations_keep, { last: 24, daily_days: 14 });
   });
   test('PATCH changes size while stopped', async () => {
     const { id } = await api.instance(owner);

@@ -3,6 +3,7 @@ import type { Scope } from '../../src/auth/permissions.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { newName, type TestApi } from './api.ts';
+import { makeGenerations } from './generations.ts';
 import {
   makeKey,
   makeServiceAccount,
@@ -180,6 +181,11 @@ function keys({ db }: TestApi): Record<string, EndpointCase> {
 
 function machines(api: TestApi): Record<string, EndpointCase> {
   const instance = async (who: Person) => ({ id: (await api.instance(who)).id });
+  const generation = async (who: Person) => {
+    const { id } = await api.instance(who);
+    await makeGenerations(api.db, id, 1);
+    return { id, generation: '1' };
+  };
   return {
     'GET /v1/images': { need: 'instances:read' },
     'POST /v1/instances': { need: 'instances:write', body: () => ({ name: newName() }) },
@@ -187,6 +193,18 @@ function machines(api: TestApi): Record<string, EndpointCase> {
     'GET /v1/instances/{id}': { need: 'instances:read', resource: instance },
     'PATCH /v1/instances/{id}': { need: 'instances:write', resource: instance },
     'DELETE /v1/instances/{id}': { need: 'instances:write', resource: instance },
+    'GET /v1/instances/{id}/generations': { need: 'instances:read', resource: instance },
+    'PATCH /v1/instances/{id}/generations/{generation}': { need: 'instances:write', resource: generation },
+    'POST /v1/instances/{id}/restore': {
+      need: 'instances:write',
+      resource: generation,
+      body: () => ({ generation: 1 }),
+    },
+    'POST /v1/instances/{id}/fork': {
+      need: 'instances:write',
+      resource: generation,
+      body: () => ({ name: newName() }),
+    },
     'GET /v1/instances/{id}/vm': { need: 'vm:read', resource: instance },
     'POST /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },
     'DELETE /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },

@@ -77,11 +77,13 @@ export class DiskState {
     const head = await this.#context.client.head(this.instance_id);
     if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
     const moved = this.#head?.generation !== head.generation || this.#head.head_epoch !== head.head_epoch;
+    // Compaction: the same content, elsewhere. What was there before is removed after a while.
+    const elsewhere = !moved && !isSameLayers(this.#head?.layers ?? [], head.layers);
     this.#head = head;
     this.#keys = new KeyRing(
       head.keys.map(({ key_id, key }) => ({ key_id, key: Buffer.from(key, 'base64') })),
     );
-    if (moved) this.#map = undefined;
+    if (moved || elsewhere) this.#map = undefined;
     return head;
   }
 
@@ -143,11 +145,14 @@ export class DiskState {
   hasCommitted(epoch: number, flush: FlushRecord): boolean {
     const { head } = this;
     const last = flush.segments?.at(-1);
+    const newest = head.layers.at(-1);
     return (
       head.generation === flush.generation &&
       head.head_epoch === epoch &&
       last !== undefined &&
-      head.layers.at(-1)?.key === last.key
+      newest !== undefined &&
+      // A map has already taken the place of its segments: in that epoch no other flush can have made that generation.
+      ('full' in newest || newest.key === last.key)
     );
   }
 }
@@ -162,6 +167,10 @@ export function judgeSidecar(
   if (sidecar.clean) return same ? 'clean' : 'none';
   const own = head.head_epoch === sidecar.placement && head.generation > sidecar.generation;
   return (same || own) && sidecar.placement >= own_since ? 'unsaved' : 'none';
+}
+
+function isSameLayers(a: DiskHead['layers'], b: DiskHead['layers']): boolean {
+  return a.length === b.length && a.every(({ key }, i) => b[i]?.key === key);
 }
 
 async function exists(path: string): Promise<boolean> {

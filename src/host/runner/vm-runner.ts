@@ -248,6 +248,7 @@ export class VmRunner {
       this.#running = null;
       await this.#say({ kind: 'rebooting' });
     }
+    const { host_key_new } = this.#current;
     const found = await this.#guestUp(machine, signal);
     if (found === null) return;
     this.#keys.follow(machine);
@@ -255,8 +256,8 @@ export class VmRunner {
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
     this.#held.recovered = null;
     this.#running = machine;
-    // The guest has just made its host key: it must not depend on this host for longer than it takes.
-    if (disk.isUnsavedYet) this.#auto.hurry(FIRST_FLUSH_MS);
+    // The guest has just made its host key, or may have (a fork's): it must not depend on this host for longer than it takes.
+    if (disk.isUnsavedYet || host_key_new) this.#auto.hurry(FIRST_FLUSH_MS);
   }
 
   /** A guest that does not come up in time is ended; what it wrote is kept. */

@@ -1,4 +1,4 @@
-import { Type } from 'typebox';
+import { type Static, Type } from 'typebox';
 import { changeInstance, deleteInstance } from '../../instances/change-instance.ts';
 import { createInstance } from '../../instances/create-instance.ts';
 import { findInstance, type InstanceChange, listInstances } from '../../instances/store.ts';
@@ -16,6 +16,7 @@ import {
   COMMON,
   EmptyBody,
   errors,
+  GenerationsKeep,
   Instance,
   InstanceParams,
   Labels,
@@ -28,12 +29,15 @@ import {
 
 /** PostgreSQL's text takes no NUL, and nothing that can be looked for holds a control character. */
 const PRINTABLE = '^[^\\p{C}]*$';
-const DnsLabel = Type.String({
+export const DnsLabel = Type.String({
   maxLength: 63,
   pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$',
   description: 'A DNS label',
 });
 const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, description: 'null turns it off' }));
+const Keep = nullable(GenerationsKeep);
+/** What is kept when nothing is said, or null. */
+const DEFAULT_KEEP: Static<typeof GenerationsKeep> = { last: 24, daily_days: 14 };
 const Cpus = Type.Integer({ minimum: 1, maximum: 16 });
 const Memory = Type.Integer({ minimum: 128, maximum: 65_536 });
 
@@ -47,11 +51,13 @@ const CreateInstanceRequest = named('CreateInstanceRequest', {
   disk_gib: Type.Optional(Type.Integer({ minimum: 1, maximum: 1024 })),
   labels: Type.Optional(Labels),
   auto_flush_seconds: Type.Optional(AutoFlush),
+  generations_keep: Type.Optional(Keep),
 });
 const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   name: Type.Optional(DnsLabel),
   labels: Type.Optional(Labels),
   auto_flush_seconds: Type.Optional(AutoFlush),
+  generations_keep: Type.Optional(Keep),
   cpus: Type.Optional(Cpus),
   memory_mib: Type.Optional(Memory),
 });
@@ -60,6 +66,10 @@ const ChangeInstanceRequest = named('ChangeInstanceRequest', {
 export function instanceId(params: { id: string }): InstanceId {
   if (!isId('inst', params.id)) throw new AppError('NOT_FOUND');
   return params.id;
+}
+
+function keepColumns({ last, daily_days }: Static<typeof GenerationsKeep>) {
+  return { keep_last: last, keep_daily_days: daily_days };
 }
 
 export function registerInstances(app: App, context: AppContext, cursors: CursorSealer): void {
@@ -90,6 +100,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         disk_gib: body.disk_gib ?? 8,
         labels: body.labels ?? {},
         auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
+        ...keepColumns(body.generations_keep ?? DEFAULT_KEEP),
       };
       const made = await mutate(
         context,
@@ -170,7 +181,11 @@ function registerOne(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      const change = request.body as InstanceChange;
+      const { generations_keep: keep, ...rest } = request.body;
+      const change = {
+        ...rest,
+        ...(keep === undefined ? {} : keepColumns(keep ?? DEFAULT_KEEP)),
+      } as InstanceChange;
       const { body } = await mutate(
         context,
         request,

@@ -12,6 +12,7 @@ import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
 import {
   COMMON,
+  Consistency,
   closed,
   EmptyBody,
   errors,
@@ -31,10 +32,7 @@ const FlushReceipt = named('FlushReceipt', {
   uploaded_bytes: Type.Integer(),
   segments: Type.Integer(),
   duration_ms: Type.Integer(),
-  consistency: Type.Unsafe<'filesystem' | 'crash' | 'offline'>({
-    type: 'string',
-    enum: ['filesystem', 'crash', 'offline'],
-  }),
+  consistency: Consistency,
 });
 
 const DEFAULT_WAIT_S = 30;

@@ -1,0 +1,188 @@
+import { Type } from 'typebox';
+import { listGenerations } from '../../disks/generation-store.ts';
+import { changeGeneration } from '../../instances/change-generation.ts';
+import { forkInstance } from '../../instances/fork-instance.ts';
+import { restoreInstance } from '../../instances/restore-instance.ts';
+import { findInstance } from '../../instances/store.ts';
+import { generationView, instanceView } from '../../instances/view.ts';
+import { AppError } from '../../lib/errors.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { mutate } from '../mutate.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { readLimit } from '../query.ts';
+import {
+  COMMON,
+  Consistency,
+  errors,
+  Instance,
+  InstanceParams,
+  Name,
+  named,
+  nullable,
+  pageOf,
+  pageQuery,
+  Time,
+} from '../schemas.ts';
+import { DnsLabel, instanceId } from './instances.ts';
+
+const GenerationNumber = Type.Integer({ minimum: 1, maximum: 2 ** 53 - 1 });
+const Generation = named('Generation', {
+  generation: Type.Integer(),
+  created_at: Time,
+  bytes: Type.Integer({ description: 'What the flush that made it uploaded' }),
+  consistency: Consistency,
+  name: nullable(Type.String()),
+  pinned: Type.Boolean({ description: 'Kept whatever generations_keep says' }),
+});
+const ChangeGenerationRequest = named('ChangeGenerationRequest', {
+  name: Type.Optional(nullable(Name)),
+  pinned: Type.Optional(Type.Boolean()),
+});
+const RestoreRequest = named('RestoreRequest', { generation: GenerationNumber });
+const ForkRequest = named('ForkRequest', {
+  name: DnsLabel,
+  generation: Type.Optional(GenerationNumber),
+});
+const GenerationParams = Type.Object({ id: Type.String(), generation: Type.String() });
+
+/** @throws AppError NOT_FOUND */
+function generationNumber({ generation }: { generation: string }): number {
+  if (!/^[1-9][0-9]{0,14}$/.test(generation)) throw new AppError('NOT_FOUND');
+  return Number(generation);
+}
+
+export function registerGenerations(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerList(app, context, cursors);
+  registerChange(app, context);
+  registerRestore(app, context);
+  registerFork(app, context);
+}
+
+function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/instances/:id/generations',
+    config: { access: 'instances:read' },
+    schema: {
+      operationId: 'listGenerations',
+      summary: 'The states of the disk that can be gone back to or forked',
+      tags: ['Generations'],
+      params: InstanceParams,
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(Generation), ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => {
+      const principal = principalOf(request);
+      const { limit: limitText, cursor } = request.query;
+      const limit = readLimit(limitText, 200);
+      const scope = { route: 'generations', principal, filter: { instance: request.params.id } };
+      const before = cursor === undefined ? null : Number(cursors.open(scope, cursor));
+      const id = instanceId(request.params);
+      if (!(await findInstance(db, principal.org_id, id))) throw new AppError('NOT_FOUND');
+      const rows = await listGenerations(db, id, before, limit + 1);
+      const named_rows = rows.map((row) => ({ ...row, id: String(row.generation) }));
+      return page(cursors, scope, named_rows, limit, generationView);
+    },
+  });
+}
+
+function registerChange(app: App, context: AppContext): void {
+  app.route({
+    method: 'PATCH',
+    url: '/v1/instances/:id/generations/:generation',
+    config: { access: 'instances:write' },
+    schema: {
+      operationId: 'changeGeneration',
+      summary: 'Name a generation, or pin it',
+      tags: ['Generations'],
+      params: GenerationParams,
+      body: ChangeGenerationRequest,
+      response: { 200: Generation, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'QUOTA_EXCEEDED') },
+    },
+    handler: async (request, reply) => {
+      const id = instanceId(request.params);
+      const generation = generationNumber(request.params);
+      const change = request.body as { name?: string | null; pinned?: boolean };
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'generation.change' },
+        async (tx, principal) => {
+          const row = await changeGeneration(tx, principal, id, generation, change);
+          return { status: 200, body: generationView(row), target: id, data: { generation, change } };
+        },
+      );
+      return body;
+    },
+  });
+}
+
+function registerRestore(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/instances/:id/restore',
+    config: { access: 'instances:write', idempotent: true },
+    schema: {
+      operationId: 'restoreInstance',
+      summary: 'Make a new generation that equals an older one, while stopped',
+      tags: ['Generations'],
+      params: InstanceParams,
+      body: RestoreRequest,
+      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      const id = instanceId(request.params);
+      const { generation } = request.body;
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'instance.restore' },
+        async (tx, principal) => {
+          const row = await restoreInstance(tx, principal, id, generation);
+          return { status: 200, body: instanceView(row), target: id, data: { generation } };
+        },
+      );
+      return body;
+    },
+  });
+}
+
+function registerFork(app: App, context: AppContext): void {
+  const { ssh, disk_keys } = context;
+  app.route({
+    method: 'POST',
+    url: '/v1/instances/:id/fork',
+    config: { access: 'instances:write', idempotent: true },
+    schema: {
+      operationId: 'forkInstance',
+      summary: 'Make an instance whose disk begins as a generation of this one',
+      description:
+        'It shares the data and copies none; without `generation` it begins with the last durable one. It inherits size, ' +
+        'image and settings, not labels, keys, host key or wake.',
+      tags: ['Generations'],
+      params: InstanceParams,
+      body: ForkRequest,
+      response: { 201: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'QUOTA_EXCEEDED') },
+    },
+    handler: async (request, reply) => {
+      const from = instanceId(request.params);
+      const { name, generation = null } = request.body;
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'instance.fork' },
+        async (tx, principal) => {
+          const row = await forkInstance(tx, principal, { ssh, disk_keys }, from, { name, generation });
+          const data = { name, from, generation: row.generation };
+          return { status: 201, body: instanceView(row), target: row.id, data };
+        },
+      );
+      return reply.status(201).send(body);
+    },
+  });
+}

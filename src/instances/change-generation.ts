@@ -1,0 +1,39 @@
+import type { Principal } from '../auth/principal.ts';
+import type { Tx } from '../db/pool.ts';
+import {
+  countPinned,
+  findRetained,
+  type GenerationChange,
+  type GenerationRow,
+  updateGeneration,
+} from '../disks/generation-store.ts';
+import { present } from '../lib/assert.ts';
+import { AppError } from '../lib/errors.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import { noSuchGeneration } from './restore-instance.ts';
+import { findInstance, lockInstance } from './store.ts';
+
+const PINNED_MAX = 100;
+
+/** Names a generation, or keeps it whatever the instance's rules say. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
+export async function changeGeneration(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  generation: number,
+  change: GenerationChange,
+): Promise<GenerationRow> {
+  await lockInstance(tx, id);
+  const row = await findInstance(tx, principal.org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  const before = await findRetained(tx, id, generation);
+  if (!before) throw noSuchGeneration(generation);
+  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  if (change.pinned === true && !before.pinned && (await countPinned(tx, id)) >= PINNED_MAX) {
+    const message = `An instance pins at most ${PINNED_MAX} generations.`;
+    throw new AppError('QUOTA_EXCEEDED', { message });
+  }
+  if (change.name !== undefined || change.pinned !== undefined)
+    await updateGeneration(tx, id, generation, change);
+  return present(await findRetained(tx, id, generation), 'generation after its change');
+}

@@ -1,0 +1,50 @@
+import { actorOf, type Principal } from '../auth/principal.ts';
+import { notify } from '../db/notify.ts';
+import type { Tx } from '../db/pool.ts';
+import { findRetained, insertRestored } from '../disks/generation-store.ts';
+import { append } from '../events/append.ts';
+import { present } from '../lib/assert.ts';
+import { AppError } from '../lib/errors.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import { findInstance, type InstanceRow, lockInstance, setHostKeys } from './store.ts';
+import { instanceView } from './view.ts';
+
+/**
+ * Makes a new generation that equals an older one; those between stay. Its epoch is new: what a host kept of the disk before
+ * is not believed any more. Which host key the guest shows is asked at its next boot: that of a fork which goes back to what
+ * it began with is made anew there.
+ * @throws AppError NOT_FOUND, CONFLICT
+ */
+export async function restoreInstance(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  generation: number,
+): Promise<InstanceRow> {
+  await lockInstance(tx, id);
+  const row = await findInstance(tx, principal.org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  if (!(await findRetained(tx, id, generation))) throw noSuchGeneration(generation);
+  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  const state = row.state ?? 'stopped';
+  if (state !== 'stopped') {
+    const message = `The VM is ${state}; a disk is restored while it is stopped. Stop it (DELETE …/vm) first.`;
+    throw new AppError('CONFLICT', { message });
+  }
+  await insertRestored(tx, id, generation);
+  await setHostKeys(tx, id, null);
+  const after = present(await findInstance(tx, principal.org_id, id), 'instance after its restore');
+  await append(tx, {
+    org_id: principal.org_id,
+    instance_id: id,
+    type: 'instance.restored',
+    data: { instance: instanceView(after), restored_from: { generation } },
+    actor: actorOf(principal),
+  });
+  await notify(tx, 'instance', id);
+  return after;
+}
+
+export function noSuchGeneration(generation: number): AppError {
+  return new AppError('NOT_FOUND', { message: `The instance has no generation ${generation} (any more).` });
+}

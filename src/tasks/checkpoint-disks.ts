@@ -1,0 +1,41 @@
+import { wholeMap } from '../disk-format/diff-maps.ts';
+import { KeyRing } from '../disk-format/key-ring.ts';
+import { loadMap } from '../disk-format/load-map.ts';
+import { writeMap } from '../disk-format/map-object.ts';
+import { layersOf, listLongChains, placeCheckpoint, readLinks } from '../disks/compaction-store.ts';
+import { openDataKeys } from '../disks/data-keys.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import type { Log } from '../lib/log.ts';
+import { type CompactOptions, discard } from './compact-disk.ts';
+import { eachClaimed } from './compact-disks.ts';
+import { diskPrefix } from './free-deleted.ts';
+
+const BATCH = 20;
+
+/** Gives heads whose chain is long a full map, so that a start and a restore need not read all of it. */
+export async function checkpointDisks(options: CompactOptions, log: Log): Promise<void> {
+  const due = await listLongChains(options.db, BATCH);
+  await eachClaimed(options, due, log, async (instance_id) => {
+    await checkpointDisk(options, instance_id);
+  });
+}
+
+/** False when the chain changed meanwhile; killed anywhere, nothing but an object that the sweep removes is left. */
+export async function checkpointDisk(
+  { db, store, disk_keys }: CompactOptions,
+  instance_id: InstanceId,
+): Promise<boolean> {
+  const disk = await readLinks(db, instance_id);
+  const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
+  if (!disk || !opened) return false;
+  const { generation, size_bytes } = disk;
+  const layers = layersOf(disk.links, generation);
+  const map = await loadMap({ store, keys: new KeyRing(opened.keys), layers });
+  const written = await writeMap({
+    ...{ store, key_prefix: diskPrefix(instance_id), disk_id: instance_id, disk_bytes: size_bytes },
+    ...{ generation, full: true, changes: wholeMap(map), data_key: disk_keys.encryption ? opened.own : null },
+  });
+  if (await placeCheckpoint(db, disk, written)) return true;
+  await discard(store, [written]);
+  return false;
+}

@@ -1,0 +1,207 @@
+/**
+ * Makes a disk as small as the generations that are shown need it: one full map for the oldest, deltas for those that
+ * follow, no other rows; segments under half live written anew; and lets go of what nothing refers to any more.
+ *
+ * It may be killed anywhere, and any number may be at it: all objects are durable before the one transaction that makes
+ * them count, and that looks again whether the chains are as they were read. Objects made for nothing are removed by who
+ * made them or, after a kill, by the sweep. What nobody needs any more stays for an hour, for those who read it just now.
+ */
+import type { MapRef } from '../agent-api/types.ts';
+import type { Db } from '../db/pool.ts';
+import { type Chain, chainMaps } from '../disk-format/chain-maps.ts';
+import { CompressPool } from '../disk-format/compress-pool.ts';
+import { diffMaps, wholeMap } from '../disk-format/diff-maps.ts';
+import { KeyRing } from '../disk-format/key-ring.ts';
+import { LiveBlocks } from '../disk-format/live-blocks.ts';
+import type { MapChange } from '../disk-format/map-format.ts';
+import { writeMap } from '../disk-format/map-object.ts';
+import { Relocations, SegmentRewriter } from '../disk-format/rewrite-segments.ts';
+import {
+  type DiskLinks,
+  type Link,
+  layersOf,
+  type NewObject,
+  type PlacedMap,
+  placeCompaction,
+  readLinks,
+} from '../disks/compaction-store.ts';
+import { type DiskKeys, type InstanceKeys, openDataKeys } from '../disks/data-keys.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
+import { diskPrefix } from './free-deleted.ts';
+
+/** As the head's chain: more deltas on a full map, or deltas that outweigh half of it, are too much to read. */
+const DELTAS_MAX = 32;
+/** Of one disk at a time; what is left over is for the next time. */
+const REWRITE_MAX_BYTES = 4 * 1024 ** 3;
+const ENTRY_BYTES = 40;
+
+export interface CompactOptions {
+  readonly db: Db;
+  readonly store: ObjectStore;
+  readonly disk_keys: DiskKeys;
+}
+
+interface Work {
+  readonly store: ObjectStore;
+  readonly disk: DiskLinks;
+  readonly keys: KeyRing;
+  readonly write_key: InstanceKeys['own'] | null;
+  /** Of the generations that are kept: those shown. */
+  readonly kept: readonly Link[];
+  readonly chains: readonly Chain[];
+}
+
+/** False when there was nothing to do, or the disk moved on in a way that needs another look. */
+export async function compactDisk(
+  { db, store, disk_keys }: CompactOptions,
+  instance_id: InstanceId,
+): Promise<boolean> {
+  const disk = await readLinks(db, instance_id);
+  const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
+  if (!disk || !opened) return false;
+  const kept = disk.links.filter(({ retained, generation }) => retained || generation === disk.generation);
+  const work: Work = {
+    store,
+    disk,
+    keys: new KeyRing(opened.keys),
+    write_key: disk_keys.encryption ? opened.own : null,
+    kept,
+    chains: kept.map(({ generation }) => ({ generation, layers: layersOf(disk.links, generation) })),
+  };
+  const made: NewObject[] = [];
+  const pool = new CompressPool({ workers: 1 });
+  try {
+    const live = await findLive(work);
+    const moved = await rewrite(work, pool, live, made);
+    const maps = await writeMaps(work, moved, made);
+    const needed = new Set([...made, ...maps.map(({ map }) => map)].map(({ key }) => key));
+    const dead = disk.held
+      .map(({ key }) => key)
+      .filter((key) => !needed.has(key) && (!live.has(key) || moved.concern(key)));
+    if (await placeCompaction(db, disk, { maps, added: made, dead })) return true;
+    await discard(store, made);
+    return false;
+  } finally {
+    // After an error nothing is removed here: the transaction may have been committed though its answer was lost.
+    await pool.close();
+  }
+}
+
+async function findLive({ store, keys, chains }: Work): Promise<LiveBlocks> {
+  const live = new LiveBlocks();
+  for await (const { before, map } of chainMaps({ store, keys, chains })) live.addChanges(before, map);
+  return live;
+}
+
+/** Segments that others hold too are left alone: their bytes would stay. */
+async function rewrite(
+  { store, disk, keys, write_key }: Work,
+  pool: CompressPool,
+  live: LiveBlocks,
+  made: NewObject[],
+): Promise<Relocations> {
+  const own = new Map(disk.held.filter(({ shared }) => !shared).map((object) => [object.key, object]));
+  let bytes = 0;
+  const victims = live.wasteful().filter((key) => {
+    bytes += own.get(key)?.size_bytes ?? 0;
+    return own.has(key) && bytes <= REWRITE_MAX_BYTES;
+  });
+  if (victims.length === 0) return new Relocations();
+  const { instance_id, epoch, generation, size_bytes } = disk;
+  const rewriter = new SegmentRewriter({
+    ...{
+      store,
+      pool,
+      keys,
+      data_key: write_key,
+      disk_bytes: size_bytes,
+      key_prefix: diskPrefix(instance_id),
+    },
+    home: { disk_id: instance_id, epoch, generation },
+  });
+  try {
+    for (const key of victims) {
+      const size = own.get(key)?.size_bytes ?? 0;
+      await rewriter.take({ key, size_bytes: size }, (block) => live.isLive(key, block));
+    }
+    const { segments, moved } = await rewriter.finish();
+    made.push(...segments);
+    return moved;
+  } catch (error) {
+    await rewriter.discard();
+    throw error;
+  }
+}
+
+/** One a kept generation; one that says already what it should is left as it is. */
+async function writeMaps(work: Work, moved: Relocations, made: NewObject[]): Promise<PlacedMap[]> {
+  const { store, keys, kept, chains } = work;
+  const placed: PlacedMap[] = [];
+  let deltas = 0;
+  let delta_bytes = 0;
+  let full_bytes = 0;
+  let i = 0;
+  for await (const { before, map } of chainMaps({ store, keys, chains })) {
+    const link = kept[i];
+    const parent = kept[i - 1]?.generation ?? null;
+    i += 1;
+    if (!link) break;
+    const changed = countChanges(diffMaps(before, map), moved);
+    delta_bytes += changed.count * ENTRY_BYTES;
+    deltas += 1;
+    const full =
+      parent === null || deltas > DELTAS_MAX || delta_bytes > Math.max(full_bytes / 2, ENTRY_BYTES * 64);
+    const changes = () => (full ? wholeMap(map) : diffMaps(before, map));
+    const stays = link.map?.full === full && (full || link.parent === parent);
+    const ref =
+      stays && link.map && countChanges(changes(), moved).moved === 0
+        ? link.map
+        : await writeOne(work, link.generation, full, relocated(changes(), moved), made);
+    if (full) {
+      deltas = 0;
+      delta_bytes = 0;
+      full_bytes = ref.size_bytes;
+    }
+    placed.push({ generation: link.generation, parent: full ? null : parent, map: ref });
+  }
+  return placed;
+}
+
+async function writeOne(
+  { store, disk, write_key }: Work,
+  generation: number,
+  full: boolean,
+  changes: Iterable<MapChange>,
+  made: NewObject[],
+): Promise<MapRef> {
+  const { instance_id, size_bytes } = disk;
+  const written = await writeMap({
+    ...{ store, key_prefix: diskPrefix(instance_id), disk_id: instance_id, disk_bytes: size_bytes },
+    ...{ generation, full, changes, data_key: write_key },
+  });
+  made.push(written);
+  return written;
+}
+
+function countChanges(
+  changes: Iterable<MapChange>,
+  moved: Relocations,
+): { readonly count: number; readonly moved: number } {
+  let count = 0;
+  let elsewhere = 0;
+  for (const { to } of changes) {
+    count += 1;
+    if (to && moved.concern(to.key)) elsewhere += 1;
+  }
+  return { count, moved: elsewhere };
+}
+
+function* relocated(changes: Iterable<MapChange>, moved: Relocations): Generator<MapChange> {
+  for (const change of changes) yield moved.apply(change);
+}
+
+/** Best effort: the sweep has the rest. */
+export async function discard(store: ObjectStore, made: readonly NewObject[]): Promise<void> {
+  await Promise.allSettled(made.map(({ key }) => store.delete(key)));
+}

@@ -1,0 +1,46 @@
+import type { Db } from '../db/pool.ts';
+import { knownObjects } from '../disks/segment-store.ts';
+import { listPresent } from '../instances/store.ts';
+import type { Log } from '../lib/log.ts';
+import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
+import { diskPrefix } from './free-deleted.ts';
+
+/** Longer than any task takes between writing an object and making it count. */
+const HORIZON_MS = 24 * 3_600_000;
+const BATCH = 500;
+
+/**
+ * Removes objects of no row below the prefixes of disks: of flushes and tasks that were killed. Those that are younger than a
+ * day stay, and so do, however old, those of the one generation that could still be committed (`knownObjects`). What lies
+ * below the prefix of no disk is not looked at: it may be another installation's.
+ */
+export async function sweepOrphans(
+  db: Db,
+  store: ObjectStore,
+  log: Log,
+  horizon_ms = HORIZON_MS,
+): Promise<void> {
+  const before = Date.now() - horizon_ms;
+  let swept = 0;
+  let batch: ObjectEntry[] = [];
+  const sweepBatch = async () => {
+    const keys = batch.map(({ key }) => key);
+    batch = [];
+    if (keys.length === 0) return;
+    const known = await knownObjects(db, keys);
+    for (const key of keys) {
+      if (known.has(key)) continue;
+      await store.delete(key);
+      swept += 1;
+    }
+  };
+  for (const id of await listPresent(db)) {
+    for await (const entry of store.list(`${diskPrefix(id)}/`)) {
+      if (entry.modified_at.getTime() > before) continue;
+      batch.push(entry);
+      if (batch.length === BATCH) await sweepBatch();
+    }
+    await sweepBatch();
+  }
+  if (swept > 0) log.info({ objects: swept }, 'objects of no disk removed');
+}

@@ -1,0 +1,181 @@
+/** Forks: what they inherit and what not, and when there is none. What they hold is in test/host/generations-model.test.ts. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { openDataKeys } from '../../src/disks/data-keys.ts';
+import { readLayers } from '../../src/disks/store.ts';
+import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { setQuota } from '../../src/orgs/quotas.ts';
+import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
+import type { Page } from '../support/client.ts';
+import { assertError } from '../support/expect.ts';
+import { makeGenerations } from '../support/generations.ts';
+import { HOST_KEY } from '../support/scripted-agent.ts';
+import { instanceIn } from '../support/states.ts';
+
+type Forked = { readonly forked_from?: unknown } | undefined;
+
+const api = await apiForFile();
+const { db, agent, context } = api;
+const owner = await api.person();
+const client = api.as(owner);
+
+const path = (id: string, rest: string) => `/v1/instances/${id}/${rest}`;
+
+async function withGenerations(count: number, change: Record<string, unknown> = {}): Promise<InstanceOut> {
+  const instance = await api.instance(owner, change);
+  await makeGenerations(db, instance.id, count);
+  return instance;
+}
+const numbers = async (id: string) => {
+  const { body } = await client.get<Page<{ generation: number }>>(path(id, 'generations'));
+  return body.data.map(({ generation }) => generation);
+};
+const read = async (id: string) => (await client.get<InstanceOut>(`/v1/instances/${id}`)).body;
+const layers = async (id: InstanceId, generation: number) =>
+  (await readLayers(db, id, generation)).map(({ key }) => key);
+
+function events(instance_id: InstanceId) {
+  return db
+    .selectFrom('events')
+    .select(['type', 'data', 'actor'])
+    .where('instance_id', '=', instance_id)
+    .orderBy('sequence')
+    .execute();
+}
+async function audited(target: string) {
+  const rows = await db
+    .selectFrom('audit_log')
+    .select(['action', 'data'])
+    .where('target', '=', target)
+    .execute();
+  return rows.map(({ action }) => action);
+}
+
+describe('POST …/fork 201', () => {
+  test('inherits size and settings, not labels, keys, host key or wake', async () => {
+    const settings = {
+      ...{ cpus: 2, memory_mib: 1024, disk_gib: 4, auto_flush_seconds: 7 },
+      generations_keep: { last: 5, daily_days: 3 },
+    };
+    const parent = await instanceIn(api, owner, 'running');
+    await db
+      .updateTable('instances')
+      .set({ ...{ cpus: 2, memory_mib: 1024, disk_gib: 4, auto_flush_seconds: 7 }, keep_last: 5 })
+      .set({ keep_daily_days: 3, wake_on_connect: true, idle_timeout_seconds: 900 })
+      .set({ labels: '{"a":"b"}', ssh_key_mode: 'explicit' })
+      .where('id', '=', parent.id)
+      .execute();
+    await agent.commit(parent.id, 1);
+    const name = newName();
+    const answer = await client.post<InstanceOut>(path(parent.id, 'fork'), { name });
+    assert.equal(answer.status, 201, answer.text);
+    const { body: fork } = answer;
+    assert.deepEqual(fork, await read(fork.id));
+    assert.notEqual(fork.id, parent.id);
+    for (const [field, value] of Object.entries({ ...settings, name, image: 'debian-12', labels: {} }))
+      assert.deepEqual(fork[field as keyof InstanceOut], value, field);
+    assert.deepEqual([fork.wake_on_connect, fork.idle_timeout_seconds], [false, 900]);
+    assert.deepEqual([fork.vm.state, fork.vm.boot, fork.vm.id], ['stopped', 0, null]);
+    assert.equal(fork.disk.generation, 1);
+    assert.equal(fork.disk.durable_at, (await read(parent.id)).disk.durable_at);
+    const rows = await db
+      .selectFrom('instances')
+      .select(['ssh_port', 'host_keys', 'ssh_key_mode'])
+      .where('id', 'in', [parent.id, fork.id])
+      .orderBy('id')
+      .execute();
+    assert.notEqual(rows[0]?.ssh_port, rows[1]?.ssh_port);
+    assert.deepEqual(rows[0]?.host_keys, [HOST_KEY]);
+    assert.deepEqual([rows[1]?.host_keys, rows[1]?.ssh_key_mode], [null, 'account']);
+    const [event, ...more] = await events(fork.id);
+    assert.deepEqual([event?.type, more.length], ['instance.forked', 0]);
+    assert.deepEqual((event?.data as Forked)?.forked_from, {
+      ...{ instance_id: parent.id, generation: 1 },
+    });
+    assert.deepEqual(await audited(fork.id), ['instance.fork']);
+  });
+  test('begins with the generation that is named, else with the last, and its numbers go on from there', async () => {
+    const parent = await withGenerations(3);
+    for (const generation of [2, undefined]) {
+      const { body } = await client.post<InstanceOut>(path(parent.id, 'fork'), {
+        name: newName(),
+        generation,
+      });
+      const wanted = generation ?? 3;
+      assert.equal(body.disk.generation, wanted);
+      assert.deepEqual(await numbers(body.id), [wanted]);
+      assert.deepEqual(await layers(body.id, wanted), await layers(parent.id, wanted));
+      await client.post(path(body.id, 'vm'));
+      await agent.assigned(body.id);
+      assert.equal((await agent.commit(body.id, wanted + 1)).outcome, 'committed');
+      assert.deepEqual(await numbers(body.id), [wanted + 1, wanted]);
+    }
+    assert.deepEqual(await numbers(parent.id), [3, 2, 1]);
+  });
+  test('has a data key of its own beside those of its parent, also when it is a fork of a fork', async () => {
+    const parent = await withGenerations(1);
+    const fork = (await client.post<InstanceOut>(path(parent.id, 'fork'), { name: newName() })).body;
+    const second = (await client.post<InstanceOut>(path(fork.id, 'fork'), { name: newName() })).body;
+    const keys = async (id: InstanceId) => await openDataKeys(db, context.disk_keys, id);
+    const [a, b, c] = [await keys(parent.id), await keys(fork.id), await keys(second.id)];
+    const ids = (of: typeof a) => of?.keys.map(({ key_id }) => key_id).sort();
+    assert.deepEqual(ids(c), [a, b, c].map((each) => each?.own.key_id ?? '').sort());
+    assert.equal(new Set(ids(c)).size, 3);
+  });
+  test('said twice with one Idempotency-Key is made once', async () => {
+    const parent = await withGenerations(1);
+    const options = { headers: { 'idempotency-key': newId('evt') } };
+    const body = { name: newName() };
+    const first = await client.post<InstanceOut>(path(parent.id, 'fork'), body, options);
+    const again = await client.post<InstanceOut>(path(parent.id, 'fork'), body, options);
+    assert.deepEqual([again.status, again.body], [201, first.body]);
+  });
+});
+
+describe('POST …/fork 400, 404', () => {
+  test('a body that is malformed', async () => {
+    const { id } = await withGenerations(1);
+    for (const body of [{}, { name: 'A' }, { name: newName(), generation: 0 }, { name: newName(), cpus: 2 }])
+      assertError(await client.post(path(id, 'fork'), body), 'INVALID_REQUEST');
+  });
+  test('a generation that is not', async () => {
+    const { id } = await withGenerations(1);
+    const answer = await client.post(path(id, 'fork'), { name: newName(), generation: 2 });
+    assertError(answer, 'NOT_FOUND');
+  });
+});
+
+describe('POST …/fork 409', () => {
+  test('before the first flush', async () => {
+    const { id } = await api.instance(owner);
+    const answer = await client.post(path(id, 'fork'), { name: newName() });
+    assertError(answer, 'CONFLICT');
+    assert.match(answer.text, /no durable generation/);
+  });
+  test('a name that is taken, which leaves nothing behind', async () => {
+    const { id, name } = await withGenerations(1);
+    const before = await db.selectFrom('instances').select('id').execute();
+    assertError(await client.post(path(id, 'fork'), { name }), 'CONFLICT');
+    assert.equal((await db.selectFrom('instances').select('id').execute()).length, before.length);
+  });
+  test('while it is being deleted', async () => {
+    const { id } = await withGenerations(1);
+    await client.delete(`/v1/instances/${id}`);
+    assertError(await client.post(path(id, 'fork'), { name: newName() }), 'CONFLICT');
+  });
+});
+
+describe('POST …/fork 429', () => {
+  test('beyond the quota of instances or of disk, also of many at once', async () => {
+    const someone = await api.person();
+    const parent = await api.instance(someone, { disk_gib: 2 });
+    await makeGenerations(db, parent.id, 1);
+    const fork = () => api.as(someone).post(path(parent.id, 'fork'), { name: newName() });
+    await setQuota(db, someone.org_id, { disk_gib: 3 });
+    assertError(await fork(), 'QUOTA_EXCEEDED');
+    await setQuota(db, someone.org_id, { disk_gib: null, instances: 4 });
+    const answers = await Promise.all(Array.from({ length: 8 }, fork));
+    assert.equal(answers.filter(({ status }) => status === 201).length, 3);
+    assert.equal(answers.filter(({ status }) => status === 429).length, 5);
+  });
+});
