@@ -38,6 +38,24 @@ export class GuestInstance {
     return instance;
   }
 
+  /** Not started yet. */
+  async fork(name: string, generation?: number): Promise<GuestInstance> {
+    const body = { name, ...(generation === undefined ? {} : { generation }) };
+    const { id } = await this.installation.client.expect<InstanceBody>(
+      201,
+      'POST',
+      `${this.path}/fork`,
+      body,
+    );
+    return new GuestInstance(this.installation, id);
+  }
+
+  /** Deleted, to the last object that nobody else holds. */
+  async gone(): Promise<void> {
+    const look = async () => (await this.installation.client.request('GET', this.path)).status === 404;
+    await until(`${this.id} is gone`, look, { timeout_ms: SETTLE_MS, every_ms: 100 });
+  }
+
   get path(): string {
     return `/v1/instances/${this.id}`;
   }

@@ -1,0 +1,333 @@
+/**
+ * Chains of generations against a model in memory: flushes, restores, forks, pins, retention, checkpoints, compaction that is
+ * killed at any step, deletions of parents and forks. After everything each generation that is shown reads as it was flushed.
+ */
+import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import fc from 'fast-check';
+import { sql } from 'kysely';
+import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { listLongChains, listWasteful } from '../../src/disks/compaction-store.ts';
+import { dropOldGenerations } from '../../src/disks/generation-store.ts';
+import { readLayers } from '../../src/disks/store.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { checkpointDisk, checkpointDisks } from '../../src/tasks/checkpoint-disks.ts';
+import { type CompactOptions, compactDisk } from '../../src/tasks/compact-disk.ts';
+import { compactDisks } from '../../src/tasks/compact-disks.ts';
+import { freeSegments } from '../../src/tasks/free-segments.ts';
+import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
+import { apiForFile } from '../support/api.ts';
+import { BLOCKS, freeEverything, ModelDisk, Mortal } from '../support/model-disks.ts';
+
+const KEEP_LAST = 3;
+const DISKS_MAX = 4;
+
+const api = await apiForFile();
+const { db, context } = api;
+const owner = await api.person();
+const folder = await mkdtemp(join(tmpdir(), 'berth-generations-'));
+const store = await FolderStore.open(folder);
+const pool = new CompressPool();
+after(async () => {
+  await pool.close();
+  await rm(folder, { recursive: true, force: true });
+});
+const model = { api, owner, store, pool };
+const options: CompactOptions = { db, store, disk_keys: context.disk_keys };
+const all = Array.from({ length: BLOCKS }, (_, block) => block);
+
+async function objects(prefix = 'disks/'): Promise<string[]> {
+  const keys: string[] = [];
+  for await (const { key } of store.list(prefix)) keys.push(key);
+  return keys.sort();
+}
+
+async function held(disk: ModelDisk): Promise<string[]> {
+  const rows = await db
+    .selectFrom('segment_holders')
+    .select('key')
+    .where('instance_id', '=', disk.id)
+    .execute();
+  return rows.map(({ key }) => key).sort();
+}
+
+async function retention(disks: readonly ModelDisk[]): Promise<void> {
+  await dropOldGenerations(db);
+  for (const disk of disks) disk.retained(KEEP_LAST);
+}
+
+/** What the API says of a disk's size is what its objects take. */
+async function verifyStoredBytes(disk: ModelDisk): Promise<void> {
+  let bytes = 0;
+  for (const key of await held(disk)) bytes += await store.size(key);
+  const { stored_bytes } = await db
+    .selectFrom('disks')
+    .select('stored_bytes')
+    .where('instance_id', '=', disk.id)
+    .executeTakeFirstOrThrow();
+  assert.equal(stored_bytes, bytes, `stored_bytes of ${disk.id}`);
+}
+
+async function verifyAll(disks: readonly ModelDisk[]): Promise<void> {
+  for (const disk of disks) {
+    await disk.verify();
+    await verifyStoredBytes(disk);
+  }
+}
+
+/** A disk with dropped generations, a pin, a branch, segments under half live, zeroes, encrypted and not. */
+async function wasteful(): Promise<ModelDisk> {
+  const disk = await ModelDisk.make(model, KEEP_LAST);
+  await disk.flush(all, 'noise');
+  await disk.pin(1, true);
+  await disk.flush(all, 'text', false);
+  await disk.flush(all, 'noise');
+  await disk.flush([0, 1, 2, 3, 4, 5, 6], 'noise');
+  await disk.flush([7, 8, 9], 'zeroes');
+  await disk.restore(2);
+  await disk.flush([1, 3, 4, 5], 'noise', false);
+  await disk.flush([1, 3, 4, 6], 'text');
+  await disk.flush([1], 'noise');
+  await retention([disk]);
+  await disk.pin(1, false);
+  await retention([disk]);
+  assert.deepEqual([...disk.shown.keys()], [7, 8, 9]);
+  return disk;
+}
+
+describe('compaction', () => {
+  test('leaves what is shown and no more: rows, objects, segments under half live', async () => {
+    const disk = await wasteful();
+    const before = await objects(`disks/${disk.id}/`);
+    assert.equal(await compactDisk(options, disk.id), true);
+    await verifyAll([disk]);
+    const rows = await db.selectFrom('generations').selectAll().where('instance_id', '=', disk.id).execute();
+    assert.deepEqual(rows.map(({ generation }) => generation).sort(), [7, 8, 9]);
+    // Whoever reads by an older head still can, for an hour.
+    await freeSegments(db, store, context.log);
+    for (const key of before) assert((await store.size(key)) > 0, key);
+    await freeEverything(model);
+    await disk.verify();
+    const left = await objects(`disks/${disk.id}/`);
+    assert.deepEqual(left, await held(disk));
+    assert.equal(left.filter((key) => key.includes('/map/')).length, 3);
+    // Seven of twelve blocks of the image's size were noise that nothing shows any more.
+    const { stored_bytes } = await db
+      .selectFrom('disks')
+      .select('stored_bytes')
+      .where('instance_id', '=', disk.id)
+      .executeTakeFirstOrThrow();
+    assert(stored_bytes < 10 * 65_536, `${stored_bytes} bytes`);
+    assert.equal(await compactDisk(options, disk.id), true, 'again');
+    await freeEverything(model);
+    assert.deepEqual(await objects(`disks/${disk.id}/`), left, 'and nothing is written anew');
+    await disk.flush([2, 5], 'noise');
+    await disk.verify();
+    await disk.remove();
+  });
+
+  test('killed at any step, or its answer lost, harms nothing, and is done by the next', async (t) => {
+    let step = 0;
+    for (let died = true; died; step += 1) {
+      const disk = await wasteful();
+      const mortal = new Mortal(options, step);
+      await compactDisk(mortal.options, disk.id).catch((error: Error) => {
+        assert(mortal.died, error);
+      });
+      died = mortal.died;
+      await verifyAll([disk]);
+      await freeEverything(model);
+      await verifyAll([disk]);
+      await compactDisk(options, disk.id);
+      await freeEverything(model);
+      await verifyAll([disk]);
+      assert.deepEqual(await objects(), await held(disk));
+      await disk.remove();
+    }
+    t.diagnostic(`${step} steps`);
+    assert(step > 50);
+  });
+
+  test('of any number at once one counts, and a commit, restore or fork in between is not lost', async () => {
+    const disk = await wasteful();
+    const outcomes = await Promise.all([
+      ...[1, 2, 3].map(() => compactDisk(options, disk.id)),
+      disk.flush([0, 4], 'noise').then(() => true),
+    ]);
+    assert(outcomes.includes(true));
+    await disk.verify();
+    const [fork] = await Promise.all([disk.fork(9), compactDisk(options, disk.id)]);
+    await Promise.all([disk.restore(8), compactDisk(options, disk.id)]);
+    await freeEverything(model);
+    await verifyAll([disk, fork]);
+    await compactDisk(options, fork.id);
+    await compactDisk(options, disk.id);
+    await freeEverything(model);
+    await verifyAll([disk, fork]);
+    await disk.remove();
+    await fork.remove();
+    await freeEverything(model);
+    assert.deepEqual(await objects(), []);
+  });
+
+  test('as a task takes what is wasteful, once, and one that fails keeps nobody waiting', async () => {
+    const [bad, good] = [await wasteful(), await wasteful()];
+    await sql`update disks set durable_at = now() - interval '2 hours'`.execute(db);
+    assert.deepEqual(await listWasteful(db, 10), [bad.id, good.id].sort());
+    const [lost] = (await readLayers(db, bad.id, 9)).map(({ key }) => key);
+    await store.delete(lost ?? assert.fail());
+    await compactDisks(options, context.log);
+    // The bad one is left alone for a while; nothing of it was changed.
+    assert.deepEqual(await listWasteful(db, 10), []);
+    await sql`update disks set compacting_until = now() - interval '1 second'`.execute(db);
+    assert.deepEqual(await listWasteful(db, 10), [bad.id]);
+    assert.equal((await readLayers(db, bad.id, 9)).length, 4);
+    await good.verify();
+    await bad.remove();
+    await good.remove();
+  });
+});
+
+describe('a checkpoint', () => {
+  test('makes a long chain short, once, and what is flushed on goes on top', async () => {
+    const disk = await ModelDisk.make(model, 100);
+    for (let i = 0; i < 32; i++) await disk.flush([i % BLOCKS], 'noise');
+    assert.deepEqual(await listLongChains(db, 10), []);
+    await disk.flush([3], 'text');
+    assert.deepEqual(await listLongChains(db, 10), [disk.id]);
+    await checkpointDisks(options, context.log);
+    assert.deepEqual(await listLongChains(db, 10), []);
+    assert.equal((await readLayers(db, disk.id, 33)).length, 1);
+    await disk.flush([4], 'noise');
+    assert.equal((await readLayers(db, disk.id, 34)).length, 2);
+    await verifyAll([disk]);
+    await disk.remove();
+    await freeEverything(model);
+    assert.deepEqual(await objects(), []);
+  });
+
+  test('killed at any step harms nothing', async () => {
+    const disk = await ModelDisk.make(model, 100);
+    for (let i = 0; i < 5; i++) await disk.flush([i, i + 1], 'noise');
+    for (let step = 0, died = true; died; step += 1) {
+      const mortal = new Mortal(options, step);
+      await checkpointDisk(mortal.options, disk.id).catch((error: Error) => assert(mortal.died, error));
+      died = mortal.died;
+      await freeEverything(model);
+      await verifyAll([disk]);
+      assert.deepEqual(await objects(), await held(disk));
+    }
+    await disk.remove();
+  });
+});
+
+describe('the sweep of orphans', () => {
+  test('leaves what is young, what may still be committed, and what is not of a disk that is here', async () => {
+    const disk = await ModelDisk.make(model, 100);
+    await disk.flush([1], 'noise');
+    const prefix = `disks/${disk.id}`;
+    const killed = `${prefix}/seg/0/1-ffffffff-0`;
+    const pending = `${prefix}/seg/0/2-ffffffff-0`;
+    const elsewhere = 'disks/inst_of_another_installation/seg/0/1-ffffffff-0';
+    const own = await objects(`${prefix}/`);
+    for (const key of [killed, pending, elsewhere]) await store.put(key, [Buffer.from('x')]);
+    await sweepOrphans(db, store, context.log);
+    assert.equal((await objects()).length, 4);
+    await sweepOrphans(db, store, context.log, -60_000);
+    assert.deepEqual(await objects(), [...own, pending, elsewhere].sort());
+    await disk.flush([2], 'noise');
+    await sweepOrphans(db, store, context.log, -60_000);
+    assert.deepEqual((await objects()).includes(pending), false);
+    await store.delete(elsewhere);
+    await disk.remove();
+  });
+});
+
+const which = { disk: fc.nat({ max: DISKS_MAX - 1 }) };
+const generation = fc.nat({ max: 9 });
+const blocks = fc.uniqueArray(fc.nat({ max: BLOCKS - 1 }), { minLength: 1 });
+const step = fc.oneof(
+  {
+    weight: 8,
+    arbitrary: fc.record({
+      ...which,
+      op: fc.constantFrom('noise' as const, 'text' as const, 'zeroes' as const),
+      ...{ blocks, encrypted: fc.boolean() },
+    }),
+  },
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      ...which,
+      ...{
+        op: fc.constantFrom('restore' as const, 'fork' as const, 'pin' as const, 'unpin' as const),
+        generation,
+      },
+    }),
+  },
+  {
+    weight: 4,
+    arbitrary: fc.record({
+      ...which,
+      ...{ op: fc.constantFrom('compact' as const, 'checkpoint' as const), dies: fc.nat({ max: 150 }) },
+    }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      ...which,
+      op: fc.constantFrom('retention' as const, 'free' as const, 'delete' as const),
+    }),
+  },
+);
+type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
+
+async function run(disks: ModelDisk[], each: Step): Promise<void> {
+  const at = each.disk % disks.length;
+  const disk = disks[at] ?? assert.fail();
+  if ('blocks' in each) return disk.flush(each.blocks, each.op, each.encrypted);
+  if ('dies' in each) {
+    // Now and then it lives.
+    const mortal = new Mortal(options, each.dies > 100 ? Number.POSITIVE_INFINITY : each.dies);
+    const work = each.op === 'compact' ? compactDisk : checkpointDisk;
+    await work(mortal.options, disk.id).catch((error: Error) => assert(mortal.died, error));
+    return;
+  }
+  if ('generation' in each) {
+    const known = [...disk.shown.keys()];
+    const pick = known[each.generation % known.length];
+    if (pick === undefined) return;
+    if (each.op === 'restore') await disk.restore(pick);
+    else if (each.op !== 'fork') await disk.pin(pick, each.op === 'pin');
+    else if (disks.length < DISKS_MAX) disks.push(await disk.fork(pick));
+    return;
+  }
+  if (each.op === 'retention') return retention(disks);
+  if (each.op === 'free') return freeEverything(model);
+  if (disks.length === 1) return;
+  disks.splice(at, 1);
+  await disk.remove();
+}
+
+test('whatever happens to chains, what is shown reads as it was flushed, and the last holder frees all', {
+  timeout: 600_000,
+}, async () => {
+  const property = fc.asyncProperty(fc.array(step, { minLength: 20, maxLength: 50 }), async (steps) => {
+    const disks = [await ModelDisk.make(model, KEEP_LAST)];
+    for (const each of steps) await run(disks, each);
+    await verifyAll(disks);
+    await retention(disks);
+    for (const disk of disks) await compactDisk(options, disk.id);
+    await freeEverything(model);
+    await verifyAll(disks);
+    const needed = new Set((await Promise.all(disks.map(held))).flat());
+    assert.deepEqual(await objects(), [...needed].sort());
+    for (const disk of disks) await disk.remove();
+    await freeEverything(model);
+    assert.deepEqual(await objects(), []);
+  });
+  await fc.assert(property, { numRuns: 30 });
+});
