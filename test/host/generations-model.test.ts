@@ -88,13 +88,15 @@ async function wasteful(): Promise<ModelDisk> {
   await disk.flush([0, 1, 2, 3, 4, 5, 6], 'noise');
   await disk.flush([7, 8, 9], 'zeroes');
   await disk.restore(2);
+  await disk.flush([0, 1, 2, 3, 4, 5, 6, 7, 10], 'noise');
+  await disk.flush([0, 1, 2, 3, 4, 5, 6], 'text', false);
   await disk.flush([1, 3, 4, 5], 'noise', false);
   await disk.flush([1, 3, 4, 6], 'text');
   await disk.flush([1], 'noise');
   await retention([disk]);
   await disk.pin(1, false);
   await retention([disk]);
-  assert.deepEqual([...disk.shown.keys()], [7, 8, 9]);
+  assert.deepEqual([...disk.shown.keys()], [9, 10, 11]);
   return disk;
 }
 
@@ -105,7 +107,10 @@ describe('compaction', () => {
     assert.equal(await compactDisk(options, disk.id), true);
     await verifyAll([disk]);
     const rows = await db.selectFrom('generations').selectAll().where('instance_id', '=', disk.id).execute();
-    assert.deepEqual(rows.map(({ generation }) => generation).sort(), [7, 8, 9]);
+    assert.deepEqual(
+      rows.map(({ generation }) => generation).sort((a, b) => a - b),
+      [9, 10, 11],
+    );
     // Whoever reads by an older head still can, for an hour.
     await freeSegments(db, store, context.log);
     for (const key of before) assert((await store.size(key)) > 0, key);
@@ -114,7 +119,11 @@ describe('compaction', () => {
     const left = await objects(`disks/${disk.id}/`);
     assert.deepEqual(left, await held(disk));
     assert.equal(left.filter((key) => key.includes('/map/')).length, 3);
-    // Seven of twelve blocks of the image's size were noise that nothing shows any more.
+    assert.equal(
+      left.filter((key) => !before.includes(key) && key.includes('/seg/1/11-')).length,
+      1,
+      'rewritten',
+    );
     const { stored_bytes } = await db
       .selectFrom('disks')
       .select('stored_bytes')
@@ -131,21 +140,22 @@ describe('compaction', () => {
 
   test('killed at any step, or its answer lost, harms nothing, and is done by the next', async (t) => {
     let step = 0;
+    let disk = await wasteful();
+    const links = async () => (await readLayers(db, disk.id, disk.head)).length;
     for (let died = true; died; step += 1) {
-      const disk = await wasteful();
       const mortal = new Mortal(options, step);
-      await compactDisk(mortal.options, disk.id).catch((error: Error) => {
-        assert(mortal.died, error);
-      });
+      await compactDisk(mortal.options, disk.id).catch((error: Error) => assert(mortal.died, error));
       died = mortal.died;
-      await verifyAll([disk]);
-      await freeEverything(model);
-      await verifyAll([disk]);
-      await compactDisk(options, disk.id);
       await freeEverything(model);
       await verifyAll([disk]);
       assert.deepEqual(await objects(), await held(disk));
+      if ((await links()) > 3) continue;
+      // It was done: the last steps come after that. Once more, and for the next step another disk.
+      await compactDisk(options, disk.id);
+      await freeEverything(model);
+      await verifyAll([disk]);
       await disk.remove();
+      if (died) disk = await wasteful();
     }
     t.diagnostic(`${step} steps`);
     assert(step > 50);
@@ -159,8 +169,8 @@ describe('compaction', () => {
     ]);
     assert(outcomes.includes(true));
     await disk.verify();
-    const [fork] = await Promise.all([disk.fork(9), compactDisk(options, disk.id)]);
-    await Promise.all([disk.restore(8), compactDisk(options, disk.id)]);
+    const [fork] = await Promise.all([disk.fork(11), compactDisk(options, disk.id)]);
+    await Promise.all([disk.restore(10), compactDisk(options, disk.id)]);
     await freeEverything(model);
     await verifyAll([disk, fork]);
     await compactDisk(options, fork.id);
@@ -177,14 +187,14 @@ describe('compaction', () => {
     const [bad, good] = [await wasteful(), await wasteful()];
     await sql`update disks set durable_at = now() - interval '2 hours'`.execute(db);
     assert.deepEqual(await listWasteful(db, 10), [bad.id, good.id].sort());
-    const [lost] = (await readLayers(db, bad.id, 9)).map(({ key }) => key);
+    const [lost] = (await readLayers(db, bad.id, 11)).map(({ key }) => key);
     await store.delete(lost ?? assert.fail());
     await compactDisks(options, context.log);
     // The bad one is left alone for a while; nothing of it was changed.
     assert.deepEqual(await listWasteful(db, 10), []);
     await sql`update disks set compacting_until = now() - interval '1 second'`.execute(db);
     assert.deepEqual(await listWasteful(db, 10), [bad.id]);
-    assert.equal((await readLayers(db, bad.id, 9)).length, 4);
+    assert.equal((await readLayers(db, bad.id, 11)).length, 7);
     await good.verify();
     await bad.remove();
     await good.remove();
@@ -235,7 +245,7 @@ describe('the sweep of orphans', () => {
     const own = await objects(`${prefix}/`);
     for (const key of [killed, pending, elsewhere]) await store.put(key, [Buffer.from('x')]);
     await sweepOrphans(db, store, context.log);
-    assert.equal((await objects()).length, 4);
+    assert.equal((await objects()).length, own.length + 3);
     await sweepOrphans(db, store, context.log, -60_000);
     assert.deepEqual(await objects(), [...own, pending, elsewhere].sort());
     await disk.flush([2], 'noise');

@@ -99,6 +99,19 @@ function contract(open: () => Promise<ObjectStore>): void {
     assert.equal((await entries(store, '')).length, 29);
   });
 
+  test('a listing says when an object was written', async () => {
+    const before_ms = Date.now() - 5_000;
+    await store.put('when/it/was', [Buffer.from('x')]);
+    for await (const { key, modified_at } of store.list('when/')) {
+      assert.equal(key, 'when/it/was');
+      // A store's clock is its own; here it is this machine's.
+      const at_ms = modified_at.getTime();
+      assert(at_ms > before_ms && at_ms < Date.now() + 5_000, modified_at.toISOString());
+      return;
+    }
+    assert.fail('it is not listed');
+  });
+
   test('a deleted object is gone, deleting it again is no error, and its key is free', async () => {
     await store.put('k', [Buffer.from('old')]);
     await store.delete('k');

@@ -1,0 +1,85 @@
+/** What a host knows of a disk that was compacted or checkpointed meanwhile: the real internal API, database and store. */
+import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
+import { dropOldGenerations } from '../../src/disks/generation-store.ts';
+import type { HostContext } from '../../src/host/host-context.ts';
+import { DiskState } from '../../src/host/runner/disk-state.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { checkpointDisk } from '../../src/tasks/checkpoint-disks.ts';
+import { compactDisk } from '../../src/tasks/compact-disk.ts';
+import { apiForFile } from '../support/api.ts';
+import { freeEverything, ModelDisk } from '../support/model-disks.ts';
+
+const api = await apiForFile();
+const { db, agent, context } = api;
+const owner = await api.person();
+const folder = await mkdtemp(join(tmpdir(), 'berth-compacted-'));
+const store = await FolderStore.open(folder);
+const pool = new CompressPool();
+after(async () => {
+  await pool.close();
+  await rm(folder, { recursive: true, force: true });
+});
+const model = { api, owner, store, pool };
+const tasks = { db, store, disk_keys: context.disk_keys };
+/** Of a host's context what a disk's state needs. */
+const host = { client: agent.client, store, paths: { overlays: folder } } as unknown as HostContext;
+
+/** On the agent's host, with two generations of which one is shown. */
+async function placed(): Promise<ModelDisk> {
+  const disk = await ModelDisk.make(model, 1);
+  await api.as(owner).post(`/v1/instances/${disk.id}/vm`);
+  await agent.assigned(disk.id);
+  await disk.flush([0, 1, 2, 3, 4], 'noise');
+  await disk.flush([1, 2, 3, 4], 'noise');
+  return disk;
+}
+
+async function readAll(state: DiskState): Promise<number> {
+  let blocks = 0;
+  for (const run of coalesce(state.map.inSegmentOrder())) {
+    await readRun(run, { store, keys: state.keys });
+    blocks += run.frames.length;
+  }
+  return blocks;
+}
+
+test('a map from before a compaction is forgotten when the head is asked for again', async () => {
+  const disk = await placed();
+  const state = new DiskState(host, disk.id);
+  await state.load();
+  assert.equal(await readAll(state), 5);
+  await dropOldGenerations(db);
+  assert.equal(await compactDisk(tasks, disk.id), true);
+  assert.equal(await readAll(state), 5, 'what it reads from is there for an hour');
+  await freeEverything(model);
+  await assert.rejects(readAll(state), /the object is missing/);
+  await state.refresh();
+  await state.load();
+  assert.equal(await readAll(state), 5);
+});
+
+test('a commit whose segments a checkpoint has taken the place of is known as made, and one said again is accepted', async () => {
+  const disk = await placed();
+  const { segments } = await db
+    .selectFrom('generations')
+    .select('segments')
+    .where('instance_id', '=', disk.id)
+    .where('generation', '=', 2)
+    .executeTakeFirstOrThrow();
+  const flush = { generation: 2, segments } as unknown as Parameters<DiskState['hasCommitted']>[1];
+  for (const work of [checkpointDisk, compactDisk]) {
+    await work(tasks, disk.id);
+    const state = new DiskState(host, disk.id);
+    await state.refresh();
+    assert.equal(state.hasCommitted(1, flush), true);
+    assert.equal(state.hasCommitted(2, flush), false);
+    assert.equal(state.hasCommitted(1, { ...flush, generation: 3 }), false);
+    assert.equal((await agent.commit(disk.id, 2, { segments })).outcome, 'committed');
+  }
+});
