@@ -3,6 +3,7 @@
  * guest. The tests are one story: each goes on where the one before it ended.
  */
 import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
@@ -80,6 +81,10 @@ describe('the five steps', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () =>
     assert.deepEqual([quiet.uploaded_bytes, quiet.segments], [0, 0]);
     const stored = (await berth.client.expect<InstanceBody>(200, 'GET', guest.path)).disk;
     assert.equal(quiet.generation, stored.generation, 'an empty flush makes no generation');
+    for (const path of await guest.segments()) {
+      const object = await readFile(path);
+      assert.equal(object.readUInt16LE(object.length - 224 + 10) & 2, 2, `${path} is encrypted`);
+    }
   });
 
   test('stopped and without any local overlay, it starts with the same host key, port and data', async () => {
