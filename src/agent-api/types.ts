@@ -35,6 +35,15 @@ export interface DiskHead {
   readonly epoch: number;
   readonly durable_at: string | null;
   readonly segments: readonly SegmentRef[];
+  /** Blocks in the order in which the last lazily started boot read them first; none known: empty. */
+  readonly boot_order: readonly number[];
+}
+
+/** What a boot read first, for the next one to fetch ahead. Taken only from the newest placement. */
+export interface BootOrderReport {
+  readonly instance_id: InstanceId;
+  readonly epoch: number;
+  readonly blocks: readonly number[];
 }
 
 export interface MachineSpec {

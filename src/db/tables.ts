@@ -211,6 +211,7 @@ export interface Database {
     durable_at: Date | null;
     stored_bytes: Generated<number>;
     dirty_bytes: Generated<number>;
+    boot_order: Generated<number[]>;
   };
   generations: {
     instance_id: InstanceId;

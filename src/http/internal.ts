@@ -10,6 +10,7 @@ import Fastify, {
 } from 'fastify';
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
 import type {
+  BootOrderReport,
   CommitRequest,
   FlushReport,
   Heartbeat,
@@ -23,7 +24,7 @@ import type {
 } from '../agent-api/types.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
-import { readHead, recordDirtyBytes } from '../disks/store.ts';
+import { readHead, recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
 import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -92,6 +93,12 @@ function registerReports(app: FastifyInstance, { db }: InternalContext): void {
   );
   app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>
     commitGeneration(db, hostOf(request), request.body),
+  );
+  app.post<{ Body: BootOrderReport }>(
+    '/internal/v1/boot-order',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await recordBootOrder(db, hostOf(request), request.body),
+    }),
   );
   app.post<{ Body: { instance_id: InstanceId } }>('/internal/v1/head', async (request, reply) =>
     reply

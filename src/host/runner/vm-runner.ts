@@ -192,7 +192,7 @@ export class VmRunner {
 
   async #take(step: Step, signal: AbortSignal): Promise<void> {
     const { machine } = this.#held;
-    if (machine?.gone || machine?.panicked) await this.#endMachine();
+    if (machine?.gone || machine?.broken) await this.#endMachine();
     switch (step) {
       case 'start':
         return this.#start(signal);
@@ -255,6 +255,7 @@ export class VmRunner {
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
     this.#held.recovered = null;
     this.#running = machine;
+    machine.lazy?.booted();
     // The guest has just made its host key: it must not depend on this host for longer than it takes.
     if (disk.isUnsavedYet) this.#auto.hurry(FIRST_FLUSH_MS);
   }
@@ -340,6 +341,7 @@ export class VmRunner {
   }
 
   #deathReason(): Reason {
+    if (this.#held.damage) return reasonFor(this.#held.damage, 'vm_died');
     if (!this.#held.panicked) {
       return {
         code: 'vm_died',

@@ -33,6 +33,8 @@ export interface OverlaySidecar {
   readonly placement: number;
   /** True when the overlay holds nothing beyond that generation, and no VM has it open. */
   readonly clean: boolean;
+  /** False while the overlay is not whole: its unwritten clusters are the generation's, not the base image's. */
+  readonly filled: boolean;
 }
 
 export interface OverlayPaths {
@@ -90,7 +92,7 @@ export async function writeSidecar(
   instance_id: string,
   sidecar: OverlaySidecar,
 ): Promise<void> {
-  assert(isSidecar(sidecar), 'a sidecar must hold generation, epoch, placement and clean');
+  assert(isSidecar(sidecar), 'a sidecar must hold generation, epoch, placement, clean and filled');
   const { sidecar: path } = overlayPaths(folder, instance_id);
   try {
     await writeFileDurably(path, `${JSON.stringify(sidecar)}\n`);
@@ -110,6 +112,7 @@ export async function readSidecar(folder: string, instance_id: string): Promise<
           epoch: value.epoch,
           placement: value.placement,
           clean: value.clean,
+          filled: value.filled,
         }
       : null;
   } catch (error) {
@@ -129,8 +132,9 @@ export async function removeOverlay(folder: string, instance_id: string): Promis
 
 function isSidecar(value: unknown): value is OverlaySidecar {
   if (typeof value !== 'object' || value === null) return false;
-  const { generation, epoch, placement, clean } = value as Record<string, unknown>;
-  return isCount(generation) && isCount(epoch) && isCount(placement) && typeof clean === 'boolean';
+  const { generation, epoch, placement, clean, filled } = value as Record<string, unknown>;
+  const flags = typeof clean === 'boolean' && typeof filled === 'boolean';
+  return isCount(generation) && isCount(epoch) && isCount(placement) && flags;
 }
 
 function isCount(value: unknown): boolean {
