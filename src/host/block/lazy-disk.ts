@@ -4,7 +4,7 @@
  *
  * Invariants:
  * - nothing is answered that was not verified;
- * - a store or control plane that is away makes reads wait, not fail, until `refuse` or beyond `patience_ms`;
+ * - a store or control plane that is away makes reads wait, not fail, until they are refused;
  * - what is missing or damaged is looked for once more where the head says now (its blocks may have been moved);
  *   damaged still, the read fails and `corrupt` names the segment.
  */
@@ -15,6 +15,7 @@ import { BLOCK_BYTES, SegmentCorruptError } from '../../disk-format/segment-form
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';
 import { NBD_EIO } from './nbd-protocol.ts';
 import type { RunCache } from './run-cache.ts';
@@ -24,8 +25,11 @@ import { RunIndex } from './run-index.ts';
 export const BOOT_ORDER_MAX = 4_096;
 /** A head that was read so lately is not read again for a damaged block. */
 const RELOAD_AGAIN_MS = 60_000;
-/** From here on reads count as waiting. */
+/** From here on reads that failed and are tried again count as waiting. */
 const STALLED_MS = 1_000;
+/** And those that have no answer at all. */
+const UNANSWERED_MS = 5_000;
+const UNANSWERED = 'the object store does not answer reads of the disk';
 
 export interface LazyDiskOptions {
   readonly size_bytes: number;
@@ -48,6 +52,13 @@ export class DamagedError extends NbdError {
   }
 }
 
+interface UnderWay {
+  readonly since_ms: number;
+  /** Why it could not be done so far. */
+  cause: unknown;
+  readonly abort: AbortController;
+}
+
 interface Piece {
   readonly block: number;
   readonly run: FrameRun;
@@ -61,12 +72,9 @@ export class LazyDisk implements NbdExport {
   #index: RunIndex | undefined;
   #reloading: Promise<unknown> | undefined;
   #reloaded_ms = Number.NEGATIVE_INFINITY;
-  #refusing = new AbortController();
-  #patience_ms = Number.POSITIVE_INFINITY;
   #closed = false;
   #corrupt: SegmentCorruptError | null = null;
-  /** Reads that wait for the store or the control plane, and since when. */
-  readonly #waiting = new Map<symbol, { readonly since_ms: number; readonly cause: unknown }>();
+  readonly #under_way = new Set<UnderWay>();
   readonly #first_reads = new Set<number>();
   #recording = false;
   #served_bytes = 0;
@@ -87,8 +95,9 @@ export class LazyDisk implements NbdExport {
   /** Why reads wait, once one does for longer than a moment. */
   get stalled(): { readonly cause: unknown } | null {
     const now = performance.now();
-    for (const { since_ms, cause } of this.#waiting.values()) {
-      if (now - since_ms >= STALLED_MS) return { cause };
+    for (const { since_ms, cause } of this.#under_way) {
+      if (cause !== undefined && now - since_ms >= STALLED_MS) return { cause };
+      if (now - since_ms >= UNANSWERED_MS) return { cause: new ObjectStoreUnavailableError(UNANSWERED) };
     }
     return null;
   }
@@ -110,21 +119,16 @@ export class LazyDisk implements NbdExport {
     return this.#patiently(() => this.#ready());
   }
 
-  /** All reads that wait fail now; later ones wait again. A guest is stopped by it, and goes on with `cont`. */
-  refuse(): void {
-    this.#refusing.abort(new Error('waiting reads were refused'));
-    if (!this.#closed) this.#refusing = new AbortController();
+  /** Reads under way for longer than `ms` fail now; later ones wait again. A guest is stopped by it until `cont`. */
+  refuse(ms = 0): void {
+    const before = performance.now() - ms;
+    for (const { since_ms, abort } of this.#under_way) if (since_ms <= before) abort.abort();
   }
 
-  /** From now on no read waits. */
+  /** All reads fail from now on. */
   close(): void {
     this.#closed = true;
     this.refuse();
-  }
-
-  /** How long reads that begin now may wait. */
-  setPatience(ms: number): void {
-    this.#patience_ms = ms;
   }
 
   async read(offset: number, length: number): Promise<Buffer> {
@@ -210,45 +214,36 @@ export class LazyDisk implements NbdExport {
     if (this.#recording && this.#first_reads.size < BOOT_ORDER_MAX) this.#first_reads.add(block);
   }
 
-  /** Does the work, again and again where what it needs is away. */
+  /** Does the work, again and again where what it needs is away, until it is done or refused. */
   async #patiently<T>(work: () => Promise<T>): Promise<T> {
-    const waiting = Symbol('read');
-    const began_ms = performance.now();
-    const patience_ms = this.#patience_ms;
+    const read: UnderWay = { since_ms: performance.now(), cause: undefined, abort: new AbortController() };
+    if (this.#closed) throw new NbdError(NBD_EIO, 'the disk is served no more');
+    this.#under_way.add(read);
     try {
       for (let attempt = 0; ; attempt++) {
         try {
-          return await work();
+          return await unlessAborted(work(), read.abort.signal);
         } catch (error) {
           if (error instanceof NbdError) throw error;
-          if (error instanceof SegmentCorruptError) await this.#lookAgain(error);
-          else await this.#wait(waiting, error, attempt, { began_ms, patience_ms });
+          if (error instanceof SegmentCorruptError) await this.#lookAgain(error, read);
+          else await this.#wait(error, attempt, read);
         }
       }
     } finally {
-      this.#waiting.delete(waiting);
+      this.#under_way.delete(read);
     }
   }
 
-  async #wait(
-    waiting: symbol,
-    cause: unknown,
-    attempt: number,
-    { began_ms, patience_ms }: { began_ms: number; patience_ms: number },
-  ): Promise<void> {
-    const since_ms = this.#waiting.get(waiting)?.since_ms ?? began_ms;
-    this.#waiting.set(waiting, { since_ms, cause });
+  async #wait(cause: unknown, attempt: number, read: UnderWay): Promise<void> {
+    read.cause = cause;
     if (attempt === 2) this.#options.log?.warn({ reason: messageOf(cause) }, 'reads of a disk wait');
-    const patience = Math.min(patience_ms, this.#patience_ms);
-    const over = performance.now() - since_ms >= patience;
-    const { signal } = this.#refusing;
-    if (over || !(await pause(backoffMs(attempt, 100, 2_000), signal))) {
+    if (!(await pause(backoffMs(attempt, 100, 2_000), read.abort.signal))) {
       throw new NbdError(NBD_EIO, `a read could not wait any longer: ${messageOf(cause)}`);
     }
   }
 
   /** Resolves when the head was read anew since; else the damage is told. */
-  async #lookAgain(error: SegmentCorruptError): Promise<void> {
+  async #lookAgain(error: SegmentCorruptError, read: UnderWay): Promise<void> {
     if (this.#reloading === undefined && performance.now() - this.#reloaded_ms < RELOAD_AGAIN_MS) {
       this.#options.log?.error({ err: error }, 'a read met a damaged segment');
       throw new DamagedError(error);
@@ -258,13 +253,15 @@ export class LazyDisk implements NbdExport {
       this.#index = undefined;
       this.#reloading = undefined;
     });
-    await this.#reloading.catch((cause: unknown) => {
-      // Away: the block itself is tried again, and waits there.
+    try {
+      await unlessAborted(this.#reloading, read.abort.signal);
+    } catch (cause) {
+      if (cause instanceof NbdError) throw cause;
+      // The block itself is tried again. Where the head could not be read, that is tried again too.
       if (cause instanceof SegmentCorruptError) return;
       this.#reloaded_ms = Number.NEGATIVE_INFINITY;
-      return pause(500, this.#refusing.signal);
-    });
-    if (this.#refusing.signal.aborted) throw new NbdError(NBD_EIO, error.message);
+      await this.#wait(cause, 3, read);
+    }
   }
 }
 
@@ -276,4 +273,14 @@ function byRun(pieces: readonly Piece[]): Map<FrameRun, number[]> {
     else runs.set(run, [block]);
   }
   return runs;
+}
+
+/** What `work` comes to, or a refusal as soon as `signal` aborts; the work is then left to itself. */
+function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const refuse = () => reject(new NbdError(NBD_EIO, 'a read was refused while it waited'));
+    if (signal.aborted) refuse();
+    signal.addEventListener('abort', refuse, { once: true });
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', refuse));
+  });
 }

@@ -21,7 +21,10 @@ import { NODES } from '../vm/qemu-command.ts';
 
 const EXPORT = 'fill';
 const FILL_BYTES_PER_SECOND = 32 * 1024 * 1024;
-/** QEMU copies whole clusters of the overlay. */
+/**
+ * QEMU copies whole clusters of the overlay, and must be asked for whole ones: QEMU 7.2 dies of an assertion
+ * (`skip_bytes < pnum`) at a copy-on-read that begins inside a cluster of which some sub-clusters are there.
+ */
 const CLUSTER_BLOCKS = 2;
 /** The most in one request: bounds how long it holds up the guest, and QEMU's memory for it. */
 const RANGE_BLOCKS = 16;
@@ -46,6 +49,8 @@ export interface OverlayFillOptions {
   /** All is in the overlay, and on the disk. */
   readonly filled: () => Promise<void>;
   readonly bytes_per_second?: number;
+  /** Between the guest's coming up and the filling. */
+  readonly after_boot_ms?: number;
 }
 
 /** Neighbouring blocks of the disk. */
@@ -167,7 +172,7 @@ export class OverlayFill {
   async #untilBooted(): Promise<void> {
     const either = AbortSignal.any([this.#stopping.signal, this.#booted.signal]);
     await pause(BOOT_WAIT_MS, either);
-    await pause(AFTER_BOOT_MS, this.#stopping.signal);
+    await pause(this.#options.after_boot_ms ?? AFTER_BOOT_MS, this.#stopping.signal);
   }
 
   /** What was prefetched never comes by here again, so the order grows by what was missing from it. */
@@ -216,11 +221,12 @@ export class OverlayFill {
   }
 
   async #copy({ first, count }: Range): Promise<void> {
+    const { lazy } = this.#options;
     const from = first - (first % CLUSTER_BLOCKS);
-    const blocks = Array.from({ length: count + (first - from) + 1 }, (_, i) => from + i);
-    await this.#options.lazy.prefetch(blocks);
-    const offset = first * BLOCK_BYTES;
-    const length = Math.min(count * BLOCK_BYTES, this.#options.lazy.size_bytes - offset);
+    const to = Math.ceil((first + count) / CLUSTER_BLOCKS) * CLUSTER_BLOCKS;
+    await lazy.prefetch(Array.from({ length: to - from }, (_, i) => from + i));
+    const offset = from * BLOCK_BYTES;
+    const length = Math.min(to * BLOCK_BYTES, lazy.size_bytes) - offset;
     await this.#exclusively(async () => this.#client?.cache(offset, length));
   }
 

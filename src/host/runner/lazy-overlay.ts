@@ -126,7 +126,13 @@ export class LazyOverlay {
 
   /** Runs a flush with the filling at rest. @throws why reads wait, when they do */
   async duringFlush<T>(work: () => Promise<T>): Promise<T> {
-    this.#disk.setPatience(FLUSH_PATIENCE_MS);
+    let why: unknown;
+    const impatience = setInterval(() => {
+      const { stalled } = this.#disk;
+      if (!stalled) return;
+      why = stalled.cause;
+      this.#disk.refuse(FLUSH_PATIENCE_MS);
+    }, 500);
     const rest = await this.#fill?.rest();
     try {
       const { stalled } = this.#disk;
@@ -134,10 +140,10 @@ export class LazyOverlay {
       return await work();
     } catch (error) {
       // QEMU only says that a read failed.
-      throw this.#disk.stalled?.cause ?? error;
+      throw why ?? this.#disk.corrupt ?? error;
     } finally {
+      clearInterval(impatience);
       rest?.();
-      this.#disk.setPatience(Number.POSITIVE_INFINITY);
     }
   }
 
