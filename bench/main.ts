@@ -11,12 +11,13 @@ import { parseArgs } from 'node:util';
 import { readEnv } from '../src/config/env.ts';
 import { currentGuestImage } from '../src/launch/guest-image.ts';
 import { messageOf } from '../src/lib/errors.ts';
+import { coldStartBench } from './cold-start.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
 import { Installation } from './installation.ts';
 import { startBench } from './start.ts';
 
-const BENCHES: readonly Bench[] = [startBench, flushBench];
+const BENCHES: readonly Bench[] = [startBench, coldStartBench, flushBench];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;
 
@@ -32,7 +33,7 @@ interface Options {
 function usage(): string {
   return [
     'usage: npm run bench -- [NAME…] [--runs N] [--accel auto|kvm|tcg] [--dir DIR]',
-    ...BENCHES.map(({ name, summary }) => `  ${name.padEnd(8)} ${summary}`),
+    ...BENCHES.map(({ name, summary }) => `  ${name.padEnd(10)} ${summary}`),
     '  --runs N     measured rounds of each figure (5); one more before them is thrown away',
     '  --accel A    as BERTH_ACCEL (auto)',
     '  --dir DIR    where the temporary installation lies (the system’s folder for temporary files)',

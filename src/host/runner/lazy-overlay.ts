@@ -95,6 +95,7 @@ export class LazyOverlay {
   /** Begins with what the last boot read first; the rest follows once the guest has booted. */
   fill({ qmp, epoch, detached }: Filling): void {
     const { context, folder, disk } = this.#options;
+    const before = context.runs.fetched;
     this.#fill = new OverlayFill({
       qmp,
       lazy: this.#disk,
@@ -113,7 +114,9 @@ export class LazyOverlay {
         // Gone already when an agent before us died right here.
         await qmp.execute('blockdev-del', { 'node-name': NODES.lazy }).catch(() => undefined);
         await detached();
-        context.log.info({ instance_id: disk.instance_id }, 'the overlay is whole');
+        const { requests, bytes } = context.runs.fetched;
+        const fetched = { requests: requests - before.requests, bytes: bytes - before.bytes };
+        context.log.info({ fetched }, 'the overlay is whole');
       },
     });
     this.#fill.start();

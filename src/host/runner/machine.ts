@@ -25,6 +25,9 @@ export const DIRTY_BITMAP = 'dirty';
 export const DIRTY_GRANULARITY = 65_536;
 
 const QUIT_MS = 5_000;
+const MONITOR_MS = 10_000;
+/** It may wait for a read to be answered, and tries to reach us only every 16 s after we were away for long. */
+const LAZY_MONITOR_MS = 120_000;
 
 export class Machine {
   readonly folder: VmFolder;
@@ -88,7 +91,8 @@ export class Machine {
     if (!isAlive(record.identity)) return null;
     let qmp: QmpClient;
     try {
-      qmp = await QmpClient.connect(vmSockets(folder.runtime).qmp, { timeout_ms: 10_000 });
+      const timeout_ms = options.lazy ? LAZY_MONITOR_MS : MONITOR_MS;
+      qmp = await QmpClient.connect(vmSockets(folder.runtime).qmp, { timeout_ms });
     } catch (error) {
       log.error(
         { err: error, instance_id: record.instance_id },
