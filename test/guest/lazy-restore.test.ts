@@ -36,12 +36,6 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
   const check = () =>
     guest.shAgain(`echo 3 > /proc/sys/vm/drop_caches; sha256sum --quiet -c ${SUMS} && echo right`);
 
-  const killAgent = async () => {
-    const from = berth.output.length;
-    await berth.kill('agent');
-    await berth.printed(/VM adopted/, from, 60_000);
-  };
-
   before(async () => {
     berth = await Installation.start();
     guest = await GuestInstance.running(berth, 'lazy');
@@ -59,8 +53,8 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
     await guest.stop();
     await berth.removeOverlays(guest.id);
     await guest.start();
-    await guest.shAgain('true');
     assert.equal(isFilled(), false);
+    await guest.shAgain('true');
     assert.equal(await check(), 'right');
   });
 
@@ -80,15 +74,20 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
     await guest.stop();
     await berth.removeOverlays(guest.id);
     await guest.start();
+    // Long before it is filled: that begins some seconds after the guest is up.
+    const from = berth.output.length;
+    await berth.kill('agent');
+    assert.equal(isFilled(), false);
     await guest.shAgain('true');
     const reader = await GuestReader.start(guest, SUMS);
     const writer = await GuestWriter.start(guest);
-    assert.equal(isFilled(), false);
-    await killAgent();
+    await berth.printed(/VM adopted/, from, 60_000);
     const flushed = guest.flush();
     await until('a flush is under way', () => existsSync(join(folder().runtime, 'flush.sock')));
-    await killAgent();
+    const again = berth.output.length;
+    await berth.kill('agent');
     await flushed.catch(() => undefined);
+    await berth.printed(/VM adopted/, again, 60_000);
     await filled();
     await guest.shAgain('true');
     assert((await writer.stop()) > 0);
