@@ -6,7 +6,6 @@ import assert from 'node:assert/strict';
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
 import { type FileHandle, mkdtemp, open, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -27,7 +26,7 @@ import {
   type ObjectStore,
   ObjectStoreUnavailableError,
 } from '../../src/object-store/object-store.ts';
-import { until } from './waiting.ts';
+import { untilWorks } from './waiting.ts';
 
 export const MIB = 1024 * 1024;
 export const DISK_BYTES = 64 * MIB;
@@ -195,11 +194,11 @@ export class LazyScene {
       ],
       { stdio: ['ignore', 'ignore', 'inherit'] },
     );
-    await until('QEMU listens', () => {
+    const qmp = await untilWorks('QEMU listens', () => {
       assert.equal(child.exitCode, null, 'QEMU runs');
-      return existsSync(socket);
+      return QmpClient.connect(socket);
     });
-    this.#qemu = { child, qmp: await QmpClient.connect(socket) };
+    this.#qemu = { child, qmp };
     await this.qmp.execute('block-dirty-bitmap-add', {
       node: NODES.overlay,
       name: 'dirty',

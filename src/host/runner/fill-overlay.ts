@@ -16,6 +16,7 @@ import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { BOOT_ORDER_MAX, DamagedError, type LazyDisk } from '../block/lazy-disk.ts';
 import { NbdClient } from '../block/nbd-client.ts';
+import { NbdError } from '../block/nbd-export.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { NODES } from '../vm/qemu-command.ts';
 
@@ -115,7 +116,7 @@ export class OverlayFill {
     await this.#untilBooted();
     if (signal.aborted) return;
     await this.#sayOrder(known);
-    let pending = await this.#ranges();
+    let pending: Iterable<Range> = await this.#ranges();
     for (;;) {
       const { failed, damaged } = await this.#fill(pending);
       if (signal.aborted) return;
@@ -185,18 +186,18 @@ export class OverlayFill {
     );
   }
 
-  /** All that the map has, in the order to fetch it; zeroes, which need no fetch, last. */
-  async #ranges(): Promise<Range[]> {
+  /** All that the map has, in the order to fetch it; zeroes, which need no fetch, last. The map may move on meanwhile. */
+  async #ranges(): Promise<Iterable<Range>> {
     const { map, index } = await this.#options.lazy.contents();
-    const ranges: Range[] = [];
-    for (let run = 0; run < index.count; run++) ranges.push(...rangesOf(index.blocksOf(run).toSorted()));
     const zeroes: number[] = [];
     for (const { block, kind } of map.inBlockOrder()) if (kind === FRAME_KIND.zero) zeroes.push(block);
-    ranges.push(...rangesOf(zeroes));
-    return ranges;
+    return (function* () {
+      for (let run = 0; run < index.count; run++) yield* rangesOf(index.blocksOf(run).toSorted());
+      yield* rangesOf(zeroes);
+    })();
   }
 
-  async #fill(ranges: readonly Range[]): Promise<{ failed: Range[]; damaged: boolean }> {
+  async #fill(ranges: Iterable<Range>): Promise<{ failed: Range[]; damaged: boolean }> {
     const { lazy, bytes_per_second = FILL_BYTES_PER_SECOND } = this.#options;
     const { signal } = this.#stopping;
     const failed: Range[] = [];
@@ -208,7 +209,8 @@ export class OverlayFill {
       try {
         await this.#copy(range);
       } catch (error) {
-        if (this.#client === undefined || signal.aborted) throw error;
+        // Anything else is the end of the connection, or our own.
+        if (!(error instanceof NbdError) || signal.aborted) throw error;
         damaged ||= error instanceof DamagedError;
         failed.push(range);
       }
@@ -250,8 +252,7 @@ export class OverlayFill {
 }
 
 /** Rising block numbers as ranges of neighbours. */
-function rangesOf(blocks: Iterable<number>): Range[] {
-  const ranges: Range[] = [];
+function* rangesOf(blocks: Iterable<number>): Generator<Range> {
   let first = -1;
   let count = 0;
   for (const block of blocks) {
@@ -259,10 +260,9 @@ function rangesOf(blocks: Iterable<number>): Range[] {
       count += 1;
       continue;
     }
-    if (count > 0) ranges.push({ first, count });
+    if (count > 0) yield { first, count };
     first = block;
     count = 1;
   }
-  if (count > 0) ranges.push({ first, count });
-  return ranges;
+  if (count > 0) yield { first, count };
 }

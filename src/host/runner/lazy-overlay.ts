@@ -19,9 +19,12 @@ import type { QmpClient } from '../qmp/qmp-client.ts';
 import { type LazyBacking, NODES, overlayNode } from '../vm/qemu-command.ts';
 import type { DiskState } from './disk-state.ts';
 import { OverlayFill } from './fill-overlay.ts';
+import { FencedError } from './flush-machine.ts';
 import type { VmFolder } from './record.ts';
 
 const EXPORT = 'lazy';
+/** QEMU's one, and the one it makes while the last is still being closed: bounds what a rogue QEMU can make us hold. */
+const CONNECTIONS = 2;
 /** QEMU gives a read up after this; an agent that is away for longer has left its VMs standing for a day. */
 const RECONNECT_DELAY_SECONDS = 86_400;
 /** Reads that a flush, or its end, waits for; longer, and the flush fails rather than the guest standing still. */
@@ -78,7 +81,12 @@ export class LazyOverlay {
         log: context.log,
       });
       const path = join(folder.runtime, 'lazy.sock');
-      const server = await NbdServer.listen({ path, log: context.log, ...(owner ?? {}) });
+      const server = await NbdServer.listen({
+        path,
+        max_connections: CONNECTIONS,
+        log: context.log,
+        ...(owner ?? {}),
+      });
       server.addExport(EXPORT, disk);
       return new LazyOverlay(options, server, base, disk);
     } catch (error) {
@@ -129,6 +137,7 @@ export class LazyOverlay {
 
   /** Runs a flush with the filling at rest. @throws why reads wait, when they do */
   async duringFlush<T>(work: () => Promise<T>): Promise<T> {
+    const { corrupt } = this.#disk;
     let why: unknown;
     const impatience = setInterval(() => {
       const { stalled } = this.#disk;
@@ -142,8 +151,10 @@ export class LazyOverlay {
       if (stalled) throw stalled.cause;
       return await work();
     } catch (error) {
+      if (error instanceof FencedError) throw error;
       // QEMU only says that a read failed.
-      throw why ?? this.#disk.corrupt ?? error;
+      if (this.#disk.corrupt !== corrupt) throw this.#disk.corrupt;
+      throw why ?? error;
     } finally {
       clearInterval(impatience);
       rest?.();
