@@ -9,7 +9,7 @@ import type { HostContext } from '../host-context.ts';
 import { findHostImage, type HostImage } from '../images.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
-import { createOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { createOverlay, ensureRoom, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess } from '../vm/process-identity.ts';
 import { NODES, qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
@@ -52,16 +52,7 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
   await makeVmFolder(folder);
   if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
   else await makeVmFolder({ ...folder, folder: folder.runtime });
-  if (overlay === 'none') {
-    await createOverlay({
-      folder: context.paths.overlays,
-      instance_id,
-      size_bytes: head.size_bytes,
-      qemu_img_binary: context.qemu_img_binary,
-      ...(owner ? { owner } : {}),
-    });
-  }
-  if (overlay === 'none') disk.setFilled(head.generation === 0);
+  if (overlay === 'none') await makeOverlay(launch, owner);
   const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
   const launched = await launchQemu(launch, folder, image, owner, lazy).catch(async (error: unknown) => {
     await lazy?.close();
@@ -107,6 +98,26 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
     machine,
     recovered: overlay === 'none' && assignment.previous_failed ? recoveredFrom(head.generation) : null,
   };
+}
+
+/** A new overlay, in place of one that is worth nothing. */
+async function makeOverlay(
+  { context, assignment: { instance_id }, disk }: Launch,
+  owner: { uid: number; gid: number } | null,
+): Promise<void> {
+  await disk.load();
+  const folder = context.paths.overlays;
+  await removeOverlay(folder, instance_id);
+  // A guest that starts before its disk is here must not find out in its midst that there is no room for it.
+  await ensureRoom(folder, instance_id, disk.map.count * DIRTY_GRANULARITY);
+  await createOverlay({
+    folder,
+    instance_id,
+    size_bytes: disk.size_bytes,
+    qemu_img_binary: context.qemu_img_binary,
+    ...(owner ? { owner } : {}),
+  });
+  disk.setFilled(disk.head.generation === 0);
 }
 
 /** What is below an overlay that is not whole; fails at once where the head cannot be read. */

@@ -8,7 +8,7 @@
  * - a new overlay never takes the place of an old one while that one's sidecar still stands.
  */
 import { execFile } from 'node:child_process';
-import { chmod, chown, open, readFile, rename, rm } from 'node:fs/promises';
+import { chmod, chown, open, readFile, rename, rm, statfs } from 'node:fs/promises';
 import { dirname, isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
@@ -84,6 +84,13 @@ export async function createOverlay(options: {
     throw spaceOr(error, `cannot make the overlay of ${options.instance_id}`);
   }
   return paths;
+}
+
+/** Rejects with {@link NoSpaceError} when what an overlay will hold does not fit now. */
+export async function ensureRoom(folder: string, instance_id: string, bytes: number): Promise<void> {
+  const { bavail, bsize } = await statfs(folder);
+  if (bavail * bsize >= bytes) return;
+  throw new NoSpaceError(`cannot restore ${instance_id}: the local disk is full`);
 }
 
 /** Replaces the sidecar; on return it is on the disk. Rejects with {@link NoSpaceError} or the system error. */
