@@ -89,6 +89,24 @@ describe('an overlay over the lazy export', { timeout: 120_000 }, () => {
     await guest.disconnect();
   });
 
+  test('a read that waits can be refused, and holds up QEMU no longer than that; the next one is served', async () => {
+    const guest = await scene.guest();
+    const release = Promise.withResolvers<void>();
+    scene.moody.held = release.promise;
+    const refused = assert.rejects(guest.read(DATA, BLOCK_BYTES), NbdError);
+    await until('the store is asked', () => scene.moody.gets > 0);
+    // Takes a point in time, for which QEMU waits for what is under way.
+    const taken = scene.qmp.execute('transaction', {
+      actions: [{ type: 'block-dirty-bitmap-clear', data: { node: NODES.overlay, name: 'dirty' } }],
+    });
+    scene.lazy.refuse();
+    await Promise.all([refused, taken]);
+    release.resolve();
+    scene.moody.held = undefined;
+    assert((await guest.read(DATA, BLOCK_BYTES)).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
+    await guest.disconnect();
+  });
+
   test('a server that is killed and comes back makes a read wait, and no longer', async () => {
     const guest = await scene.guest();
     const release = Promise.withResolvers<void>();
