@@ -28,7 +28,7 @@ const RELOAD_AGAIN_MS = 60_000;
 /** From here on reads that failed and are tried again count as waiting. */
 const STALLED_MS = 1_000;
 /** And those that have no answer at all. */
-const UNANSWERED_MS = 5_000;
+const UNANSWERED_MS = 10_000;
 const UNANSWERED = 'the object store does not answer reads of the disk';
 
 export interface LazyDiskOptions {
