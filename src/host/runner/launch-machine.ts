@@ -108,8 +108,11 @@ async function makeOverlay(
   await disk.load();
   const folder = context.paths.overlays;
   await removeOverlay(folder, instance_id);
-  // A guest that starts before its disk is here must not find out in its midst that there is no room for it.
-  await ensureRoom(folder, instance_id, disk.map.count * DIRTY_GRANULARITY);
+  // A guest that starts before its disk is here should not find out in its midst that there is no room for it.
+  // Unpacked it takes more: this is the least, so that nothing is refused that would fit.
+  let stored_bytes = 0;
+  for (const { live_bytes } of disk.map.live()) stored_bytes += live_bytes;
+  await ensureRoom(folder, instance_id, stored_bytes);
   await createOverlay({
     folder,
     instance_id,
