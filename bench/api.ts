@@ -78,6 +78,16 @@ export class Api {
     throw new Error('the VM does not come up');
   }
 
+  /** Resolves when it is stopped, its disk saved. */
+  async stopVm(id: string): Promise<void> {
+    await this.call('DELETE', `/v1/instances/${id}/vm`);
+    for (let tries = 0; tries < 6; tries++) {
+      const vm = await this.call<VmView>('GET', `/v1/instances/${id}/vm?wait=stopped&timeout_seconds=60`);
+      if (vm.state === 'stopped') return;
+    }
+    throw new Error('the VM does not stop');
+  }
+
   ssh(id: string): Promise<SshView> {
     return this.call('GET', `/v1/instances/${id}/ssh`);
   }

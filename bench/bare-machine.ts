@@ -93,7 +93,7 @@ export async function startBare(image: BareImage, accel: Accelerator): Promise<B
     initrd_path: join(image.image_dir, 'initrd.img'),
     hostname: 'bare',
     overlay_path: overlay,
-    backing: { kind: 'raw', path: image.rootfs_path },
+    base_path: image.rootfs_path,
     runtime_dir,
     ssh_forward_port: target.port,
   }).filter((argument) => argument !== '-S'); // runs at once: nobody is there to say `cont`

@@ -35,6 +35,7 @@ export interface InstallationOptions {
 
 export class Installation {
   readonly data_dir: string;
+  readonly log_path: string;
   /** `tcg (software emulation: …)`: as the agent says it. */
   accelerator = 'unknown';
   #api: Api | undefined;
@@ -43,6 +44,7 @@ export class Installation {
 
   private constructor(options: InstallationOptions, launcher: ChildProcess) {
     this.data_dir = options.data_dir;
+    this.log_path = options.log_path;
     this.#options = options;
     this.#launcher = launcher;
   }

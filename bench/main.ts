@@ -11,6 +11,7 @@ import { parseArgs } from 'node:util';
 import { readEnv } from '../src/config/env.ts';
 import { currentGuestImage } from '../src/launch/guest-image.ts';
 import { messageOf } from '../src/lib/errors.ts';
+import { coldStartBench } from './cold-start.ts';
 import { encryptionBench } from './encryption.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
@@ -18,7 +19,7 @@ import { Installation } from './installation.ts';
 import { requestsBench } from './requests.ts';
 import { startBench } from './start.ts';
 
-const BENCHES: readonly Bench[] = [startBench, flushBench, encryptionBench, requestsBench];
+const BENCHES: readonly Bench[] = [startBench, coldStartBench, flushBench, encryptionBench, requestsBench];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;
 

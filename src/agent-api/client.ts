@@ -5,6 +5,7 @@
 import { Agent, request } from 'undici';
 import type { InstanceId } from '../lib/ids.ts';
 import type {
+  BootOrderReport,
   CommitRequest,
   CommitResponse,
   DiskHead,
@@ -67,6 +68,10 @@ export class ControlPlaneClient {
   /** The head of an instance's disk; null when there is no such instance. */
   head(instance_id: InstanceId): Promise<DiskHead | null> {
     return this.#post('/internal/v1/head', { instance_id });
+  }
+
+  bootOrder(body: BootOrderReport): Promise<ReportResponse> {
+    return this.#post('/internal/v1/boot-order', body);
   }
 
   routes(body: RoutesRequest, signal: AbortSignal): Promise<RoutesResponse> {

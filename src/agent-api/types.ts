@@ -60,6 +60,15 @@ export interface DiskHead {
   readonly keys: readonly DataKey[];
   /** New objects are to be encrypted. Without the own key nothing can be written then. */
   readonly encryption: boolean;
+  /** Blocks in the order in which the last lazily started boot read them first; none known: empty. */
+  readonly boot_order: readonly number[];
+}
+
+/** What a boot read first, for the next one to fetch ahead. Taken only from the newest placement. */
+export interface BootOrderReport {
+  readonly instance_id: InstanceId;
+  readonly epoch: number;
+  readonly blocks: readonly number[];
 }
 
 export interface MachineSpec {

@@ -69,10 +69,12 @@ create table disks (
   durable_at timestamp with time zone,
   stored_bytes bigint not null default 0,
   dirty_bytes bigint not null default 0,
+  boot_order integer[] not null default '{}'::integer[],
   holds_more boolean not null default false,
   compacting_until timestamp with time zone,
   constraint disks_pkey PRIMARY KEY (instance_id),
-  constraint disks_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+  constraint disks_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint disks_boot_order_check CHECK ((cardinality(boot_order) <= 4096))
 );
 
 create table event_head (

@@ -215,6 +215,7 @@ export interface Database {
     dirty_bytes: Generated<number>;
     holds_more: Generated<boolean>;
     compacting_until: Date | null;
+    boot_order: Generated<number[]>;
   };
   generations: {
     instance_id: InstanceId;

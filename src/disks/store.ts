@@ -1,5 +1,12 @@
 import { sql } from 'kysely';
-import type { CommitRequest, DiskHead, MapRef, SegmentRef } from '../agent-api/types.ts';
+import type {
+  BootOrderReport,
+  CommitRequest,
+  DiskHead,
+  MapRef,
+  ReportResponse,
+  SegmentRef,
+} from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import { assert, present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
@@ -26,6 +33,7 @@ export async function readDisk(
     epoch: disk.epoch,
     durable_at: disk.durable_at === null ? null : rfc3339(disk.durable_at),
     layers: await readLayers(tx, instance_id, disk.generation),
+    boot_order: disk.boot_order,
   };
 }
 
@@ -114,6 +122,37 @@ export async function findGeneration(tx: Tx, instance_id: InstanceId, generation
     .where('instance_id', '=', instance_id)
     .where('generation', '=', generation)
     .executeTakeFirst();
+}
+
+/** As many as the column takes. */
+const BOOT_ORDER_MAX = 4_096;
+/** Block numbers of disks of up to 128 TiB. */
+const BLOCK_MAX = 2 ** 31 - 1;
+
+/** What the newest placement's boot read first; of any other it is not worth keeping. */
+export async function recordBootOrder(
+  tx: Tx,
+  host_id: HostId,
+  { instance_id, epoch, blocks }: BootOrderReport,
+): Promise<ReportResponse['outcome']> {
+  const kept = blocks.filter((block) => Number.isInteger(block) && block >= 0 && block <= BLOCK_MAX);
+  const { numUpdatedRows } = await tx
+    .updateTable('disks')
+    .set({ boot_order: kept.slice(0, BOOT_ORDER_MAX) })
+    .where('instance_id', '=', instance_id)
+    .where('epoch', '=', epoch)
+    .where((eb) =>
+      eb.exists(
+        eb
+          .selectFrom('vms')
+          .select('vms.id')
+          .whereRef('vms.instance_id', '=', 'disks.instance_id')
+          .where('vms.epoch', '=', epoch)
+          .where('vms.host_id', '=', host_id),
+      ),
+    )
+    .executeTakeFirst();
+  return numUpdatedRows > 0n ? 'accepted' : 'fenced';
 }
 
 /** What the host last counted as dirty, for disks of VMs that it runs. */

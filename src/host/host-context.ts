@@ -3,6 +3,7 @@ import type { Paths } from '../config/paths.ts';
 import type { CompressPool } from '../disk-format/compress-pool.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import type { RunCache } from './block/run-cache.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Accelerator } from './vm/qemu-command.ts';
 
@@ -13,6 +14,8 @@ export interface HostContext {
   readonly client: ControlPlaneClient;
   readonly store: ObjectStore;
   readonly pool: CompressPool;
+  /** What lazy reads have fetched lately. */
+  readonly runs: RunCache;
   readonly accel: Accelerator;
   readonly qemu_binary: string;
   readonly qemu_img_binary: string;

@@ -10,6 +10,7 @@ import Fastify, {
 } from 'fastify';
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
 import type {
+  BootOrderReport,
   CommitRequest,
   FlushReport,
   Heartbeat,
@@ -24,7 +25,7 @@ import type {
 import { hashToken } from '../auth/tokens.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
 import { readHead } from '../disks/read-head.ts';
-import { recordDirtyBytes } from '../disks/store.ts';
+import { recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
 import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -93,6 +94,12 @@ function registerReports(app: FastifyInstance, { db, disk_keys }: InternalContex
   );
   app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>
     commitGeneration(db, hostOf(request), request.body),
+  );
+  app.post<{ Body: BootOrderReport }>(
+    '/internal/v1/boot-order',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await recordBootOrder(db, hostOf(request), request.body),
+    }),
   );
   app.post<{ Body: { instance_id: InstanceId } }>('/internal/v1/head', async (request, reply) =>
     reply

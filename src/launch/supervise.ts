@@ -19,6 +19,8 @@ export interface RoleSpec {
   readonly name: string;
   /** What follows the program: `['src/main.ts', 'host']`. */
   readonly args: readonly string[];
+  /** On top of what all children get. */
+  readonly env?: Readonly<Record<string, string>>;
 }
 
 export interface SuperviseOptions {
@@ -162,7 +164,7 @@ class Role {
     return new Promise((resolve) => {
       // A session of its own: a Ctrl-C in the terminal is for us, and we stop the children in order.
       const child = spawn(this.#options.executable ?? process.execPath, this.spec.args, {
-        env: { ...env },
+        env: { ...env, ...this.spec.env },
         stdio: ['ignore', 'inherit', 'inherit', 'ipc', ...(inherited_fd === undefined ? [] : [inherited_fd])],
         detached: true,
         ...(cwd === undefined ? {} : { cwd }),

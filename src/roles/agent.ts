@@ -6,6 +6,7 @@ import type { Config } from '../config/config.ts';
 import { pathsIn } from '../config/paths.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
+import { RunCache } from '../host/block/run-cache.ts';
 import { findHostImage } from '../host/images.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { hostCgroups } from '../host/vm/cgroup.ts';
@@ -67,6 +68,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       client,
       store,
       pool,
+      runs: new RunCache({ store, pool }),
       accel: choice.accel,
       qemu_binary: QEMU,
       qemu_img_binary: QEMU_IMG,

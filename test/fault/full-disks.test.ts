@@ -3,8 +3,10 @@
  * goes on once there is room. Both are small file systems in memory here.
  */
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
@@ -97,6 +99,9 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
   });
 
   test('on the host, the guest waits instead of seeing an error, and goes on once there is room', async () => {
+    // Else it takes room beside us.
+    const { sidecar } = overlayPaths(berth.paths.overlays, guest.id);
+    await until('the overlay is whole', () => JSON.parse(readFileSync(sidecar, 'utf8')).filled === true);
     overlays.fill(6 * MIB);
     const writing = guest.sh('head -c 16M /dev/urandom > /srv/fifth && sync && echo written');
     await berth.printed(/a disk request failed/, 0, 60_000);

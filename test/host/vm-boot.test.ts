@@ -80,7 +80,7 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
         initrd_path,
         hostname: 'boot-test',
         overlay_path: overlay,
-        backing: { kind: 'raw', path: base_path },
+        base_path,
         runtime_dir,
         ssh_forward_port: await freePort(),
       }),

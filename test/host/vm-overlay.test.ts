@@ -37,7 +37,13 @@ describe('an overlay', () => {
   });
 
   test('made anew, takes its sidecar’s word away', async () => {
-    await writeSidecar(folder, instance_id, { generation: 4, epoch: 2, placement: 3, clean: true });
+    await writeSidecar(folder, instance_id, {
+      generation: 4,
+      epoch: 2,
+      placement: 3,
+      clean: true,
+      filled: true,
+    });
     await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary });
     assert.equal(await readSidecar(folder, instance_id), null);
   });
@@ -45,11 +51,19 @@ describe('an overlay', () => {
   test('has a sidecar that reads back as it was written', async () => {
     const count = fc.maxSafeNat();
     await fc.assert(
-      fc.asyncProperty(count, count, count, fc.boolean(), async (generation, epoch, placement, clean) => {
-        const written = { generation, epoch, placement, clean };
-        await writeSidecar(folder, instance_id, written);
-        assert.deepEqual(await readSidecar(folder, instance_id), written);
-      }),
+      fc.asyncProperty(
+        count,
+        count,
+        count,
+        fc.boolean(),
+        fc.boolean(),
+        async (generation, epoch, ...more) => {
+          const [placement, clean, filled] = more;
+          const written = { generation, epoch, placement, clean, filled };
+          await writeSidecar(folder, instance_id, written);
+          assert.deepEqual(await readSidecar(folder, instance_id), written);
+        },
+      ),
       { numRuns: 20 },
     );
   });
@@ -60,11 +74,12 @@ describe('an overlay', () => {
       '{"generation":1',
       'null',
       '[]',
-      '{"generation":-1,"epoch":1,"placement":1,"clean":true}',
+      '{"generation":-1,"epoch":1,"placement":1,"clean":true,"filled":true}',
     ];
     texts.push(
-      '{"generation":1.5,"epoch":1,"placement":1,"clean":true}',
+      '{"generation":1.5,"epoch":1,"placement":1,"clean":true,"filled":true}',
       '{"generation":1,"epoch":1,"placement":1}',
+      '{"generation":1,"epoch":1,"placement":1,"clean":true}',
     );
     for (const text of texts) {
       writeFileSync(overlayPaths(folder, instance_id).sidecar, text);
@@ -96,9 +111,21 @@ describe('an overlay', () => {
         NoSpaceError,
       );
       assert.equal(existsSync(overlayPaths(small, instance_id).overlay), false);
-      await writeSidecar(small, instance_id, { generation: 1, epoch: 1, placement: 3, clean: true });
+      await writeSidecar(small, instance_id, {
+        generation: 1,
+        epoch: 1,
+        placement: 3,
+        clean: true,
+        filled: true,
+      });
       execFileSync('sh', ['-c', `cat /dev/zero > ${small}/fill 2> /dev/null || true`]);
-      const full = writeSidecar(small, instance_id, { generation: 2, epoch: 1, placement: 3, clean: true });
+      const full = writeSidecar(small, instance_id, {
+        generation: 2,
+        epoch: 1,
+        placement: 3,
+        clean: true,
+        filled: true,
+      });
       await assert.rejects(full, NoSpaceError);
       assert.equal((await readSidecar(small, instance_id))?.generation, 1);
     } finally {

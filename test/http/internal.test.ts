@@ -27,7 +27,17 @@ describe('401', () => {
   const wrong = { none: {}, unknown: { authorization: `Bearer ${'0'.repeat(64)}` } };
   for (const [what, headers] of Object.entries(wrong)) {
     test(`every internal call with ${what} token`, async () => {
-      for (const path of ['heartbeat', 'poll', 'report', 'flush', 'commit', 'head', 'routes', 'no-such']) {
+      for (const path of [
+        'heartbeat',
+        'poll',
+        'report',
+        'flush',
+        'commit',
+        'head',
+        'boot-order',
+        'routes',
+        'no-such',
+      ]) {
         const answer = await fetch(`${api.internal_origin}/internal/v1/${path}`, {
           method: 'POST',
           headers: { ...headers, 'content-type': 'application/json' } as Record<string, string>,
@@ -49,6 +59,36 @@ describe('401', () => {
   test('the internal API is not on the public listener', async () => {
     const answer = await api.as(api.host_token).post('/internal/v1/routes', { seen: null, blocked: [] });
     assert.equal(answer.status, 404);
+  });
+});
+
+describe('the order in which a boot read its disk', () => {
+  test('is told to the next placement with the head', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { epoch } = await agent.known(id);
+    assert.deepEqual((await agent.client.head(id))?.boot_order, []);
+    const report = { instance_id: id, epoch, blocks: [7, 3, 70_000] };
+    assert.deepEqual(await agent.client.bootOrder(report), { outcome: 'accepted' });
+    assert.deepEqual((await agent.client.head(id))?.boot_order, [7, 3, 70_000]);
+  });
+
+  test('is taken from the newest placement on its own host only', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { epoch } = await agent.known(id);
+    const report = { instance_id: id, epoch, blocks: [1] };
+    const fenced = { outcome: 'fenced' };
+    assert.deepEqual(await agent.client.bootOrder({ ...report, epoch: epoch - 1 }), fenced);
+    assert.deepEqual(await other.client.bootOrder(report), fenced);
+    assert.deepEqual((await agent.client.head(id))?.boot_order, []);
+  });
+
+  test('is kept up to its bound, and only what can be a block', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { epoch } = await agent.known(id);
+    const blocks = [-1, 0.5, 2 ** 31, ...Array.from({ length: 5_000 }, (_, i) => i)];
+    await agent.client.bootOrder({ instance_id: id, epoch, blocks });
+    const kept = (await agent.client.head(id))?.boot_order ?? [];
+    assert.deepEqual([kept.length, kept[0], kept.at(-1)], [4_096, 0, 4_095]);
   });
 });
 

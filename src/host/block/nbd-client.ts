@@ -117,6 +117,14 @@ export class NbdClient {
     return out;
   }
 
+  /** Has the server bring a range nearer without sending it; QEMU copies it into an overlay. @throws NbdError */
+  async cache(offset: number, length: number): Promise<void> {
+    assert((this.#served.transmission_flags & NBD_TRANSMISSION.send_cache) !== 0, 'the server can cache');
+    await this.#split(offset, length, this.#served.max_payload_bytes, (at, part_length) =>
+      this.#request(NBD_CMD.cache, 0, at, part_length),
+    );
+  }
+
   /** Everything acknowledged before is durable at the server afterwards. @throws NbdError */
   async flush(): Promise<void> {
     if ((this.#served.transmission_flags & NBD_TRANSMISSION.send_flush) === 0) return;

@@ -48,6 +48,7 @@ export const NBD_TRANSMISSION = {
   send_trim: 1 << 5,
   send_write_zeroes: 1 << 6,
   can_multi_conn: 1 << 8,
+  send_cache: 1 << 10,
   send_fast_zero: 1 << 11,
 } as const;
 
@@ -57,6 +58,7 @@ export const NBD_CMD = {
   disconnect: 2,
   flush: 3,
   trim: 4,
+  cache: 5,
   write_zeroes: 6,
   block_status: 7,
 } as const;

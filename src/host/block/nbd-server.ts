@@ -95,6 +95,15 @@ export class NbdServer {
     return this.#closed;
   }
 
+  /**
+   * Stops listening and breaks every connection, requests unanswered: a client that reconnects asks them again of
+   * whoever listens next. What the exports have under way must be ended by their owner.
+   */
+  cut(): Promise<void> {
+    for (const connection of this.#connections) connection.destroy();
+    return this.close(0);
+  }
+
   async #close(drain_ms: number): Promise<void> {
     const stopped = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     for (const connection of this.#connections) connection.drain();

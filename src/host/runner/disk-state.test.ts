@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { judgeSidecar } from './disk-state.ts';
 
 const head = { generation: 7, head_epoch: 3 };
-const sidecar = { generation: 7, epoch: 3, placement: 4, clean: false };
+const sidecar = { generation: 7, epoch: 3, placement: 4, clean: false, filled: true };
 
 test('a clean overlay is worth what it says while the head is the one it names, whoever had the disk since', () => {
   assert.equal(judgeSidecar({ ...sidecar, clean: true }, head, 9), 'clean');

@@ -35,6 +35,9 @@ export class DiskState {
   #head: DiskHead | undefined;
   #keys = KeyRing.none;
   #map: BlockMap | undefined;
+  #loading: Promise<BlockMap> | undefined;
+  /** Whether the overlay is whole: its unwritten clusters are the base image's. */
+  #filled = true;
 
   constructor(context: HostContext, instance_id: InstanceId) {
     this.#context = context;
@@ -46,6 +49,9 @@ export class DiskState {
   }
   get head(): DiskHead {
     return present(this.#head, 'disk head');
+  }
+  get headOrNull(): DiskHead | null {
+    return this.#head ?? null;
   }
   /** As far as is known here, no generation was ever committed. */
   get isUnsavedYet(): boolean {
@@ -80,9 +86,7 @@ export class DiskState {
     // Compaction: the same content, elsewhere. What was there before is removed after a while.
     const elsewhere = !moved && !isSameLayers(this.#head?.layers ?? [], head.layers);
     this.#head = head;
-    this.#keys = new KeyRing(
-      head.keys.map(({ key_id, key }) => ({ key_id, key: Buffer.from(key, 'base64') })),
-    );
+    this.#keys = keyRingOf(head);
     if (moved || elsewhere) this.#map = undefined;
     return head;
   }
@@ -94,17 +98,52 @@ export class DiskState {
     this.#map ??= await loadMap({ store, layers: head.layers, keys: this.#keys });
   }
 
+  /** The map for reads while a machine runs: loaded if it is not yet; `anew`, from where the head's blocks lie now. */
+  async mapForReads(anew: boolean): Promise<BlockMap> {
+    if (this.#map && !anew) return this.#map;
+    this.#loading ??= this.#reload().finally(() => {
+      this.#loading = undefined;
+    });
+    return this.#loading;
+  }
+
+  /** Replaces the map in one step, and only by one of the same generation: a flush may be under way. */
+  async #reload(): Promise<BlockMap> {
+    const generation = this.#head?.generation;
+    const head = await this.#context.client.head(this.instance_id);
+    if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
+    const keys = keyRingOf(head);
+    const map = await loadMap({ store: this.#context.store, layers: head.layers, keys });
+    const known = this.#head;
+    if (known !== undefined && known.generation !== generation && this.#map) return this.#map;
+    if (known !== undefined && known.generation !== head.generation) return this.#map ?? map;
+    this.#head = head;
+    this.#keys = keys;
+    this.#map = map;
+    return map;
+  }
+
+  get filled(): boolean {
+    return this.#filled;
+  }
+  /** As far as the next {@link vouch} says. */
+  setFilled(filled: boolean): void {
+    this.#filled = filled;
+  }
+
   /** What the overlay on this host is worth against the head for a host whose own the disk is since epoch `own_since`. */
   async overlayState(own_since: number): Promise<'none' | 'clean' | 'unsaved'> {
     const folder = this.#context.paths.overlays;
     const sidecar = await readSidecar(folder, this.instance_id);
     if (!sidecar || !(await exists(overlayPaths(folder, this.instance_id).overlay))) return 'none';
-    return judgeSidecar(sidecar, this.head, own_since);
+    const worth = judgeSidecar(sidecar, this.head, own_since);
+    if (worth !== 'none') this.#filled = sidecar.filled;
+    return worth;
   }
 
   async vouch(placement: number, clean: boolean): Promise<void> {
     const { generation, head_epoch } = this.head;
-    const sidecar: OverlaySidecar = { generation, epoch: head_epoch, placement, clean };
+    const sidecar: OverlaySidecar = { generation, epoch: head_epoch, placement, clean, filled: this.#filled };
     await writeSidecar(this.#context.paths.overlays, this.instance_id, sidecar);
   }
 
@@ -155,6 +194,10 @@ export class DiskState {
       ('full' in newest || newest.key === last.key)
     );
   }
+}
+
+function keyRingOf({ keys }: DiskHead): KeyRing {
+  return new KeyRing(keys.map(({ key_id, key }) => ({ key_id, key: Buffer.from(key, 'base64') })));
 }
 
 /** Pure: see the head of this file. */

@@ -219,7 +219,7 @@ async function thaw(machine: Machine): Promise<void> {
  */
 async function thawUntilConfirmed(machine: Machine): Promise<void> {
   const { resets } = machine;
-  for (let attempt = 0; machine.resets === resets && !machine.gone && !machine.panicked; attempt++) {
+  for (let attempt = 0; machine.resets === resets && !machine.gone && !machine.broken; attempt++) {
     try {
       await machine.agent.thaw({ timeout_ms: THAW_MS });
       if ((await machine.agent.fsfreezeStatus({ timeout_ms: THAW_MS })) === 'thawed') break;

@@ -23,7 +23,7 @@ export async function awaitGuest(
   const { resets } = machine;
   const port = machine.record.ssh_forward_port;
   const otherwise = () =>
-    machine.gone || machine.panicked || machine.view !== 'booting' || machine.resets !== resets;
+    machine.gone || machine.broken || machine.view !== 'booting' || machine.resets !== resets;
   try {
     await machine.agent.waitUntilUp(GUEST_UP_MS, AbortSignal.any([signal, machine.upset(resets)]));
     // Side by side: both wait for the guest, and nobody gets in before the keys are there.

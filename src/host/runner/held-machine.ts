@@ -4,16 +4,20 @@
  *
  * Invariant: at most one machine at a time, and none while the overlay is looked at or removed.
  */
+import { stat } from 'node:fs/promises';
 import type { Assignment, FlushReceipt, Reason } from '../../agent-api/types.ts';
+import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
+import { isAlive } from '../vm/process-identity.ts';
 import type { MachineView } from './decide.ts';
 import { DiskState, InstanceGoneError } from './disk-state.ts';
 import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts';
-import { launchMachine, vmOwner } from './launch-machine.ts';
+import { fillMachine, launchMachine, vmOwner } from './launch-machine.ts';
+import { LazyOverlay } from './lazy-overlay.ts';
 import { Machine } from './machine.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord } from './record.ts';
 
@@ -30,6 +34,7 @@ export class HeldMachine {
   #machine: Machine | null = null;
   #last: VmRecord | null = null;
   #panicked = false;
+  #damage: SegmentCorruptError | null = null;
   #unsaved: boolean | null = null;
 
   constructor(context: HostContext, instance_id: InstanceId, folder: VmFolder, changed: () => void) {
@@ -50,6 +55,10 @@ export class HeldMachine {
   get panicked(): boolean {
     return this.#panicked;
   }
+  /** The last machine ended because its guest had read what is damaged in the store. */
+  get damage(): SegmentCorruptError | null {
+    return this.#damage;
+  }
   /** Whether the overlay holds writes beyond the head while no machine has it; null until it was looked at. */
   get unsaved(): boolean | null {
     return this.#unsaved;
@@ -61,7 +70,7 @@ export class HeldMachine {
 
   view(vm_id: string | null): MachineView {
     const machine = this.#machine;
-    if (!machine || machine.gone || machine.panicked) return 'none';
+    if (!machine || machine.gone || machine.broken) return 'none';
     return vm_id !== null && machine.record.vm_id !== vm_id ? 'stale' : machine.view;
   }
 
@@ -71,8 +80,13 @@ export class HeldMachine {
     this.#last = record;
     if (!record) return;
     const log = this.#context.log;
-    const machine = await Machine.adopt({ folder: this.#folder, record, log, changed: this.#changed });
-    if (!machine) return;
+    const lazy = await this.#serveAgain(record);
+    const options = { folder: this.#folder, record, log, changed: this.#changed, lazy };
+    const machine = await Machine.adopt(options);
+    if (!machine) {
+      await lazy?.close();
+      return;
+    }
     if (!machine.record.released) {
       log.info('a launch was under way; it begins again');
       await machine.end();
@@ -82,6 +96,29 @@ export class HeldMachine {
     this.#machine = machine;
     log.info({ vm_id: record.vm_id, pid: record.identity.pid }, 'VM adopted');
     await retrying(() => settleFlush(machine, this.disk));
+    if (lazy) await retrying(() => this.#fillOn(machine, lazy));
+  }
+
+  /** QEMU may wait for a read, and not answer before it has it: the export comes first. */
+  async #serveAgain(record: VmRecord): Promise<LazyOverlay | null> {
+    const { lazy } = record;
+    if (!lazy || !isAlive(record.identity)) return null;
+    const owner = await ownerOf(this.#folder.runtime, this.#context);
+    const { size_bytes, base_path } = lazy;
+    this.disk.setFilled(false);
+    return LazyOverlay.open({
+      context: this.#context,
+      folder: this.#folder,
+      disk: this.disk,
+      owner,
+      size_bytes,
+      base_path,
+    });
+  }
+
+  async #fillOn(machine: Machine, lazy: LazyOverlay): Promise<void> {
+    await this.disk.refresh();
+    fillMachine(machine, lazy);
   }
 
   /** With `run: false` the guest stays off: the machine only opens the disk. */
@@ -93,6 +130,7 @@ export class HeldMachine {
     this.#machine = launched.machine;
     this.#last = launched.machine.record;
     this.#panicked = false;
+    this.#damage = null;
     this.recovered = launched.recovered;
   }
 
@@ -102,14 +140,10 @@ export class HeldMachine {
     signal: AbortSignal,
   ): Promise<FlushReceipt> {
     const owner = vmOwner(this.#context, assignment.spec.ssh_port);
-    return flushMachine({
-      context: this.#context,
-      machine: this.running,
-      disk: this.disk,
-      owner,
-      quiesce,
-      signal,
-    });
+    const machine = this.running;
+    const options = { context: this.#context, machine, disk: this.disk, owner, quiesce, signal };
+    const { lazy } = machine;
+    return lazy ? lazy.duringFlush(() => flushMachine(options)) : flushMachine(options);
   }
 
   /** Ends the machine if there is one; what it wrote stays in the overlay. */
@@ -118,6 +152,7 @@ export class HeldMachine {
     if (!machine) return;
     await machine.end();
     this.#panicked = machine.panicked;
+    this.#damage = machine.damage;
     this.#machine = null;
     this.#unsaved = null;
     await this.#removeLimits();
@@ -166,4 +201,11 @@ export class HeldMachine {
   release(): void {
     this.#machine?.release();
   }
+}
+
+/** The VM's user, to whom its folder of sockets belongs. */
+async function ownerOf(runtime: string, context: HostContext): Promise<{ uid: number; gid: number } | null> {
+  if (context.vm_gid === null) return null;
+  const { uid } = await stat(runtime);
+  return { uid, gid: context.vm_gid };
 }

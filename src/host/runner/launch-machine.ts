@@ -1,25 +1,21 @@
 /**
  * From an assignment to a machine whose guest has run its first instruction: overlay made or taken as it is, the
- * head's blocks written into a new one, the dirty bitmap in place before the guest can write.
+ * head's blocks served below a new one, the dirty bitmap in place before the guest can write.
  */
-import { chmod } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import type { Assignment, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
-import { NbdClient } from '../block/nbd-client.ts';
-import { NbdError } from '../block/nbd-export.ts';
-import { NBD_ENOSPC } from '../block/nbd-protocol.ts';
-import { restoreDisk } from '../block/restore-disk.ts';
 import type { HostContext } from '../host-context.ts';
 import { findHostImage, type HostImage } from '../images.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
-import { createOverlay, NoSpaceError, overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { createOverlay, ensureRoom, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess } from '../vm/process-identity.ts';
 import { NODES, qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
 import type { DiskState } from './disk-state.ts';
+import { LazyOverlay } from './lazy-overlay.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY, Machine } from './machine.ts';
 import { makeVmFolder, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
 
@@ -56,16 +52,12 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
   await makeVmFolder(folder);
   if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
   else await makeVmFolder({ ...folder, folder: folder.runtime });
-  if (overlay === 'none') {
-    await createOverlay({
-      folder: context.paths.overlays,
-      instance_id,
-      size_bytes: head.size_bytes,
-      qemu_img_binary: context.qemu_img_binary,
-      ...(owner ? { owner } : {}),
-    });
-  }
-  const launched = await launchQemu(launch, folder, image, owner);
+  if (overlay === 'none') await makeOverlay(launch, owner);
+  const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
+  const launched = await launchQemu(launch, folder, image, owner, lazy).catch(async (error: unknown) => {
+    await lazy?.close();
+    throw error;
+  });
   const { qmp, identity } = launched.vm;
   const record: VmRecord = {
     instance_id,
@@ -78,32 +70,78 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
     released: false,
     full_compare: overlay === 'unsaved',
     frozen: false,
+    lazy: lazy && { size_bytes: head.size_bytes, base_path: image.rootfs_path },
     reboots_done: 0,
     flush: null,
   };
   try {
     await writeRecord(folder, record);
-    if (overlay === 'none') await restore(launch, qmp, folder);
     if (overlay !== 'unsaved') await addBitmap(qmp);
     signal.throwIfAborted();
     if (run || overlay !== 'clean') await disk.vouch(epoch, false);
   } catch (error) {
     qmp.close();
     killProcess(identity, 'SIGKILL');
-    // A half-restored overlay has no sidecar, and so is worth nothing; do not keep its room either.
+    await lazy?.close();
+    // A new overlay whose guest never ran is worth nothing; do not keep its room.
     if (overlay === 'none') await removeOverlay(context.paths.overlays, instance_id);
     throw error;
   }
-  const machine = new Machine({ folder, record, qmp, log: context.log, changed: launch.changed });
+  const machine = new Machine({ folder, record, qmp, log: context.log, changed: launch.changed, lazy });
   limitMachine(context, assignment, machine);
   if (run) {
     await machine.update({ released: true });
     await qmp.execute('cont', undefined);
+    if (lazy) fillMachine(machine, lazy);
   }
   return {
     machine,
     recovered: overlay === 'none' && assignment.previous_failed ? recoveredFrom(head.generation) : null,
   };
+}
+
+/** A new overlay, in place of one that is worth nothing. */
+async function makeOverlay(
+  { context, assignment: { instance_id }, disk }: Launch,
+  owner: { uid: number; gid: number } | null,
+): Promise<void> {
+  await disk.load();
+  const folder = context.paths.overlays;
+  await removeOverlay(folder, instance_id);
+  // A guest that starts before its disk is here should not find out in its midst that there is no room for it.
+  // Unpacked it takes more: this is the least, so that nothing is refused that would fit.
+  let stored_bytes = 0;
+  for (const { live_bytes } of disk.map.live()) stored_bytes += live_bytes;
+  await ensureRoom(folder, instance_id, stored_bytes);
+  await createOverlay({
+    folder,
+    instance_id,
+    size_bytes: disk.size_bytes,
+    qemu_img_binary: context.qemu_img_binary,
+    ...(owner ? { owner } : {}),
+  });
+  disk.setFilled(disk.head.generation === 0);
+}
+
+/** What is below an overlay that is not whole; fails at once where the head cannot be read. */
+async function serveBelow(
+  { context, disk }: Launch,
+  folder: VmFolder,
+  image: HostImage,
+  owner: { uid: number; gid: number } | null,
+): Promise<LazyOverlay> {
+  await disk.load();
+  const { size_bytes } = disk;
+  return LazyOverlay.open({ context, folder, disk, owner, size_bytes, base_path: image.rootfs_path });
+}
+
+/** Makes a machine's overlay whole, beside its guest. */
+export function fillMachine(machine: Machine, lazy: LazyOverlay): void {
+  lazy.fill({
+    qmp: machine.qmp,
+    epoch: machine.record.epoch,
+    detached: () => machine.noteFilled(),
+  });
 }
 
 function recoveredFrom(generation: number): Reason {
@@ -129,6 +167,7 @@ async function launchQemu(
   folder: VmFolder,
   image: HostImage,
   owner: { uid: number; gid: number } | null,
+  lazy: LazyOverlay | null,
 ): Promise<LaunchedQemu> {
   const { instance_id, vm_id, spec } = assignment;
   for (let attempt = 1; ; attempt++) {
@@ -146,7 +185,8 @@ async function launchQemu(
           initrd_path: image.initrd_path,
           hostname: spec.hostname,
           overlay_path: overlayPaths(context.paths.overlays, instance_id).overlay,
-          backing: { kind: 'raw', path: image.rootfs_path },
+          base_path: image.rootfs_path,
+          ...(lazy ? { lazy: lazy.backing } : {}),
           runtime_dir: folder.runtime,
           ssh_forward_port,
         }),
@@ -181,34 +221,6 @@ async function addBitmap(qmp: QmpClient): Promise<void> {
     granularity: DIRTY_GRANULARITY,
     persistent: false,
   });
-}
-
-/** Writes the head's blocks into the new overlay, through QEMU itself, before the guest runs. */
-async function restore({ context, disk, signal }: Launch, qmp: QmpClient, folder: VmFolder): Promise<void> {
-  if (disk.head.generation === 0) return;
-  await disk.load();
-  const path = `${folder.runtime}/restore.sock`;
-  await qmp.execute('nbd-server-start', { addr: { type: 'unix', data: { path } }, 'max-connections': 1 });
-  try {
-    await qmp.execute('block-export-add', {
-      type: 'nbd',
-      id: 'restore',
-      'node-name': NODES.overlay,
-      name: 'restore',
-      writable: true,
-    });
-    if (context.vm_gid === null) await chmod(path, 0o600);
-    const target = await NbdClient.connect({ path, export_name: 'restore', signal });
-    const { map, keys } = disk;
-    await restoreDisk({ store: context.store, pool: context.pool, map, keys, target, signal });
-    await target.disconnect();
-  } catch (error) {
-    if (!(error instanceof NbdError && error.errno === NBD_ENOSPC)) throw error;
-    throw new NoSpaceError(`cannot restore ${disk.instance_id}: the local disk is full`, { cause: error });
-  } finally {
-    // Takes the export along.
-    await qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
-  }
 }
 
 function limitMachine(context: HostContext, { instance_id, spec }: Assignment, machine: Machine): void {

@@ -6,6 +6,7 @@
  *
  * The record on disk is always at least as far as the process: it is written before what it tells of is done.
  */
+import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { present } from '../../lib/assert.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
@@ -16,6 +17,7 @@ import { isAlive, killProcess, waitForExit } from '../vm/process-identity.ts';
 import { DEVICES, NODES, vmSockets } from '../vm/qemu-command.ts';
 import { onVmExit } from '../vm/qemu-process.ts';
 import { ConsoleLog } from './console-log.ts';
+import type { LazyOverlay } from './lazy-overlay.ts';
 import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
 
 export const DIRTY_BITMAP = 'dirty';
@@ -23,6 +25,9 @@ export const DIRTY_BITMAP = 'dirty';
 export const DIRTY_GRANULARITY = 65_536;
 
 const QUIT_MS = 5_000;
+const MONITOR_MS = 10_000;
+/** It may wait for a read to be answered, and tries to reach us only every 16 s after we were away for long. */
+const LAZY_MONITOR_MS = 120_000;
 
 export class Machine {
   readonly folder: VmFolder;
@@ -42,6 +47,9 @@ export class Machine {
   #writes_at_thaw: number | null = null;
   /** The same, once the flush of that thaw is durable and nothing but the thaw's own block is marked. */
   #writes_when_clean: number | null = null;
+  #damage: SegmentCorruptError | null = null;
+  /** What feeds an overlay that is not whole yet. */
+  #lazy: LazyOverlay | null = null;
 
   constructor(options: {
     folder: VmFolder;
@@ -50,12 +58,14 @@ export class Machine {
     log: Log;
     /** Called whenever the view has changed by itself. */
     changed: () => void;
+    lazy: LazyOverlay | null;
   }) {
     this.folder = options.folder;
     this.#record = options.record;
     this.qmp = options.qmp;
     this.#log = options.log;
     this.#changed = options.changed;
+    this.#lazy = options.lazy;
     const sockets = vmSockets(options.folder.runtime);
     this.agent = new GuestAgent(sockets.agent);
     this.#console = new ConsoleLog(sockets.console, options.folder.console_log);
@@ -75,12 +85,14 @@ export class Machine {
     record: VmRecord;
     log: Log;
     changed: () => void;
+    lazy: LazyOverlay | null;
   }): Promise<Machine | null> {
     const { record, folder, log } = options;
     if (!isAlive(record.identity)) return null;
     let qmp: QmpClient;
     try {
-      qmp = await QmpClient.connect(vmSockets(folder.runtime).qmp, { timeout_ms: 10_000 });
+      const timeout_ms = options.lazy ? LAZY_MONITOR_MS : MONITOR_MS;
+      qmp = await QmpClient.connect(vmSockets(folder.runtime).qmp, { timeout_ms });
     } catch (error) {
       log.error(
         { err: error, instance_id: record.instance_id },
@@ -112,6 +124,17 @@ export class Machine {
   get panicked(): boolean {
     return this.#panicked;
   }
+  /** The guest stands still because it has read what is damaged in the store. */
+  get damage(): SegmentCorruptError | null {
+    return this.#damage;
+  }
+  get lazy(): LazyOverlay | null {
+    return this.#lazy;
+  }
+  /** Its guest runs no further, for a reason of its own. */
+  get broken(): boolean {
+    return this.#panicked || this.#damage !== null;
+  }
   /** How often the machine was reset, by the guest or by us. */
   get resets(): number {
     return this.#resets;
@@ -119,7 +142,7 @@ export class Machine {
 
   /** Aborts when the machine is reset again, goes off, panics or ends. */
   upset(resets: number): AbortSignal {
-    if (this.#resets !== resets || this.#view === 'off' || this.#panicked || this.#gone)
+    if (this.#resets !== resets || this.#view === 'off' || this.broken || this.#gone)
       return AbortSignal.abort();
     return this.#upset.signal;
   }
@@ -176,6 +199,15 @@ export class Machine {
     return disk.stats.wr_operations + disk.stats.unmap_operations;
   }
 
+  /** The overlay is whole and QEMU reads nothing of us any more. */
+  async noteFilled(): Promise<void> {
+    const lazy = this.#lazy;
+    this.#lazy = null;
+    await this.update({ lazy: null });
+    // Not waited for: the filling itself says this, and closing waits for its end.
+    void lazy?.close();
+  }
+
   /** Lets a machine go on that a failed write has stopped; the write is tried again. */
   async resumeIfStalled(): Promise<void> {
     const { status } = await this.qmp.execute('query-status', undefined);
@@ -184,6 +216,8 @@ export class Machine {
 
   /** The guest's part is over: it runs no further, its disk is quiet. */
   async halt(): Promise<void> {
+    // QEMU waits for reads under way before it stops.
+    this.#lazy?.refuseReads();
     await this.qmp.execute('stop', undefined);
     this.#view = 'off';
   }
@@ -191,6 +225,7 @@ export class Machine {
   /** Ends the process; what is in the overlay stays. Resolves when it is gone. */
   async end(): Promise<void> {
     const { identity } = this.#record;
+    await this.#lazy?.refuseAll();
     if (!this.#gone) {
       await this.qmp.execute('quit', undefined, { timeout_ms: QUIT_MS }).catch(() => undefined);
       if (!(await waitForExit(identity, QUIT_MS))) {
@@ -202,12 +237,14 @@ export class Machine {
       killProcess(identity, 'SIGKILL');
       await waitForExit(identity, QUIT_MS);
     }
+    await this.#lazy?.close();
     this.release();
     this.#gone = true;
   }
 
   /** Lets go of the process without ending it. */
   release(): void {
+    void this.#lazy?.close();
     this.agent.close();
     this.#console.close();
     this.qmp.close();
@@ -237,11 +274,17 @@ export class Machine {
           { instance_id: this.#record.instance_id, reason: event.data.reason },
           'a disk request failed; the VM waits',
         );
-        if (event.data.action === 'stop') setTimeout(() => this.#retryIo(), 1_000);
+        if (event.data.action === 'stop') this.#hearStop(event.data.operation);
         return;
       default:
         return;
     }
+  }
+
+  #hearStop(operation: 'read' | 'write'): void {
+    this.#damage = operation === 'read' ? (this.#lazy?.corrupt ?? null) : null;
+    if (this.#damage) this.#disturbed();
+    else setTimeout(() => this.#retryIo(), 1_000);
   }
 
   #disturbed(): void {

@@ -34,6 +34,8 @@ export interface VmRecord {
   readonly full_compare: boolean;
   /** A freeze was sent and its thaw is not confirmed. */
   readonly frozen: boolean;
+  /** Set while the overlay has our own export below it: what an adopting agent must serve before all else. */
+  readonly lazy: { readonly size_bytes: number; readonly base_path: string } | null;
   readonly reboots_done: number;
   readonly flush: FlushRecord | null;
 }

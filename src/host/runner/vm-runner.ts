@@ -192,7 +192,7 @@ export class VmRunner {
 
   async #take(step: Step, signal: AbortSignal): Promise<void> {
     const { machine } = this.#held;
-    if (machine?.gone || machine?.panicked) await this.#endMachine();
+    if (machine?.gone || machine?.broken) await this.#endMachine();
     switch (step) {
       case 'start':
         return this.#start(signal);
@@ -256,6 +256,7 @@ export class VmRunner {
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
     this.#held.recovered = null;
     this.#running = machine;
+    machine.lazy?.booted();
     // The guest has just made its host key, or may have (a fork's): it must not depend on this host for longer than it takes.
     if (disk.isUnsavedYet || host_key_new) this.#auto.hurry(FIRST_FLUSH_MS);
   }
@@ -341,6 +342,7 @@ export class VmRunner {
   }
 
   #deathReason(): Reason {
+    if (this.#held.damage) return reasonFor(this.#held.damage, 'vm_died');
     if (!this.#held.panicked) {
       return {
         code: 'vm_died',

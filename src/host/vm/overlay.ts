@@ -8,7 +8,7 @@
  * - a new overlay never takes the place of an old one while that one's sidecar still stands.
  */
 import { execFile } from 'node:child_process';
-import { chmod, chown, open, readFile, rename, rm } from 'node:fs/promises';
+import { chmod, chown, open, readFile, rename, rm, statfs } from 'node:fs/promises';
 import { dirname, isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
@@ -33,6 +33,8 @@ export interface OverlaySidecar {
   readonly placement: number;
   /** True when the overlay holds nothing beyond that generation, and no VM has it open. */
   readonly clean: boolean;
+  /** False while the overlay is not whole: its unwritten clusters are the generation's, not the base image's. */
+  readonly filled: boolean;
 }
 
 export interface OverlayPaths {
@@ -84,13 +86,20 @@ export async function createOverlay(options: {
   return paths;
 }
 
+/** Rejects with {@link NoSpaceError} when what an overlay will hold does not fit now. */
+export async function ensureRoom(folder: string, instance_id: string, bytes: number): Promise<void> {
+  const { bavail, bsize } = await statfs(folder);
+  if (bavail * bsize >= bytes) return;
+  throw new NoSpaceError(`cannot restore ${instance_id}: the local disk is full`);
+}
+
 /** Replaces the sidecar; on return it is on the disk. Rejects with {@link NoSpaceError} or the system error. */
 export async function writeSidecar(
   folder: string,
   instance_id: string,
   sidecar: OverlaySidecar,
 ): Promise<void> {
-  assert(isSidecar(sidecar), 'a sidecar must hold generation, epoch, placement and clean');
+  assert(isSidecar(sidecar), 'a sidecar must hold generation, epoch, placement, clean and filled');
   const { sidecar: path } = overlayPaths(folder, instance_id);
   try {
     await writeFileDurably(path, `${JSON.stringify(sidecar)}\n`);
@@ -110,6 +119,7 @@ export async function readSidecar(folder: string, instance_id: string): Promise<
           epoch: value.epoch,
           placement: value.placement,
           clean: value.clean,
+          filled: value.filled,
         }
       : null;
   } catch (error) {
@@ -129,8 +139,9 @@ export async function removeOverlay(folder: string, instance_id: string): Promis
 
 function isSidecar(value: unknown): value is OverlaySidecar {
   if (typeof value !== 'object' || value === null) return false;
-  const { generation, epoch, placement, clean } = value as Record<string, unknown>;
-  return isCount(generation) && isCount(epoch) && isCount(placement) && typeof clean === 'boolean';
+  const { generation, epoch, placement, clean, filled } = value as Record<string, unknown>;
+  const flags = typeof clean === 'boolean' && typeof filled === 'boolean';
+  return isCount(generation) && isCount(epoch) && isCount(placement) && flags;
 }
 
 function isCount(value: unknown): boolean {

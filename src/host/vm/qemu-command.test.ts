@@ -15,7 +15,7 @@ const SPEC: VmSpec = {
   initrd_path: '/images/initrd.img',
   hostname: 'web-1',
   overlay_path: '/data/overlays/a.qcow2',
-  backing: { kind: 'raw', path: '/images/rootfs.img' },
+  base_path: '/images/rootfs.img',
   runtime_dir: '/run/vm',
   ssh_forward_port: 30_000,
 };
@@ -67,10 +67,12 @@ test('the disk is overlay over a read-only base, a guest never sees an I/O error
 test('a lost NBD backing makes reads wait rather than fail', () => {
   const argv = qemuArguments({
     ...SPEC,
-    backing: { kind: 'nbd', socket_path: '/run/nbd.sock', export_name: 'd', reconnect_delay_seconds: 60 },
+    lazy: { socket_path: '/run/nbd.sock', export_name: 'd', reconnect_delay_seconds: 60 },
   });
-  const base = JSON.parse(valuesOf(argv, '-blockdev')[0] ?? '');
-  assert.deepEqual([base.driver, base['reconnect-delay'], base['read-only']], ['nbd', 60, true]);
+  const nodes = valuesOf(argv, '-blockdev').map((text) => JSON.parse(text));
+  const lazy = nodes.find((node) => node.driver === 'nbd');
+  assert.deepEqual([lazy['node-name'], lazy['reconnect-delay'], lazy['read-only']], ['lazy', 60, true]);
+  assert.equal(nodes.find((node) => node.driver === 'qcow2').backing, 'lazy');
 });
 
 test('no path can add an option: the vector keeps its shape and every comma of a path is escaped or inside JSON', () => {
@@ -87,7 +89,7 @@ test('no path can add an option: the vector keeps its shape and every comma of a
         ...SPEC,
         runtime_dir,
         overlay_path,
-        backing: { kind: 'raw', path: base },
+        base_path: base,
       });
       assert.deepEqual(
         argv.filter((value) => value.startsWith('-')),

@@ -14,6 +14,7 @@ import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { assert } from '../../lib/assert.ts';
 import { isId } from '../../lib/ids.ts';
+import type { BlockdevOptions } from '../qmp/types.ts';
 
 export const ACCELERATORS = ['kvm', 'tcg'] as const;
 export type Accelerator = (typeof ACCELERATORS)[number];
@@ -25,12 +26,16 @@ export type Accelerator = (typeof ACCELERATORS)[number];
 export const MACHINES = ['microvm', 'q35'] as const;
 export type Machine = (typeof MACHINES)[number];
 
-/** Block nodes from the guest down: overlay (qcow2) on overlay-file, over base (raw view) on base-file. */
+/**
+ * Block nodes from the guest down: overlay (qcow2) on overlay-file, over base (raw view) on base-file. While a lazily
+ * started overlay is not whole, it is over lazy instead: our own NBD export, which has the base image in it.
+ */
 export const NODES = {
   overlay: 'overlay',
   overlay_file: 'overlay-file',
   base: 'base',
   base_file: 'base-file',
+  lazy: 'lazy',
 } as const;
 export const DEVICES = { disk: 'disk0', net: 'net0', agent_port: 'qga0', panic: 'panic0' } as const;
 
@@ -40,16 +45,13 @@ export const DEVICES = { disk: 'disk0', net: 'net0', agent_port: 'qga0', panic: 
  */
 export const TCG_CACHE_MIB = 64;
 
-/** What unwritten clusters of the overlay read from. */
-export type Backing =
-  | { readonly kind: 'raw'; readonly path: string }
-  | {
-      readonly kind: 'nbd';
-      readonly socket_path: string;
-      readonly export_name: string;
-      /** How long reads wait for a lost server before they fail. */
-      readonly reconnect_delay_seconds: number;
-    };
+/** An NBD export that unwritten clusters of the overlay read from until the overlay is whole. */
+export interface LazyBacking {
+  readonly socket_path: string;
+  readonly export_name: string;
+  /** How long reads wait for a lost server before they fail. */
+  readonly reconnect_delay_seconds: number;
+}
 
 export interface VmSpec {
   readonly instance_id: string;
@@ -63,7 +65,9 @@ export interface VmSpec {
   /** A DNS label, or several with dots; the guest takes it at boot. */
   readonly hostname: string;
   readonly overlay_path: string;
-  readonly backing: Backing;
+  /** The image, a raw file: what unwritten clusters of a whole overlay read from. */
+  readonly base_path: string;
+  readonly lazy?: LazyBacking;
   /** Folder of the VM's sockets, the VM's own. */
   readonly runtime_dir: string;
   /** Port on the host's 127.0.0.1 that leads to the guest's port 22. */
@@ -224,8 +228,15 @@ function channelArguments(spec: VmSpec, machine: Machine): string[] {
  */
 function diskArguments(spec: VmSpec, machine: Machine): string[] {
   return [
-    ...blockdev(baseFile(spec.backing)),
+    ...blockdev({
+      driver: 'file',
+      'node-name': NODES.base_file,
+      filename: spec.base_path,
+      'read-only': true,
+      cache: { direct: false, 'no-flush': false },
+    }),
     ...blockdev({ driver: 'raw', 'node-name': NODES.base, file: NODES.base_file, 'read-only': true }),
+    ...(spec.lazy ? blockdev(lazyNode(spec.lazy)) : []),
     ...blockdev({
       driver: 'file',
       'node-name': NODES.overlay_file,
@@ -233,21 +244,11 @@ function diskArguments(spec: VmSpec, machine: Machine): string[] {
       discard: 'unmap',
       cache: { direct: false, 'no-flush': false },
     }),
-    ...blockdev({
-      driver: 'qcow2',
-      'node-name': NODES.overlay,
-      file: NODES.overlay_file,
-      backing: NODES.base,
-      discard: 'unmap',
-      'detect-zeroes': 'off',
-      cache: { direct: false, 'no-flush': false },
-    }),
+    ...blockdev(overlayNode(spec.lazy ? NODES.lazy : NODES.base)),
     ...device({
       driver: onBus('virtio-blk', machine),
       id: DEVICES.disk,
       drive: NODES.overlay,
-      // Lets an export of this process write a restored generation before the guest runs.
-      'share-rw': true,
       serial: 'berth-disk',
       werror: 'stop',
       rerror: 'stop',
@@ -255,22 +256,26 @@ function diskArguments(spec: VmSpec, machine: Machine): string[] {
   ];
 }
 
-function baseFile(backing: Backing): Record<string, unknown> {
-  if (backing.kind === 'raw') {
-    return {
-      driver: 'file',
-      'node-name': NODES.base_file,
-      filename: backing.path,
-      'read-only': true,
-      cache: { direct: false, 'no-flush': false },
-    };
-  }
+/** All options of the overlay's node: what `blockdev-reopen` does not name again falls back to its default. */
+export function overlayNode(backing: string): BlockdevOptions {
+  return {
+    driver: 'qcow2',
+    'node-name': NODES.overlay,
+    file: NODES.overlay_file,
+    backing,
+    discard: 'unmap',
+    'detect-zeroes': 'off',
+    cache: { direct: false, 'no-flush': false },
+  };
+}
+
+function lazyNode(lazy: LazyBacking): BlockdevOptions {
   return {
     driver: 'nbd',
-    'node-name': NODES.base_file,
-    server: { type: 'unix', path: backing.socket_path },
-    export: backing.export_name,
-    'reconnect-delay': backing.reconnect_delay_seconds,
+    'node-name': NODES.lazy,
+    server: { type: 'unix', path: lazy.socket_path },
+    export: lazy.export_name,
+    'reconnect-delay': lazy.reconnect_delay_seconds,
     'read-only': true,
   };
 }
@@ -330,7 +335,7 @@ function device(options: Record<string, unknown>): string[] {
   return ['-device', JSON.stringify(options)];
 }
 
-function blockdev(options: Record<string, unknown>): string[] {
+function blockdev(options: BlockdevOptions): string[] {
   return ['-blockdev', JSON.stringify(options)];
 }
 
@@ -363,8 +368,8 @@ function checkSpec(spec: VmSpec): void {
   absolute(spec.overlay_path, 'overlay_path');
   absolute(spec.runtime_dir, 'runtime_dir');
   const socket_paths: string[] = Object.values(vmSockets(spec.runtime_dir));
-  if (spec.backing.kind === 'raw') absolute(spec.backing.path, 'backing.path');
-  else socket_paths.push(absolute(spec.backing.socket_path, 'backing.socket_path'));
+  absolute(spec.base_path, 'base_path');
+  if (spec.lazy) socket_paths.push(absolute(spec.lazy.socket_path, 'lazy.socket_path'));
   if (spec.incoming_socket_path)
     socket_paths.push(absolute(spec.incoming_socket_path, 'incoming_socket_path'));
   for (const path of socket_paths) {

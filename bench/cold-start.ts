@@ -1,0 +1,114 @@
+/**
+ * How long a start takes on a host that has nothing of the disk: from `POST …/vm` to the end of a first `ssh … true`,
+ * with 256 MiB of noise on the disk beside what the guest itself has written. Beside it the same start with the
+ * overlay still there.
+ *
+ * After each cold start the overlay is waited for until it is whole, so that no round fetches beside the next.
+ */
+import { readFile, rm } from 'node:fs/promises';
+import { pathsIn } from '../src/config/paths.ts';
+import { overlayPaths } from '../src/host/vm/overlay.ts';
+import { pause } from '../src/lib/backoff.ts';
+import { type Bench, type BenchContext, type Measured, measured, median } from './figure.ts';
+import { randomData } from './flush-data.ts';
+import { makeKey, type SshKey, ssh, untilBanner } from './ssh.ts';
+
+const WHOLE_MS = 300_000;
+
+interface Cold {
+  readonly login_s: number;
+  /** From the same beginning to the overlay's being whole. */
+  readonly whole_s: number;
+  readonly fetched: { readonly requests: number; readonly bytes: number };
+}
+
+async function loginAfterStart(
+  { installation, signal }: BenchContext,
+  id: string,
+  key: SshKey,
+): Promise<number> {
+  const { api } = installation;
+  const started_ms = performance.now();
+  await api.startVm(id);
+  await api.untilRunning(id);
+  const target = await api.ssh(id);
+  await untilBanner(target, signal);
+  await ssh(target, 'true', { key, signal });
+  return (performance.now() - started_ms) / 1000;
+}
+
+async function coldStart(context: BenchContext, id: string, key: SshKey): Promise<Cold> {
+  const { installation, signal } = context;
+  const { overlay, sidecar } = overlayPaths(pathsIn(installation.data_dir).overlays, id);
+  await rm(sidecar);
+  await rm(overlay);
+  const before = await wholes(installation.log_path);
+  const started_ms = performance.now();
+  const login_s = await loginAfterStart(context, id, key);
+  for (;;) {
+    const told = (await wholes(installation.log_path)).slice(before.length).at(-1);
+    if (told) return { login_s, whole_s: (performance.now() - started_ms) / 1000, fetched: told };
+    if (performance.now() - started_ms > WHOLE_MS) throw new Error('the overlay does not become whole');
+    if (!(await pause(100, signal))) signal.throwIfAborted();
+  }
+}
+
+/** What the agent has said of overlays that became whole. */
+async function wholes(log_path: string): Promise<{ requests: number; bytes: number }[]> {
+  const lines = (await readFile(log_path, 'utf8')).split('\n');
+  return lines
+    .filter((line) => line.includes('the overlay is whole'))
+    .map((line) => (JSON.parse(line) as { fetched: { requests: number; bytes: number } }).fetched);
+}
+
+async function run(context: BenchContext): Promise<readonly Measured[]> {
+  const { installation, scratch_dir, runs, signal, say } = context;
+  const { api } = installation;
+  const key = await makeKey(scratch_dir);
+  await api.addKey('bench-cold-start', key.public_key);
+  const { id } = await api.createInstance('cold-start');
+  await loginAfterStart(context, id, key);
+  const data = randomData();
+  await ssh(await api.ssh(id), `set -e; set -- /root/noise; ${data.command}; sync`, { key, signal });
+  await api.flush(id);
+  await api.stopVm(id);
+  const warm: number[] = [];
+  const cold: Cold[] = [];
+  for (let round = 0; round <= runs; round++) {
+    const warm_s = await loginAfterStart(context, id, key);
+    await api.stopVm(id);
+    const now = await coldStart(context, id, key);
+    await api.stopVm(id);
+    say(
+      `round ${round}${round === 0 ? ' (not counted)' : ''}: cold ${now.login_s.toFixed(2)} s, whole after ` +
+        `${now.whole_s.toFixed(2)} s, ${now.fetched.requests} requests, ${mib(now.fetched.bytes)}; warm ${warm_s.toFixed(2)} s`,
+    );
+    if (round === 0) continue;
+    warm.push(warm_s);
+    cold.push(now);
+  }
+  await api.deleteInstance(id);
+  return [
+    measured({
+      bench: 'cold-start',
+      figure: 'first_ssh_true',
+      unit: 's',
+      values: cold.map(({ login_s }) => login_s),
+      beside: 'warm start',
+      beside_values: warm,
+      remark:
+        `whole after ${median(cold.map(({ whole_s }) => whole_s)).toFixed(1)} s, ` +
+        `${median(cold.map(({ fetched }) => fetched.requests))} requests for ${mib(median(cold.map(({ fetched }) => fetched.bytes)))}`,
+    }),
+  ];
+}
+
+function mib(bytes: number): string {
+  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+}
+
+export const coldStartBench: Bench = {
+  name: 'cold-start',
+  summary: 'POST …/vm to a finished first ssh on a host without the disk (256 MiB more), beside a warm start',
+  run,
+};

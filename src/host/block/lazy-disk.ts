@@ -1,0 +1,289 @@
+/**
+ * A generation of a disk as an NBD export, read only and fetched as it is read: what the overlay of a lazily started
+ * VM has below it until it is whole. Blocks of the map come from the store, all others from the base image.
+ *
+ * Invariants:
+ * - nothing is answered that was not verified;
+ * - a store or control plane that is away makes reads wait, not fail, until they are refused;
+ * - what is missing or damaged is looked for once more where the head says now (its blocks may have been moved);
+ *   damaged still, the read fails and `corrupt` names the segment.
+ */
+import type { FileHandle } from 'node:fs/promises';
+import type { BlockMap } from '../../disk-format/block-map.ts';
+import type { KeyRing } from '../../disk-format/key-ring.ts';
+import type { FrameRun } from '../../disk-format/read-run.ts';
+import { BLOCK_BYTES, SegmentCorruptError } from '../../disk-format/segment-format.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import { messageOf } from '../../lib/errors.ts';
+import type { Log } from '../../lib/log.ts';
+import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { NbdError, type NbdExport } from './nbd-export.ts';
+import { NBD_EIO } from './nbd-protocol.ts';
+import type { RunCache } from './run-cache.ts';
+import { RunIndex } from './run-index.ts';
+
+/** The most blocks whose first reads are remembered: 256 MiB. */
+export const BOOT_ORDER_MAX = 4_096;
+/** A head that was read so lately is not read again for a damaged block. */
+const RELOAD_AGAIN_MS = 60_000;
+/** From here on reads that failed and are tried again count as waiting. */
+const STALLED_MS = 1_000;
+/** And those that have no answer at all. */
+const UNANSWERED_MS = 10_000;
+const UNANSWERED = 'the object store does not answer reads of the disk';
+
+export interface LazyDiskOptions {
+  readonly size_bytes: number;
+  /** The base image, read where the map says nothing; zeroes behind its end. */
+  readonly base: FileHandle;
+  readonly runs: RunCache;
+  /** The map of the head, loaded where it is not yet; with `anew`, of the head as it is now. */
+  readonly map: (anew: boolean) => Promise<BlockMap>;
+  /** What opens the map's segments. */
+  readonly keys: () => KeyRing;
+  readonly log?: Log;
+}
+
+/** A segment is damaged, and the head names no other place for the block. */
+export class DamagedError extends NbdError {
+  override name = 'DamagedError';
+  readonly damage: SegmentCorruptError;
+
+  constructor(damage: SegmentCorruptError) {
+    super(NBD_EIO, damage.message);
+    this.damage = damage;
+  }
+}
+
+interface UnderWay {
+  readonly since_ms: number;
+  /** Why it could not be done so far. */
+  cause: unknown;
+  readonly abort: AbortController;
+}
+
+interface Piece {
+  readonly block: number;
+  readonly run: FrameRun;
+}
+
+export class LazyDisk implements NbdExport {
+  readonly size_bytes: number;
+  readonly read_only = true;
+  readonly min_block_bytes = 512;
+  readonly #options: LazyDiskOptions;
+  #index: RunIndex | undefined;
+  #reloading: Promise<unknown> | undefined;
+  #reloaded_ms = Number.NEGATIVE_INFINITY;
+  #closed = false;
+  #corrupt: SegmentCorruptError | null = null;
+  readonly #under_way = new Set<UnderWay>();
+  readonly #first_reads = new Set<number>();
+  #recording = false;
+  #served_bytes = 0;
+
+  constructor(options: LazyDiskOptions) {
+    this.size_bytes = options.size_bytes;
+    this.#options = options;
+  }
+
+  /** The damage that made the latest read fail, if any did. */
+  get corrupt(): SegmentCorruptError | null {
+    return this.#corrupt;
+  }
+  /** Bytes answered from the map so far. */
+  get served_bytes(): number {
+    return this.#served_bytes;
+  }
+  /** Why reads wait, once one does for longer than a moment. */
+  get stalled(): { readonly cause: unknown } | null {
+    const now = performance.now();
+    for (const { since_ms, cause } of this.#under_way) {
+      if (cause !== undefined && now - since_ms >= STALLED_MS) return { cause };
+      if (now - since_ms >= UNANSWERED_MS) return { cause: new ObjectStoreUnavailableError(UNANSWERED) };
+    }
+    return null;
+  }
+
+  /** Remembers from now on which blocks of the map are read first, and in which order. */
+  record(): void {
+    this.#recording = true;
+  }
+  /** What was remembered; remembers no more. */
+  takeFirstReads(): number[] {
+    this.#recording = false;
+    const blocks = [...this.#first_reads];
+    this.#first_reads.clear();
+    return blocks;
+  }
+
+  /** The map, and its blocks by what is fetched together. Waits as a read does. */
+  contents(): Promise<{ map: BlockMap; index: RunIndex }> {
+    return this.#patiently(() => this.#ready());
+  }
+
+  /** Reads under way for longer than `ms` fail now; later ones wait again. A guest is stopped by it until `cont`. */
+  refuse(ms = 0): void {
+    const before = performance.now() - ms;
+    for (const { since_ms, abort } of this.#under_way) if (since_ms <= before) abort.abort();
+  }
+
+  /** All reads fail from now on. */
+  close(): void {
+    this.#closed = true;
+    this.refuse();
+  }
+
+  async read(offset: number, length: number): Promise<Buffer> {
+    try {
+      return await this.#patiently(async () => {
+        const { map, index } = await this.#ready();
+        return this.#assemble(map, index, offset, length);
+      });
+    } catch (error) {
+      if (error instanceof DamagedError) this.#corrupt = error.damage;
+      throw error;
+    }
+  }
+
+  /** Fetches what blocks of the map need, so that reads of them soon after do not wait. Waits as a read does. */
+  async prefetch(blocks: Iterable<number>): Promise<void> {
+    await this.#patiently(async () => {
+      const { map, index } = await this.#ready();
+      const runs = new Set<FrameRun>();
+      for (const block of blocks) {
+        const location = map.get(block);
+        if (location && !map.isZero(block)) runs.add(index.runFor(map, location));
+      }
+      await Promise.all([...runs].map((run) => this.#options.runs.read(run, this.#options.keys())));
+    });
+  }
+
+  async #ready(): Promise<{ map: BlockMap; index: RunIndex }> {
+    const map = await this.#options.map(false);
+    this.#index ??= new RunIndex(map);
+    return { map, index: this.#index };
+  }
+
+  async #assemble(map: BlockMap, index: RunIndex, offset: number, length: number): Promise<Buffer> {
+    const out = Buffer.alloc(length);
+    const end = offset + length;
+    const pieces: Piece[] = [];
+    const work: Promise<void>[] = [];
+    let from_base = -1;
+    const readBase = (until: number): void => {
+      if (from_base >= 0)
+        work.push(this.#readBase(out.subarray(from_base - offset, until - offset), from_base));
+      from_base = -1;
+    };
+    for (let block = Math.floor(offset / BLOCK_BYTES); block * BLOCK_BYTES < end; block++) {
+      const start = Math.max(block * BLOCK_BYTES, offset);
+      const location = map.get(block);
+      if (!location) {
+        if (from_base < 0) from_base = start;
+        continue;
+      }
+      readBase(start);
+      this.#note(block);
+      if (!map.isZero(block)) pieces.push({ block, run: index.runFor(map, location) });
+    }
+    readBase(end);
+    for (const [run, blocks] of byRun(pieces)) work.push(this.#readRun(run, blocks, out, offset));
+    await Promise.all(work);
+    if (pieces.length > 0) this.#served_bytes += length;
+    return out;
+  }
+
+  async #readRun(run: FrameRun, blocks: readonly number[], out: Buffer, offset: number): Promise<void> {
+    const content = await this.#options.runs.read(run, this.#options.keys());
+    for (const [i, frame] of run.frames.entries()) {
+      if (!blocks.includes(frame.block)) continue;
+      const at = frame.block * BLOCK_BYTES - offset;
+      const from = Math.max(0, -at);
+      const to = Math.min(BLOCK_BYTES, out.length - at);
+      content.copy(out, at + from, i * BLOCK_BYTES + from, i * BLOCK_BYTES + to);
+    }
+  }
+
+  async #readBase(into: Buffer, offset: number): Promise<void> {
+    for (let done = 0; done < into.length; ) {
+      const { bytesRead } = await this.#options.base.read(into, done, into.length - done, offset + done);
+      if (bytesRead === 0) return;
+      done += bytesRead;
+    }
+  }
+
+  #note(block: number): void {
+    if (this.#recording && this.#first_reads.size < BOOT_ORDER_MAX) this.#first_reads.add(block);
+  }
+
+  /** Does the work, again and again where what it needs is away, until it is done or refused. */
+  async #patiently<T>(work: () => Promise<T>): Promise<T> {
+    const read: UnderWay = { since_ms: performance.now(), cause: undefined, abort: new AbortController() };
+    if (this.#closed) throw new NbdError(NBD_EIO, 'the disk is served no more');
+    this.#under_way.add(read);
+    try {
+      for (let attempt = 0; ; attempt++) {
+        try {
+          return await unlessAborted(work(), read.abort.signal);
+        } catch (error) {
+          if (error instanceof NbdError) throw error;
+          if (error instanceof SegmentCorruptError) await this.#lookAgain(error, read);
+          else await this.#wait(error, attempt, read);
+        }
+      }
+    } finally {
+      this.#under_way.delete(read);
+    }
+  }
+
+  async #wait(cause: unknown, attempt: number, read: UnderWay): Promise<void> {
+    read.cause = cause;
+    if (attempt === 2) this.#options.log?.warn({ reason: messageOf(cause) }, 'reads of a disk wait');
+    if (!(await pause(backoffMs(attempt, 100, 2_000), read.abort.signal))) {
+      throw new NbdError(NBD_EIO, `a read could not wait any longer: ${messageOf(cause)}`);
+    }
+  }
+
+  /** Resolves when the head was read anew since; else the damage is told. */
+  async #lookAgain(error: SegmentCorruptError, read: UnderWay): Promise<void> {
+    if (this.#reloading === undefined && performance.now() - this.#reloaded_ms < RELOAD_AGAIN_MS) {
+      this.#options.log?.error({ err: error }, 'a read met a damaged segment');
+      throw new DamagedError(error);
+    }
+    this.#reloading ??= this.#options.map(true).finally(() => {
+      this.#reloaded_ms = performance.now();
+      this.#index = undefined;
+      this.#reloading = undefined;
+    });
+    try {
+      await unlessAborted(this.#reloading, read.abort.signal);
+    } catch (cause) {
+      if (cause instanceof NbdError) throw cause;
+      // The block itself is tried again. Where the head could not be read, that is tried again too.
+      if (cause instanceof SegmentCorruptError) return;
+      this.#reloaded_ms = Number.NEGATIVE_INFINITY;
+      await this.#wait(cause, 3, read);
+    }
+  }
+}
+
+function byRun(pieces: readonly Piece[]): Map<FrameRun, number[]> {
+  const runs = new Map<FrameRun, number[]>();
+  for (const { block, run } of pieces) {
+    const blocks = runs.get(run);
+    if (blocks) blocks.push(block);
+    else runs.set(run, [block]);
+  }
+  return runs;
+}
+
+/** What `work` comes to, or a refusal as soon as `signal` aborts; the work is then left to itself. */
+function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const refuse = () => reject(new NbdError(NBD_EIO, 'a read was refused while it waited'));
+    if (signal.aborted) refuse();
+    signal.addEventListener('abort', refuse, { once: true });
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', refuse));
+  });
+}

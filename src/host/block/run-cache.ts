@@ -1,0 +1,92 @@
+/**
+ * Runs fetched and unpacked lately, for all disks of this host: what one guest's read brought serves its next ones.
+ *
+ * Invariants: one fetch at a time for a run, whoever asks; at most `fetches` in work; at most `kept_bytes` kept, the
+ * least lately used going first. Nothing that could not be verified is kept.
+ */
+import type { CompressPool } from '../../disk-format/compress-pool.ts';
+import type { KeyRing } from '../../disk-format/key-ring.ts';
+import { type FrameRun, readRun } from '../../disk-format/read-run.ts';
+import type { ObjectStore } from '../../object-store/object-store.ts';
+import { ByteBudget } from './byte-budget.ts';
+
+export interface RunCacheOptions {
+  readonly store: ObjectStore;
+  /** Unpacks in worker threads; on the calling thread when absent. */
+  readonly pool?: CompressPool;
+  readonly kept_bytes?: number;
+  readonly fetches?: number;
+}
+
+export class RunCache {
+  readonly #store: ObjectStore;
+  readonly #pool: CompressPool | undefined;
+  readonly #kept_bytes: number;
+  readonly #slots: ByteBudget;
+  readonly #kept = new Map<string, Buffer>();
+  readonly #fetching = new Map<string, Promise<Buffer>>();
+  #held_bytes = 0;
+  #fetched_bytes = 0;
+  #requests = 0;
+
+  constructor({ store, pool, kept_bytes = 24 * 1024 * 1024, fetches = 6 }: RunCacheOptions) {
+    this.#store = store;
+    this.#pool = pool;
+    this.#kept_bytes = kept_bytes;
+    this.#slots = new ByteBudget(fetches);
+  }
+
+  get held_bytes(): number {
+    return this.#held_bytes;
+  }
+  /** What was asked of the store so far. */
+  get fetched(): { readonly requests: number; readonly bytes: number } {
+    return { requests: this.#requests, bytes: this.#fetched_bytes };
+  }
+
+  /**
+   * The blocks of a run, 64 KiB each, in the order of its frames; not to be changed. `keys`: its disk's.
+   * @throws SegmentCorruptError, ObjectStoreUnavailableError
+   */
+  read(run: FrameRun, keys: KeyRing): Promise<Buffer> {
+    const name = nameOf(run);
+    const kept = this.#kept.get(name);
+    if (kept) {
+      this.#kept.delete(name);
+      this.#kept.set(name, kept);
+      return Promise.resolve(kept);
+    }
+    const under_way = this.#fetching.get(name);
+    if (under_way) return under_way;
+    const fetch = this.#fetch(run, keys, name).finally(() => this.#fetching.delete(name));
+    this.#fetching.set(name, fetch);
+    return fetch;
+  }
+
+  async #fetch(run: FrameRun, keys: KeyRing, name: string): Promise<Buffer> {
+    await this.#slots.take(1);
+    try {
+      this.#requests += 1;
+      const blocks = await readRun(run, { store: this.#store, pool: this.#pool, keys });
+      this.#fetched_bytes += run.length;
+      this.#keep(name, blocks);
+      return blocks;
+    } finally {
+      this.#slots.give(1);
+    }
+  }
+
+  #keep(name: string, blocks: Buffer): void {
+    this.#kept.set(name, blocks);
+    this.#held_bytes += blocks.length;
+    for (const [oldest, { length }] of this.#kept) {
+      if (this.#held_bytes <= this.#kept_bytes) break;
+      this.#kept.delete(oldest);
+      this.#held_bytes -= length;
+    }
+  }
+}
+
+function nameOf({ key, offset, length, frames }: FrameRun): string {
+  return `${key}@${offset}+${length}/${frames.length}`;
+}

@@ -1,0 +1,109 @@
+/**
+ * A guest on a host that has nothing of its disk: it runs before the disk is here, and meets no error whatever happens
+ * to the agent that fetches it. The tests are one story: each goes on where the one before it ended.
+ */
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { vmFolder } from '../../src/host/runner/record.ts';
+import { overlayPaths } from '../../src/host/vm/overlay.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { GuestReader } from '../support/guest-reader.ts';
+import { GuestWriter } from '../support/guest-writer.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { until } from '../support/waiting.ts';
+
+const SUMS = '/root/sums';
+
+describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, timeout: 420_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+
+  const overlay = () => overlayPaths(berth.paths.overlays, guest.id);
+  const isFilled = (): boolean => JSON.parse(readFileSync(overlay().sidecar, 'utf8')).filled;
+  const folder = () => vmFolder(berth.paths.vms, guest.id as InstanceId);
+  const filled = () =>
+    until(
+      'the overlay is whole and read without us',
+      () => {
+        const { lazy } = JSON.parse(readFileSync(folder().record, 'utf8'));
+        return isFilled() && lazy === null && !existsSync(join(folder().runtime, 'lazy.sock'));
+      },
+      { timeout_ms: 90_000 },
+    );
+  const check = () =>
+    guest.shAgain(`echo 3 > /proc/sys/vm/drop_caches; sha256sum --quiet -c ${SUMS} && echo right`);
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'lazy');
+    // Random, so that it does not compress; in several files; and something of the image overwritten with zeroes.
+    await guest.sh(
+      'for n in 1 2 3 4 5 6; do dd if=/dev/urandom of=/srv/data.$n bs=1M count=32 status=none; done; ' +
+        'dd if=/dev/zero of=/srv/zero bs=1M count=8 status=none; ' +
+        `sha256sum /srv/data.* /srv/zero > ${SUMS}; sync`,
+    );
+    await guest.flush();
+  });
+  after(() => berth?.dispose());
+
+  test('lets its caller in before the disk is here, and serves it right', async () => {
+    await guest.stop();
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(isFilled(), false);
+    await guest.shAgain('true');
+    assert.equal(await check(), 'right');
+  });
+
+  test('goes on with what it has after a stop in the middle', async () => {
+    await guest.stop();
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    await guest.stop();
+    assert.equal(isFilled(), false);
+    const { ino } = statSync(overlay().overlay);
+    await guest.start();
+    assert.equal(statSync(overlay().overlay).ino, ino);
+    assert.equal(await check(), 'right');
+  });
+
+  test('whose agent is killed again and again shows its guest no error, and is whole in the end', async () => {
+    await guest.stop();
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    // Long before it is filled: that begins some seconds after the guest is up.
+    const from = berth.output.length;
+    await berth.kill('agent');
+    assert.equal(isFilled(), false);
+    await guest.shAgain('true');
+    const reader = await GuestReader.start(guest, SUMS);
+    const writer = await GuestWriter.start(guest);
+    await berth.printed(/VM adopted/, from, 60_000);
+    const flushed = guest.flush();
+    await until('a flush is under way', () => existsSync(join(folder().runtime, 'flush.sock')));
+    const again = berth.output.length;
+    await berth.kill('agent');
+    await flushed.catch(() => undefined);
+    await berth.printed(/VM adopted/, again, 60_000);
+    await filled();
+    await guest.shAgain('true');
+    assert((await writer.stop()) > 0);
+    await reader.stop();
+    assert.equal(await check(), 'right');
+  });
+
+  test('saves what was written meanwhile', async () => {
+    const sums = await guest.sh('sha256sum /srv/writer.*');
+    await guest.flush();
+    await guest.moveThroughStore();
+    assert.equal(await guest.shAgain('sha256sum /srv/writer.*'), sums);
+    assert.equal(await check(), 'right');
+    await filled();
+    await guest.stop();
+    await guest.start();
+    assert.equal(await check(), 'right');
+  });
+});

@@ -1,0 +1,246 @@
+/** An overlay that is not whole, below a real QEMU: what is read through it, what fills it, and what goes wrong. */
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { after, afterEach, before, beforeEach, describe, test } from 'node:test';
+import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
+import { FlushSink } from '../../src/host/block/flush-sink.ts';
+import { NbdError } from '../../src/host/block/nbd-export.ts';
+import { NbdServer } from '../../src/host/block/nbd-server.ts';
+import { waitForJob } from '../../src/host/qmp/jobs.ts';
+import { OverlayFill, type OverlayFillOptions } from '../../src/host/runner/fill-overlay.ts';
+import { NODES, overlayNode } from '../../src/host/vm/qemu-command.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { ObjectNotFoundError } from '../../src/object-store/object-store.ts';
+import { DISK_BYTES, LazyScene, MIB, SCENE_KEY } from '../support/lazy-scene.ts';
+import { until } from '../support/waiting.ts';
+
+const DATA = 30 * MIB;
+
+describe('an overlay over the lazy export', { timeout: 120_000 }, () => {
+  let scene: LazyScene;
+  before(async () => {
+    scene = await LazyScene.make();
+  });
+  after(() => scene?.end());
+  beforeEach(async () => {
+    scene.moody.away = false;
+    scene.moody.held = undefined;
+    scene.moody.twist = (_, body) => body;
+    scene.reloaded = undefined;
+    await scene.startQemu();
+    scene.moody.gets = 0;
+    scene.moody.bytes = 0;
+    scene.reloads = 0;
+  });
+  afterEach(() => scene.endQemu());
+
+  function fill(options: Partial<OverlayFillOptions> = {}): { fill: OverlayFill; filled: Promise<void> } {
+    const done = Promise.withResolvers<void>();
+    const fill = new OverlayFill({
+      qmp: scene.qmp,
+      lazy: scene.lazy,
+      socket_path: join(scene.folder, 'fill.sock'),
+      private_socket: false,
+      order: [],
+      log: createLog('test', 'silent'),
+      after_boot_ms: 0,
+      sayOrder: async () => {},
+      filled: async () => {
+        await scene.qmp.execute('blockdev-reopen', { options: [overlayNode(NODES.base)] });
+        await scene.qmp.execute('blockdev-del', { 'node-name': NODES.lazy });
+        done.resolve();
+      },
+      ...options,
+    });
+    fill.start();
+    return { fill, filled: done.promise };
+  }
+
+  test('reads as the generation does, the image below it, neighbours by one request', async () => {
+    const guest = await scene.guest();
+    await scene.assertContent(guest);
+    // 14 MiB of data that does not compress, in runs of up to 1 MiB.
+    assert(scene.moody.gets <= 20, `${scene.moody.gets} requests`);
+    const odd = await guest.read(3 * MIB + 512, 3 * BLOCK_BYTES);
+    assert(odd.equals(scene.content.subarray(3 * MIB + 512, 3 * MIB + 512 + 3 * BLOCK_BYTES)));
+    await guest.disconnect();
+  });
+
+  test('many reads of one run are one request', async () => {
+    const guest = await scene.guest();
+    const release = Promise.withResolvers<void>();
+    scene.moody.held = release.promise;
+    const reads = Array.from({ length: 8 }, (_, i) => guest.read(DATA + i * 4_096, 4_096));
+    await until('the store is asked', () => scene.moody.gets > 0);
+    release.resolve();
+    await Promise.all(reads);
+    assert.equal(scene.moody.gets, 1);
+    await guest.disconnect();
+  });
+
+  test('a store that is away makes a read wait, and no longer', async () => {
+    const guest = await scene.guest();
+    scene.moody.away = true;
+    const read = guest.read(DATA, BLOCK_BYTES);
+    await until('the read waits', () => scene.lazy.stalled);
+    scene.moody.away = false;
+    assert((await read).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
+    assert.equal(scene.lazy.stalled, null);
+    await guest.disconnect();
+  });
+
+  test('a read that waits can be refused, and holds up QEMU no longer than that; the next one is served', async () => {
+    const guest = await scene.guest();
+    const release = Promise.withResolvers<void>();
+    scene.moody.held = release.promise;
+    const refused = assert.rejects(guest.read(DATA, BLOCK_BYTES), NbdError);
+    await until('the store is asked', () => scene.moody.gets > 0);
+    // Takes a point in time, for which QEMU waits for what is under way.
+    const taken = scene.qmp.execute('transaction', {
+      actions: [{ type: 'block-dirty-bitmap-clear', data: { node: NODES.overlay, name: 'dirty' } }],
+    });
+    scene.lazy.refuse();
+    await Promise.all([refused, taken]);
+    release.resolve();
+    scene.moody.held = undefined;
+    assert((await guest.read(DATA, BLOCK_BYTES)).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
+    await guest.disconnect();
+  });
+
+  test('a server that is killed and comes back makes a read wait, and no longer', async () => {
+    const guest = await scene.guest();
+    const release = Promise.withResolvers<void>();
+    scene.moody.held = release.promise;
+    const under_way = guest.read(DATA, BLOCK_BYTES);
+    await until('the store is asked', () => scene.moody.gets > 0);
+    await scene.cut();
+    const begun_while_away = guest.read(DATA + 8 * MIB, BLOCK_BYTES);
+    release.resolve();
+    scene.moody.held = undefined;
+    await scene.serve();
+    assert((await under_way).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
+    const at = DATA + 8 * MIB;
+    assert((await begun_while_away).equals(scene.content.subarray(at, at + BLOCK_BYTES)));
+    await guest.disconnect();
+  });
+
+  test('wrong bytes are never served: the head is read once more, then the segment is named', async () => {
+    const guest = await scene.guest();
+    let wrong = '';
+    scene.moody.twist = (key, body) => {
+      wrong = key;
+      const other = Buffer.from(body);
+      other[100] = (other[100] ?? 0) ^ 1;
+      return other;
+    };
+    await assert.rejects(guest.read(DATA, BLOCK_BYTES), NbdError);
+    assert.equal(scene.lazy.corrupt?.key, wrong);
+    assert.equal(scene.reloads, 1);
+    await assert.rejects(guest.read(DATA + 4_096, 4_096), NbdError);
+    assert.equal(scene.reloads, 1);
+    scene.moody.twist = (_, body) => body;
+    assert((await guest.read(DATA, BLOCK_BYTES)).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
+    await guest.disconnect();
+  });
+
+  test('blocks that were moved to another segment are found by the head of now', async () => {
+    const guest = await scene.guest();
+    const before = scene.map;
+    scene.moody.twist = (key) => {
+      throw new ObjectNotFoundError(key);
+    };
+    scene.reloaded = async () => {
+      scene.moody.twist = (_, body) => body;
+      return before;
+    };
+    assert((await guest.read(DATA, BLOCK_BYTES)).equals(scene.content.subarray(DATA, DATA + BLOCK_BYTES)));
+    assert.equal(scene.reloads, 1);
+    await guest.disconnect();
+  });
+
+  test('is filled around what the guest has written, marks nothing dirty, and is then read without us', async () => {
+    // Sub-clusters of their own, at both ends of clusters: what QEMU 7.2 dies of when asked for half a cluster.
+    for (const at of [
+      DATA,
+      DATA + BLOCK_BYTES - 4_096,
+      DATA + 3 * BLOCK_BYTES + 8_192,
+      3 * MIB,
+      512 * 1024,
+    ]) {
+      await scene.write(7, at, 4_096);
+    }
+    const dirty = await scene.dirtyBytes();
+    const { fill: filling, filled } = fill();
+    filling.booted();
+    await filled;
+    assert.equal(await scene.dirtyBytes(), dirty);
+    assert.deepEqual(await scene.nodeNames(), ['base', 'base-file', 'overlay', 'overlay-file']);
+    await scene.cut();
+    const guest = await scene.guest();
+    await scene.assertContent(guest);
+    await guest.disconnect();
+    await filling.stop();
+  });
+
+  test('fetches first what the last boot read first, and tells what this one read besides', async () => {
+    const first = [DATA / BLOCK_BYTES + 100, DATA / BLOCK_BYTES + 3];
+    const guest_reads = DATA / BLOCK_BYTES + 150;
+    const told = Promise.withResolvers<readonly number[]>();
+    const { fill: filling } = fill({
+      order: [...first, 1_023],
+      sayOrder: async (blocks) => told.resolve(blocks),
+      bytes_per_second: 1,
+    });
+    await until('both are here', () => scene.lazy.served_bytes >= 4 * BLOCK_BYTES);
+    const read = `qemu-io ${NODES.overlay} "read ${guest_reads * BLOCK_BYTES} 4k"`;
+    await scene.qmp.execute('human-monitor-command', { 'command-line': read });
+    filling.booted();
+    const order = await told.promise;
+    assert.deepEqual(order.slice(0, 2), first);
+    assert(order.includes(guest_reads));
+    assert(!order.includes(1_023), 'not in the map');
+    await filling.stop();
+  });
+
+  test('rests while a flush is under way', async () => {
+    const { fill: filling, filled } = fill();
+    await until('it is connected', async () =>
+      (await scene.qmp.execute('query-block-exports', undefined)).some(({ id }) => id === 'fill'),
+    );
+    const go_on = await filling.rest();
+    filling.booted();
+    const first = await Promise.race([
+      filled.then(() => 'filled'),
+      until('fetched ahead', () => scene.moody.gets > 0).then(() => 'resting'),
+    ]);
+    assert.equal(first, 'resting');
+    assert.equal(scene.lazy.served_bytes, 0);
+    go_on();
+    await filled;
+    await filling.stop();
+  });
+
+  test('half full and compared as a whole, fetches only what its own writes lie in', async () => {
+    await scene.write(9, DATA + 2 * MIB, 4_096);
+    await scene.write(9, DATA + 5 * MIB, BLOCK_BYTES);
+    const server = await NbdServer.listen({ path: join(scene.folder, 'flush.sock') });
+    const ids = { disk_id: 'inst_test', epoch: 1, generation: 2, key_prefix: 'disks/inst_test' };
+    const { store } = scene.moody;
+    const sink = new FlushSink({
+      ...{ store, pool: scene.pool, ...ids, data_key: SCENE_KEY },
+      ...{ size_bytes: DISK_BYTES, head: scene.map },
+    });
+    server.addExport('flush', sink);
+    const target = { driver: 'nbd', 'node-name': 'target', export: 'flush' };
+    await scene.qmp.execute('blockdev-add', { ...target, server: { type: 'unix', path: server.path } });
+    const job = { 'job-id': 'all', device: NODES.overlay, target: 'target', sync: 'top' } as const;
+    await scene.qmp.execute('blockdev-backup', { ...job, 'auto-finalize': false, 'auto-dismiss': false });
+    await waitForJob(scene.qmp, 'all', ['pending'], { timeout_ms: 30_000 });
+    const { blocks } = await sink.finish();
+    await scene.qmp.execute('job-finalize', { id: 'all' });
+    await waitForJob(scene.qmp, 'all', ['concluded'], { timeout_ms: 30_000 });
+    assert.equal(blocks, 2);
+    assert(scene.moody.bytes <= 3 * MIB, `${scene.moody.bytes} bytes of 14 MiB were fetched`);
+    await server.close();
+  });
+});
