@@ -27,6 +27,7 @@ const ROOMS: Record<string, readonly string[]> = {
   db: ['lib', 'agent-api'],
   events: ['lib', 'db'],
   mail: ['lib'],
+  webhooks: ['lib'],
   audit: ['lib', 'db'],
   tasks: ['lib', 'db', 'events', 'object-store', 'auth', 'orgs', 'instances'],
   http: ['lib', 'db', 'agent-api', 'audit', 'mail', ...DOMAINS],
