@@ -40,6 +40,8 @@ export type MfaFactorId = Id<'mfa'>;
 export type InvitationId = Id<'inv'>;
 export type EventId = Id<'evt'>;
 export type FlushId = Id<'flush'>;
+export type WebhookId = Id<'wh'>;
+export type WebhookDeliveryId = Id<'whd'>;
 
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';
 const BODY = /^[0-9a-hjkmnp-tv-z]{26}$/;
