@@ -8,6 +8,7 @@
  *                ├─ in order, of none ───────────────────────────────┼─ sent → outcome → written → let go
  *                └─ again ───────────────────────────────────────────┘
  */
+import type { KeyObject } from 'node:crypto';
 import { type Db, isUnavailable, sqlStateOf } from '../db/pool.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
@@ -38,7 +39,7 @@ const DEADLOCK = '40P01';
 
 interface Target {
   readonly url: string;
-  readonly keys: readonly Buffer[];
+  readonly keys: readonly KeyObject[];
 }
 
 export class Drain {
@@ -166,7 +167,7 @@ export class Drain {
     this.#advance();
   }
 
-  #keysOf({ id, secret, previous_secret }: Receiver): Buffer[] {
+  #keysOf({ id, secret, previous_secret }: Receiver): KeyObject[] {
     return [secret, previous_secret].flatMap((sealed) => {
       if (sealed === null) return [];
       const plain = this.#parts.secrets.open(sealed, id);

@@ -1,4 +1,5 @@
 /** What a receiver is sent. */
+import type { KeyObject } from 'node:crypto';
 import { rfc3339 } from '../lib/clock.ts';
 import type { EventId, OrgId } from '../lib/ids.ts';
 import { signature } from './sign.ts';
@@ -23,7 +24,7 @@ export function messageBody({ type, event_at, data, org_id, actor, sequence }: S
 
 /** `webhook-id` is the event's: a receiver that has seen it needs no second look, however it came to be sent again. */
 export function messageHeaders(
-  keys: readonly Buffer[],
+  keys: readonly KeyObject[],
   id: EventId,
   body: string,
   now_ms: number,
