@@ -139,7 +139,7 @@ describe('nothing but failure', () => {
     await happen(api, owner.org_id, 4);
     await until('it is told again', async () => (await told()).length === 2);
     const [event] = await told();
-    assert.equal((event?.data as { webhook: { id: string } }).webhook.id, webhook.id);
+    assert.equal((event?.data as { webhook: { id: string } } | undefined)?.webhook.id, webhook.id);
     assert.equal(event?.user_id, null);
   });
 });
