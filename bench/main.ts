@@ -15,8 +15,9 @@ import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
 import { Installation } from './installation.ts';
 import { startBench } from './start.ts';
+import { webhooksBench } from './webhooks.ts';
 
-const BENCHES: readonly Bench[] = [startBench, flushBench];
+const BENCHES: readonly Bench[] = [startBench, flushBench, webhooksBench];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;
 

@@ -23,11 +23,19 @@ export class ReceiverProcess {
     return new ReceiverProcess(child, message.origins);
   }
 
-  /** From now on; resolves when so many requests have come. */
-  async count(expect: number, delays: boolean, signal: AbortSignal): Promise<Count> {
-    const answer = once(this.#child, 'message', { signal }) as Promise<[Count]>;
+  /** Counts what comes while and after `send` runs; resolves when so many requests have come. */
+  async count(
+    expect: number,
+    delays: boolean,
+    signal: AbortSignal,
+    send: () => Promise<void>,
+  ): Promise<Count> {
+    const ready = once(this.#child, 'message', { signal });
     this.#child.send({ expect, delays } satisfies ToReceiver);
-    return (await answer)[0];
+    await ready;
+    const answer = once(this.#child, 'message', { signal }) as Promise<[Count]>;
+    const [[count]] = await Promise.all([answer, send()]);
+    return count;
   }
 
   async end(): Promise<void> {

@@ -1,7 +1,7 @@
 /**
  * The receiver of the webhook benchmark, a process of its own: it takes what either sender sends, on as many addresses
- * of 127.0.0.0/8 as there are endpoints, and counts. Spoken to by messages: `expect` starts a count, whose `counted`
- * comes when it is full.
+ * of 127.0.0.0/8 as there are endpoints, and counts. Spoken to by messages: `expect` starts a count, `expects`
+ * answers at once, and `counted` comes when it is full.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -13,6 +13,7 @@ export type ToReceiver =
 
 export type FromReceiver =
   | { readonly origins: readonly string[] }
+  | { readonly expects: number }
   | {
       readonly counted: number;
       /** Since the epoch, of the last one. */
@@ -81,5 +82,6 @@ process.on('message', async (message: ToReceiver) => {
   counted = 0;
   delays_ms = [];
   ids = new Set();
+  tell({ expects: expected });
 });
 process.on('disconnect', () => process.exit());
