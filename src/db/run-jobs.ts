@@ -71,9 +71,11 @@ function start(pool: pg.Pool, { name, slots, work }: JobTask, log: Log): Promise
   });
 }
 
-/** Its warnings and errors are ours; the rest is of no interest. */
+/** Its errors are ours to know; it warns of fewer connections than slots, which is what we want. */
 function loggerOf(log: Log): Logger {
   return new Logger(() => (level: LogLevel, message: string) => {
-    if (level === 'error' || level === 'warning') log.warn({ library: 'graphile-worker' }, message);
+    if (level === 'error' || level === 'warning') {
+      log[level === 'error' ? 'warn' : 'debug']({ library: 'graphile-worker' }, message);
+    }
   });
 }

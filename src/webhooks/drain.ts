@@ -14,7 +14,7 @@ import { backoffMs, pause } from '../lib/backoff.ts';
 import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { type DueDelivery, findReceiver, listDue, type Outcome, type Receiver } from './drain-store.ts';
-import { type Lane, SLOW_MS } from './lanes.ts';
+import { FAST, type Lane, SLOW_MS } from './lanes.ts';
 import { messageBody, messageHeaders } from './message.ts';
 import type { Outbound } from './outbound/outbound.ts';
 import { outcomeOf } from './outcome.ts';
@@ -33,7 +33,7 @@ export interface DrainParts {
 /** Why it ends while there is more: slow answers, the turn is over, the process stops, the webhook is not enabled. */
 export type End = 'slow' | 'turn' | 'stopped' | 'disabled';
 
-const WINDOW = 256;
+const WINDOW = 128;
 const AGAIN_WINDOW = 32;
 const DEADLOCK = '40P01';
 
@@ -229,7 +229,7 @@ export class Drain {
   }
 
   #turnSlow(): void {
-    if (this.#lane.task === 'webhooks.send') this.end('slow');
+    if (this.#lane === FAST) this.end('slow');
   }
 
   #settled(kind: 'first' | 'again', row: DueDelivery): void {

@@ -71,3 +71,41 @@ describe('the signature', () => {
     assert.equal(delivery?.event_id, got.id);
   });
 });
+
+describe('a rotation', () => {
+  test('signs with both secrets until the grace ends, then with the new one alone', async () => {
+    const owner = await api.person();
+    const receiver = await startRecorder();
+    const { id, secret: before } = await makeWebhook(api, owner, receiver.url);
+    const rotate = `/v1/webhooks/${id}/rotate-secret`;
+    const { body } = await api.as(owner).post<{ secret: string }>(rotate, { grace_seconds: 3_600 });
+    await happen(api, owner.org_id, 1);
+    const [overlapping] = await receiver.has(1);
+    assert.ok(overlapping && verifies(before, overlapping) && verifies(body.secret, overlapping));
+    assert.equal(overlapping.headers['webhook-signature']?.split(' ').length, 2);
+    await api.db
+      .updateTable('webhooks')
+      .set({ previous_expires_at: new Date(Date.now() - 1_000) })
+      .where('id', '=', id as never)
+      .execute();
+    await happen(api, owner.org_id, 2);
+    const [, after] = await receiver.has(2);
+    assert.ok(after && !verifies(before, after) && verifies(body.secret, after));
+  });
+
+  test('without grace ends the secret before at once, and a second one ends the first', async () => {
+    const owner = await api.person();
+    const receiver = await startRecorder();
+    const { id, secret: first } = await makeWebhook(api, owner, receiver.url);
+    const rotate = `/v1/webhooks/${id}/rotate-secret`;
+    const second = (await api.as(owner).post<{ secret: string }>(rotate)).body.secret;
+    const third = (await api.as(owner).post<{ secret: string }>(rotate)).body.secret;
+    await happen(api, owner.org_id, 1);
+    const [twice] = await receiver.has(1);
+    assert.ok(twice && !verifies(first, twice) && verifies(second, twice) && verifies(third, twice));
+    const fourth = (await api.as(owner).post<{ secret: string }>(rotate, { grace_seconds: 0 })).body.secret;
+    await happen(api, owner.org_id, 2);
+    const [, at_once] = await receiver.has(2);
+    assert.ok(at_once && !verifies(third, at_once) && verifies(fourth, at_once));
+  });
+});

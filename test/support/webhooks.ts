@@ -4,11 +4,11 @@ import { after } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
 import { append, type NewEvent } from '../../src/events/append.ts';
 import { onCommitted } from '../../src/events/wake.ts';
-import type { EventId, OrgId } from '../../src/lib/ids.ts';
+import type { EventId, OrgId, WebhookId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
 import { runTasks } from '../../src/tasks/run-tasks.ts';
-import { runDeliveries } from '../../src/webhooks/deliveries.ts';
+import { reviveForgotten, runDeliveries } from '../../src/webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
 import type { TestApi } from './api.ts';
 import type { Page } from './client.ts';
@@ -169,5 +169,27 @@ export async function webhookWhen(
   return until(what, async () => {
     const { body } = await api.as(who).get<WebhookOut>(`/v1/webhooks/${id}`);
     return condition(body) && body;
+  });
+}
+
+/** Lets what has been tried `attempts` times be due again, and not in its hours; until the receiver has `count` requests. */
+export async function untilRetried(
+  { context: { db } }: TestApi,
+  { id }: { readonly id: string },
+  receiver: Recorder,
+  attempts: number,
+  count: number,
+): Promise<void> {
+  await until(`request ${count}`, async () => {
+    if (receiver.got.length >= count) return true;
+    await db
+      .updateTable('webhook_deliveries')
+      .set({ next_attempt_at: new Date(Date.now() - 3_600_000) })
+      .where('webhook_id', '=', id as WebhookId)
+      .where('state', '=', 'pending')
+      .where('attempts', '=', attempts)
+      .execute();
+    await reviveForgotten(db);
+    return false;
   });
 }
