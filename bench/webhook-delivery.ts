@@ -100,6 +100,10 @@ export class Delivery {
     return org_id;
   }
 
+  async removeWebhooks(org_id: OrgId): Promise<void> {
+    await this.db.updateTable('webhooks').set({ org_id: null }).where('org_id', '=', org_id).execute();
+  }
+
   /** In one transaction. */
   async happen(org_id: OrgId, count: number): Promise<void> {
     await transaction(this.db, async (tx) => {

@@ -8,8 +8,9 @@ import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { FAST } from '../src/webhooks/lanes.ts';
 import { barePost } from './bare-post.ts';
-import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
+import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import { Delivery } from './webhook-delivery.ts';
+import { fairness, GOOD } from './webhook-fairness.ts';
 import { ReceiverProcess } from './webhook-parties.ts';
 
 const NAME = 'webhooks';
@@ -47,7 +48,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   cleanup.defer(() => rm(data_dir, { recursive: true, force: true, maxRetries: 5 }));
   const delivery = await Delivery.open(data_dir);
   cleanup.defer(() => delivery.close());
-  const receiver = await ReceiverProcess.start(Math.max(...ENDPOINTS));
+  const receiver = await ReceiverProcess.start(Math.max(GOOD, ...ENDPOINTS));
   cleanup.defer(() => receiver.end());
   const stage: Stage = { ...context, delivery, receiver };
   const results: Measured[] = [];
@@ -56,6 +57,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   const [first] = results;
   results.push(...(await idleDelay(stage)));
   results.push(...(await delayUnderLoad(stage, (first?.figure.value ?? 0) / 2)));
+  results.push(...(await fairness(stage)));
   await delivery.stop();
   results.push(...(await backlog(stage)));
   return results;
@@ -108,9 +110,6 @@ async function perSecond(
   const { last_ms } = await receiver.count(DELIVERIES, false, signal, () => send(begun));
   return (DELIVERIES * 1000) / (last_ms - began_ms);
 }
-
-const quantile = (values: readonly number[], q: number) =>
-  values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(values.length * q))] ?? Number.NaN;
 
 /** One event, its receipt, the next: from the event's own timestamp, which its transaction began with. */
 async function idleDelay(stage: Stage): Promise<Measured[]> {
