@@ -16,8 +16,9 @@ import { flushBench } from './flush.ts';
 import { Installation } from './installation.ts';
 import { requestsBench } from './requests.ts';
 import { startBench } from './start.ts';
+import { webhooksBench } from './webhooks.ts';
 
-const BENCHES: readonly Bench[] = [startBench, flushBench, requestsBench];
+const BENCHES: readonly Bench[] = [startBench, flushBench, requestsBench, webhooksBench];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;
 

@@ -375,6 +375,67 @@ create table webauthn_challenges (
   constraint webauthn_challenges_purpose_check CHECK ((purpose = ANY (ARRAY['register'::text, 'login'::text])))
 );
 
+create table webhook_attempts (
+  delivery_id text not null,
+  number integer not null,
+  at timestamp with time zone not null,
+  status smallint,
+  latency_ms integer not null,
+  error text,
+  response text not null,
+  constraint webhook_attempts_pkey PRIMARY KEY (delivery_id, number)
+);
+
+create table webhook_deliveries (
+  id text not null,
+  webhook_id text not null,
+  event_id text not null,
+  position bigint not null,
+  instance_id text,
+  state text not null default 'pending'::text,
+  attempts integer not null default 0,
+  tries smallint not null default 0,
+  next_attempt_at timestamp with time zone,
+  created_at timestamp with time zone not null default now(),
+  constraint webhook_deliveries_pkey PRIMARY KEY (id),
+  constraint webhook_deliveries_webhook_id_position_key UNIQUE (webhook_id, "position"),
+  constraint webhook_deliveries_state_check CHECK ((state = ANY (ARRAY['pending'::text, 'delivered'::text, 'failed'::text])))
+);
+
+create table webhook_drains (
+  webhook_id text not null,
+  owner text not null,
+  until timestamp with time zone not null,
+  again boolean not null default false,
+  constraint webhook_drains_pkey PRIMARY KEY (webhook_id)
+);
+
+create table webhooks (
+  id text not null,
+  org_id text,
+  name text not null,
+  url text not null,
+  events text[] not null,
+  status text not null default 'enabled'::text,
+  disabled_reason text,
+  disabled_at timestamp with time zone,
+  secret bytea not null,
+  previous_secret bytea,
+  previous_expires_at timestamp with time zone,
+  failing_since timestamp with time zone,
+  failing_told boolean not null default false,
+  slow boolean not null default false,
+  version bigint not null default 1,
+  created_by text not null,
+  created_at timestamp with time zone not null default now(),
+  updated_at timestamp with time zone not null default now(),
+  constraint webhooks_pkey PRIMARY KEY (id),
+  constraint webhooks_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE SET NULL,
+  constraint webhooks_check CHECK (((status = 'disabled'::text) = (disabled_reason IS NOT NULL))),
+  constraint webhooks_disabled_reason_check CHECK ((disabled_reason = ANY (ARRAY['requested'::text, 'gone'::text, 'failing'::text]))),
+  constraint webhooks_status_check CHECK ((status = ANY (ARRAY['enabled'::text, 'disabled'::text])))
+);
+
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
@@ -401,3 +462,7 @@ CREATE INDEX sudo_grants_session ON public.sudo_grants USING btree (session_id);
 CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);
+CREATE INDEX webhook_attempts_at ON public.webhook_attempts USING brin (at);
+CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (webhook_id, next_attempt_at, "position") WHERE (state = 'pending'::text);
+CREATE INDEX webhook_deliveries_failed ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE (state = 'failed'::text);
+CREATE INDEX webhooks_page ON public.webhooks USING btree (org_id, id DESC);

@@ -16,6 +16,8 @@ import type {
   SshKeyId,
   UserId,
   VmId,
+  WebhookDeliveryId,
+  WebhookId,
 } from '../lib/ids.ts';
 import type { VmState } from '../vms/model.ts';
 
@@ -266,4 +268,47 @@ export interface Database {
     actor: string;
     created_at: Generated<Date>;
   };
+  webhooks: {
+    id: WebhookId;
+    /** Null: deleted. */
+    org_id: OrgId | null;
+    name: string;
+    url: string;
+    events: string[];
+    status: Generated<'enabled' | 'disabled'>;
+    disabled_reason: 'requested' | 'gone' | 'failing' | null;
+    disabled_at: Date | null;
+    secret: Buffer;
+    previous_secret: Buffer | null;
+    previous_expires_at: Date | null;
+    failing_since: Date | null;
+    failing_told: Generated<boolean>;
+    slow: Generated<boolean>;
+    version: Generated<number>;
+    created_by: string;
+    created_at: Generated<Date>;
+    updated_at: Generated<Date>;
+  };
+  webhook_deliveries: {
+    id: WebhookDeliveryId;
+    webhook_id: WebhookId;
+    event_id: EventId;
+    position: number;
+    instance_id: InstanceId | null;
+    state: Generated<'pending' | 'delivered' | 'failed'>;
+    attempts: Generated<number>;
+    tries: Generated<number>;
+    next_attempt_at: Date | null;
+    created_at: Generated<Date>;
+  };
+  webhook_attempts: {
+    delivery_id: WebhookDeliveryId;
+    number: number;
+    at: Date;
+    status: number | null;
+    latency_ms: number;
+    error: string | null;
+    response: string;
+  };
+  webhook_drains: { webhook_id: WebhookId; owner: string; until: Date; again: Generated<boolean> };
 }

@@ -26,6 +26,8 @@ import { registerOrgs } from './v1/orgs.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
 import { registerVm } from './v1/vm.ts';
+import { registerWebhookDeliveries } from './v1/webhook-deliveries.ts';
+import { registerWebhooks } from './v1/webhooks.ts';
 
 const BODY_LIMIT_BYTES = 1024 * 1024;
 
@@ -91,6 +93,8 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerInstances(app, context, cursors);
     registerVm(app, context);
     registerInstanceSsh(app, context);
+    registerWebhooks(app, context, cursors);
+    registerWebhookDeliveries(app, context, cursors);
   });
   return fastify;
 }

@@ -5,6 +5,7 @@ import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
 import type { Mailer } from '../mail/mailer.ts';
+import type { Outbound } from '../webhooks/outbound/outbound.ts';
 
 /** What the handlers need, made once by the control plane's role. */
 export interface AppContext {
@@ -19,6 +20,8 @@ export interface AppContext {
   /** Seals second factors' secrets. */
   readonly factors: Sealer;
   readonly mailer: Mailer;
+  /** The way to the receivers, and what seals their secrets. */
+  readonly webhooks: { readonly outbound: Outbound; readonly secrets: Sealer };
   readonly ssh: SshEndpoint;
   /** The origin people use; no slash at its end. */
   readonly public_url: string;

@@ -23,6 +23,7 @@ const TAGS: Readonly<Record<string, string>> = {
   Instances: 'Durable instances: name, size, labels, disk.',
   VM: 'The virtual machine that comes and goes behind an instance.',
   SSH: 'SSH keys of accounts and instances, and how to connect.',
+  Webhooks: 'Signed requests to servers of yours when something happens.',
 };
 
 /** The document's head; paths and schemas come from the routes. */

@@ -13,7 +13,7 @@ export function named<P extends Record<string, TSchema>>(name: string, propertie
 export function nullable<T extends TSchema>(schema: T) {
   return Type.Union([schema, Type.Null()]);
 }
-function oneOf<const V extends readonly string[]>(values: V, options: object = {}) {
+export function oneOf<const V extends readonly string[]>(values: V, options: object = {}) {
   return Type.Unsafe<V[number]>({ type: 'string', enum: [...values], ...options });
 }
 

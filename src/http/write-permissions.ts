@@ -34,6 +34,8 @@ const REFINEMENTS = `## Beside the tables
   those of others are for owners and admins.
 - Only owners make and unmake owners. The last owner stays while others, or instances, are there.
 - API keys are one's own. Owners and admins also see, make, rotate and revoke those of service accounts.
+- Webhooks are changed, looked into and asked to send by owners and admins: by people, with a session or their key. A service account
+  has no role, so with \`webhooks:read\` it lists them and no more.
 - A key or service account is never made with more than its maker may do.
 - \`POST /v1/auth/sudo\` with an API key is 401: what is missing is a session.`;
 

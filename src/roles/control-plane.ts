@@ -7,6 +7,7 @@ import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
+import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool } from '../db/pool.ts';
@@ -23,11 +24,14 @@ import { Sealer } from '../lib/seal.ts';
 import { createMailer } from '../mail/mailer.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
-import { dispatchEvents } from '../tasks/dispatch-events.ts';
+import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
+import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
+import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
+import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { aborted } from './shutdown.ts';
 
 export interface ControlPlaneOptions {
@@ -62,7 +66,11 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
   const tasks = runTasks(tasksOf(db, store, log), hub, log, signal);
+  const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
+  // They write what becomes of the requests under way, and are woken by the hub.
+  await deliveries;
+  await context.webhooks.outbound.close();
   // Ends the long polls first: they would hold the servers open.
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), tasks]);
@@ -73,6 +81,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
 async function bringUpToDate(database_url: string): Promise<void> {
   try {
     await migrate(database_url);
+    await migrateJobs(database_url);
   } catch (error) {
     if (error instanceof MigrationError)
       throw new StartError(`database: ${error.message}`, 2, { cause: error });
@@ -109,6 +118,10 @@ async function appContext(
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    webhooks: {
+      outbound: new Outbound({ allow_cidrs: config.webhook_allow_cidrs }),
+      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+    },
     signups: config.signups,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
@@ -129,11 +142,15 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
+/** Of every event, in this order. */
+const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks];
+
 function tasksOf(db: Db, store: ObjectStore, log: Log): Task[] {
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
-    { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, []) },
+    { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, CONSUMERS) },
+    { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];
 }

@@ -24,6 +24,8 @@ import {
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
+import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
+import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
 import { startDatabase } from './database.ts';
 
@@ -74,6 +76,7 @@ export async function accessApiForFile(
   const audit = new AuditLog(secret_key);
   const mails: Mail[] = [];
   const hub = new NotifyHub(database.url, log);
+  const outbound = new Outbound({ allow_cidrs: LOOPBACK });
   const context: AppContext = {
     db: pool,
     hub,
@@ -82,6 +85,10 @@ export async function accessApiForFile(
     audit,
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
+    webhooks: {
+      outbound,
+      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+    },
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
     rate_limits: false,
@@ -99,6 +106,7 @@ export async function accessApiForFile(
     await connections.destroy();
     await hub.stop();
     await app.close();
+    await outbound.close();
     await pool.destroy();
     await database.close();
   });

@@ -2,6 +2,7 @@
 import type { Scope } from '../../src/auth/permissions.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { newSecret } from '../../src/webhooks/sign.ts';
 import { newName, type TestApi } from './api.ts';
 import {
   makeKey,
@@ -11,6 +12,7 @@ import {
   type Person,
   randomPublicKey,
 } from './people.ts';
+import { makeDelivery } from './webhooks.ts';
 
 export type PathIds = Readonly<Record<string, string>>;
 
@@ -39,7 +41,7 @@ const TOKEN = () => ({ token: 'x' });
 
 /** @returns by name, `POST /v1/instances/{id}/vm` */
 export function endpointCases(api: TestApi): Record<string, EndpointCase> {
-  return { ...accounts(api), ...organisations(api), ...keys(api), ...machines(api) };
+  return { ...accounts(api), ...organisations(api), ...keys(api), ...machines(api), ...webhooks(api) };
 }
 
 function accounts({ db }: TestApi): Record<string, EndpointCase> {
@@ -199,6 +201,44 @@ function machines(api: TestApi): Record<string, EndpointCase> {
       roles: ['owner', 'admin', 'member'],
       resource: instance,
       body: () => ({ mode: 'account' }),
+    },
+  };
+}
+
+function webhooks(api: TestApi): Record<string, EndpointCase> {
+  const { db, context } = api;
+  const webhook = async ({ org_id }: Person) => {
+    const id = newId('wh');
+    const secret = context.webhooks.secrets.seal(newSecret(), id);
+    const url = 'http://127.0.0.1:9/';
+    const row = { id, org_id, name: 'hook', url, events: ['*'], secret, created_by: 'test' };
+    await db.insertInto('webhooks').values(row).execute();
+    return { id };
+  };
+  const delivery = async (who: Person) => {
+    const { id } = await webhook(who);
+    const delivery_id = await makeDelivery(api, who, id);
+    return { id, delivery_id };
+  };
+  const write = { need: 'webhooks:write', roles: ADMINS } as const;
+  const one = '/v1/webhooks/{id}';
+  return {
+    'POST /v1/webhooks': {
+      ...write,
+      body: () => ({ name: newName(), url: 'http://127.0.0.1:9/', events: ['vm.started'] }),
+    },
+    'GET /v1/webhooks': { need: 'webhooks:read' },
+    [`GET ${one}`]: { need: 'webhooks:read', resource: webhook },
+    [`PATCH ${one}`]: { ...write, resource: webhook, body: () => ({ name: newName() }) },
+    [`DELETE ${one}`]: { ...write, resource: webhook },
+    [`POST ${one}/rotate-secret`]: { ...write, resource: webhook },
+    [`POST ${one}/ping`]: { ...write, resource: webhook },
+    [`GET ${one}/deliveries`]: { need: 'webhooks:read', roles: ADMINS, resource: webhook },
+    [`POST ${one}/deliveries/{delivery_id}/redeliver`]: { ...write, resource: delivery },
+    [`POST ${one}/replay`]: {
+      ...write,
+      resource: webhook,
+      body: () => ({ since: new Date(Date.now() - 60_000).toISOString() }),
     },
   };
 }
