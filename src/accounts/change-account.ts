@@ -7,6 +7,7 @@ import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
 import { insertAccount } from '../auth/register.ts';
 import { deleteOtherSessions, findUser, findUserByEmail, updateUser } from '../auth/store.ts';
+import { tellOfPassword } from '../auth/tell-of-password.ts';
 import { verifyAccountPassword } from '../auth/verify-account.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
@@ -68,6 +69,7 @@ export async function changePassword(
   await transaction(db, async (tx) => {
     await updateUser(tx, user_id, { password_hash });
     await deleteOtherSessions(tx, user_id, keep);
+    await tellOfPassword(tx, user_id, 'changed', user_id);
   });
   return present(await findUser(db, user_id), 'user who changed the password');
 }
@@ -115,6 +117,7 @@ export async function confirmPasswordReset(
     await deleteOtherSessions(tx, used.user_id, null);
     const user = await findUser(tx, used.user_id);
     if (user) await unlock(tx, user.email);
+    await tellOfPassword(tx, used.user_id, 'reset', used.user_id);
     await done(tx, used.user_id);
     return used.user_id;
   });

@@ -27,8 +27,7 @@ export async function refuseWhileLocked(db: Db, user_id: UserId): Promise<void> 
 
 /** Counts a wrong password or factor, and throws what it comes to. */
 export async function failAttempt(db: Db, attempt: Attempt, otherwise: AppError): Promise<never> {
-  const { error } = await transaction(db, (tx) => fail(tx, attempt, otherwise));
-  throw error;
+  throw await transaction(db, (tx) => fail(tx, attempt, otherwise, null));
 }
 
 /** Re-verifies the password of an account, under its lockout. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */

@@ -39,6 +39,7 @@ export type AuditId = Id<'aud'>;
 export type MfaFactorId = Id<'mfa'>;
 export type InvitationId = Id<'inv'>;
 export type EventId = Id<'evt'>;
+export type NotificationId = Id<'ntf'>;
 export type FlushId = Id<'flush'>;
 
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';

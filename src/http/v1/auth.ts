@@ -147,13 +147,6 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
         db,
         audit: context.audit,
         verifySecondFactor: (user_id: UserId) => verifySecondFactor(context, user_id, factor),
-        onLocked: async () => {
-          context.mailer.send({
-            to: email,
-            subject: 'Your Berth account is locked',
-            text: `Five wrong passwords in a row, the last from ${request.ip}. The account is locked for a while; a password reset unlocks it.`,
-          });
-        },
       };
       return sessionAnswer(reply, await login(parts, { email, password, ...callerOf(request) }));
     },
@@ -229,11 +222,6 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
         body: null,
         target: user.id,
       }));
-      mailer.send({
-        to: user.email,
-        subject: 'Your Berth password was changed',
-        text: 'The password of this account was changed, and its other sessions have ended. If it was not you, reset it now.',
-      });
       return reply.status(204).send(null);
     },
   });
