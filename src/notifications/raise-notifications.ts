@@ -44,6 +44,7 @@ export async function raiseNotifications(tx: Tx, events: readonly NumberedEvent[
   for (const recipient of new Set([...raises.values()].map((each) => each.recipient))) {
     await notify(tx, 'notifications', recipient);
   }
+  await notify(tx, 'mail');
 }
 
 async function lookUp(tx: Tx, tellings: readonly Telling[]): Promise<People> {

@@ -2,6 +2,7 @@
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import type { FastifyInstance } from 'fastify';
+import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
@@ -21,9 +22,11 @@ import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
 import { createMailer } from '../mail/mailer.ts';
+import { raiseNotifications } from '../notifications/raise-notifications.ts';
+import { type MailParts, sendNotificationMails } from '../notifications/send-mails.ts';
 import { FolderStore } from '../object-store/folder-store.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
-import { dispatchEvents } from '../tasks/dispatch-events.ts';
+import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
 import { sweep } from '../tasks/sweep.ts';
@@ -61,7 +64,12 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   hub.start();
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
-  const tasks = runTasks(tasksOf(db, store, log), hub, log, signal);
+  const tasks = runTasks(
+    tasksOf(store, { db, log, deliver: mailer.deliver, public_url: config.public_url }, signal),
+    hub,
+    log,
+    signal,
+  );
   await aborted(signal);
   // Ends the long polls first: they would hold the servers open.
   await hub.stop();
@@ -129,11 +137,22 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
-function tasksOf(db: Db, store: ObjectStore, log: Log): Task[] {
+/** What reads the outbox, each event once. */
+const CONSUMERS: readonly EventConsumer[] = [raiseNotifications];
+
+function tasksOf(store: ObjectStore, mail: MailParts, signal: AbortSignal): Task[] {
+  const { db, log } = mail;
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
-    { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, []) },
+    { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, CONSUMERS) },
+    {
+      name: 'notification-mails',
+      every_ms: 5_000,
+      wake_on: 'mail',
+      run: () => sendNotificationMails(mail, signal),
+    },
+    { name: 'key-expiry', every_ms: 600_000, run: () => tellOfExpiry(db) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];
 }
