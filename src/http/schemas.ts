@@ -71,7 +71,10 @@ export const LastEventId = Type.Object({
 });
 /** A 200 that does not end. */
 export function eventStream(): TSchema {
-  const schema = Type.String({ description: 'Server-sent events; a comment every 15 s keeps it open' });
+  const schema = Type.String({
+    maxLength: Number.MAX_SAFE_INTEGER,
+    description: 'Server-sent events; a comment every 15 s keeps it open',
+  });
   return { description: 'A stream of events.', content: { 'text/event-stream': { schema } } } as never;
 }
 
