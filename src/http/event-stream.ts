@@ -20,6 +20,7 @@ import { authenticateAgain, principalOf } from './access.ts';
 
 const HEARTBEAT_MS = 15_000;
 const STALLED_MS = 60_000;
+const LAST_WORDS_MS = 500;
 const BATCH = 100;
 const BUFFER_BYTES = 64 * 1024;
 /** After how long a reader whose stream broke tries again. */
@@ -74,6 +75,7 @@ export class EventStreams {
     const ended = new AbortController();
     reply.raw.once('close', () => ended.abort());
     const signal = AbortSignal.any([ended.signal, this.#closing.signal]);
+    this.#cutOff(reply, ended.signal);
     const writer = new FrameWriter(signal);
     const pump = new Pump(this.#context, request, source, writer, signal);
     pump
@@ -90,6 +92,15 @@ export class EventStreams {
       // So that a server that closes need not wait for an idle connection.
       .header('connection', 'close');
     return reply.send(writer.stream);
+  }
+
+  /** A server that closes does not wait for a reader that takes nothing. */
+  #cutOff(reply: FastifyReply, ended: AbortSignal): void {
+    const cut = () => {
+      const timer = setTimeout(() => reply.raw.destroy(), LAST_WORDS_MS);
+      ended.addEventListener('abort', () => clearTimeout(timer), { once: true });
+    };
+    this.#closing.signal.addEventListener('abort', cut, { once: true, signal: ended });
   }
 
   #enter(holder: string): () => void {
