@@ -267,16 +267,8 @@ create table notification_preferences (
 create table notifications (
   id text not null,
   recipient text not null,
-  user_id text default 
-CASE
-    WHEN (recipient ~~ 'usr\_%'::text) THEN recipient
-    ELSE NULL::text
-END,
-  service_account_id text default 
-CASE
-    WHEN (recipient ~~ 'sa\_%'::text) THEN recipient
-    ELSE NULL::text
-END,
+  user_id text generated always as (CASE WHEN (recipient ~~ 'usr\_%'::text) THEN recipient ELSE NULL::text END) stored,
+  service_account_id text generated always as (CASE WHEN (recipient ~~ 'sa\_%'::text) THEN recipient ELSE NULL::text END) stored,
   kind text not null,
   title text not null,
   body text not null,

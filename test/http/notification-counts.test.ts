@@ -78,7 +78,8 @@ test('read-all while new ones are raised: what it counted is read, every other o
   const who = await api.person();
   let read = 0;
   const readAll = async () => {
-    read += (await api.as(who).post<{ count: number }>(`${PATH}/read-all`)).body.count;
+    const { body } = await api.as(who).post<{ count: number }>(`${PATH}/read-all`);
+    read += body.count;
   };
   const raising = async () => {
     await happen(api.db, who);
