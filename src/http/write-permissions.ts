@@ -35,6 +35,8 @@ const REFINEMENTS = `## Beside the tables
 - Only owners make and unmake owners. The last owner stays while others, or instances, are there.
 - API keys are one's own. Owners and admins also see, make, rotate and revoke those of service accounts.
 - A key or service account is never made with more than its maker may do.
+- Notifications are one's own: a key reads its maker's, a service account those about itself.
+- Events of instances, VMs, disks and keys need \`instances:read\`, all others \`org:read\`; a caller with one scope sees those alone.
 - \`POST /v1/auth/sudo\` with an API key is 401: what is missing is a session.`;
 
 export async function permissionsText(): Promise<string> {
