@@ -12,6 +12,7 @@ import type { Caller, OpenedSession } from './sessions.ts';
 
 /** As many as sessions that are looked at where no place is kept yet. */
 const MAX_SESSIONS = 100;
+const MAX_PLACES = 500;
 const KEPT_DAYS = 365;
 
 /** To be called in the transaction that opens the session. */
@@ -21,10 +22,14 @@ export async function noteLogin(
   { session_id }: Pick<OpenedSession, 'session_id'>,
   caller: Caller,
 ): Promise<void> {
-  const known = await knownPlaces(tx, user_id, session_id);
+  const kept = await keptPlaces(tx, user_id);
+  // Sessions that are open may be older than this table.
+  const from_sessions = kept.length > 0 ? [] : await sessionPlaces(tx, user_id, session_id);
+  const known = [...kept, ...from_sessions];
   const place = placeOf(user_id, caller);
   const is_new = known.length > 0 && !known.some((each) => each.equals(place));
-  const inserted = await keep(tx, user_id, [place, ...known]);
+  const inserted = await keep(tx, user_id, [place, ...from_sessions]);
+  if (kept.length >= MAX_PLACES) await dropOldest(tx, user_id);
   if (!is_new || !inserted) return;
   const { ip, user_agent } = caller;
   await appendPrivate(tx, {
@@ -36,14 +41,16 @@ export async function noteLogin(
   });
 }
 
-/** Those kept; without any, those of the sessions that are open (they are older than this table). */
-async function knownPlaces(tx: Tx, user_id: UserId, session_id: string): Promise<Buffer[]> {
-  const kept = await tx
+async function keptPlaces(tx: Tx, user_id: UserId): Promise<Buffer[]> {
+  const rows = await tx
     .selectFrom('known_places')
     .select('place_hash')
     .where('user_id', '=', user_id)
     .execute();
-  if (kept.length > 0) return kept.map(({ place_hash }) => place_hash);
+  return rows.map(({ place_hash }) => place_hash);
+}
+
+async function sessionPlaces(tx: Tx, user_id: UserId, session_id: string): Promise<Buffer[]> {
   const sessions = await tx
     .selectFrom('sessions')
     .select(['ip', 'user_agent'])
@@ -53,6 +60,20 @@ async function knownPlaces(tx: Tx, user_id: UserId, session_id: string): Promise
     .limit(MAX_SESSIONS)
     .execute();
   return sessions.map((session) => placeOf(user_id, session));
+}
+
+async function dropOldest(tx: Tx, user_id: UserId): Promise<void> {
+  const newest = tx
+    .selectFrom('known_places')
+    .select('place_hash')
+    .where('user_id', '=', user_id)
+    .orderBy('last_seen_at', 'desc')
+    .limit(MAX_PLACES);
+  await tx
+    .deleteFrom('known_places')
+    .where('user_id', '=', user_id)
+    .where('place_hash', 'not in', newest)
+    .execute();
 }
 
 /** Whether the first of them was not there: true for one of several logins at once. */

@@ -1,5 +1,6 @@
 /** Every kind of notification, raised by what really happens, and who is told. */
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { tellOfExpiry } from '../../src/api-keys/tell-of-expiry.ts';
 import { append, appendPrivate } from '../../src/events/append.ts';
@@ -243,6 +244,26 @@ describe('of an account', () => {
     assert.match(item.body, /127\.0\.0\.1.*curl/);
     await login(who, PASSWORD, 'wget');
     assert.equal((await told(session_token, 'login.new_place')).length, 2);
+  });
+
+  test('login.new_place: as many places as are kept, and no more', async () => {
+    const who = await person();
+    const places = Array.from({ length: 510 }, (_, n) => ({
+      user_id: who.user_id,
+      place_hash: createHash('sha256').update(`${n}`).digest(),
+      last_seen_at: new Date(1_000 * n),
+    }));
+    await db.insertInto('known_places').values(places).execute();
+    await login(who);
+    const left = await db
+      .selectFrom('known_places')
+      .selectAll()
+      .where('user_id', '=', who.user_id)
+      .orderBy('last_seen_at')
+      .execute();
+    assert.equal(left.length, 500);
+    assert.equal(left[0]?.last_seen_at.getTime(), 11_000, 'the oldest went, no other was touched');
+    await only(who, 'login.new_place');
   });
 
   test('login.new_place: where no place is kept, the sessions that are open are known', async () => {
