@@ -8,6 +8,7 @@ import type {
   CommitRequest,
   CommitResponse,
   DiskHead,
+  FlushFailure,
   FlushReport,
   Heartbeat,
   HeartbeatResponse,
@@ -58,6 +59,10 @@ export class ControlPlaneClient {
 
   reportFlush(body: FlushReport): Promise<ReportResponse> {
     return this.#post('/internal/v1/flush', body);
+  }
+
+  reportFlushFailure(body: FlushFailure): Promise<ReportResponse> {
+    return this.#post('/internal/v1/flush-failure', body);
   }
 
   commit(body: CommitRequest): Promise<CommitResponse> {

@@ -94,7 +94,18 @@ export interface HostFacts {
 }
 export interface Heartbeat {
   readonly facts: HostFacts;
-  readonly disks: readonly { readonly instance_id: InstanceId; readonly dirty_bytes: number }[];
+  readonly disks: readonly DiskReport[];
+}
+export interface DiskReport {
+  readonly instance_id: InstanceId;
+  readonly dirty_bytes: number;
+  /** The guest's root file system as it sees it; asked for about once a minute, else absent. */
+  readonly root?: FileSystemUse;
+}
+export interface FileSystemUse {
+  readonly used_bytes: number;
+  /** Of what others than root may use. */
+  readonly total_bytes: number;
 }
 export interface HeartbeatResponse {
   readonly host_id: HostId;
@@ -142,6 +153,13 @@ export type FlushReport =
   | { readonly flush_id: FlushId; readonly state: 'running' }
   | { readonly flush_id: FlushId; readonly state: 'done'; readonly receipt: FlushReceipt }
   | { readonly flush_id: FlushId; readonly state: 'failed'; readonly error: Reason };
+
+/** The first automatic flush in a row that failed. */
+export interface FlushFailure {
+  readonly vm_id: VmId;
+  readonly epoch: number;
+  readonly error: Reason;
+}
 
 /** A new generation; `generation` is the head's plus one. The same commit said twice is accepted once. */
 export interface CommitRequest {

@@ -16,6 +16,7 @@ create table api_keys (
   allowed_cidrs text[] not null default '{}'::text[],
   previous_hash bytea,
   previous_expires_at timestamp with time zone,
+  expiry_told timestamp with time zone,
   constraint api_keys_pkey PRIMARY KEY (id),
   constraint api_keys_previous_hash_key UNIQUE (previous_hash),
   constraint api_keys_token_hash_key UNIQUE (token_hash),
@@ -59,6 +60,7 @@ create table disks (
   durable_at timestamp with time zone,
   stored_bytes bigint not null default 0,
   dirty_bytes bigint not null default 0,
+  nearly_full boolean not null default false,
   constraint disks_pkey PRIMARY KEY (instance_id),
   constraint disks_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
 );
@@ -191,6 +193,14 @@ create table invitations (
   constraint invitations_role_check CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'billing'::text])))
 );
 
+create table known_places (
+  user_id text not null,
+  place_hash bytea not null,
+  last_seen_at timestamp with time zone not null default now(),
+  constraint known_places_pkey PRIMARY KEY (user_id, place_hash),
+  constraint known_places_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
 create table lockouts (
   email_key text not null,
   failures integer not null default 0,
@@ -236,6 +246,45 @@ create table mfa_factors (
   constraint mfa_factors_pkey PRIMARY KEY (id),
   constraint mfa_factors_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
   constraint mfa_factors_type_check CHECK ((type = ANY (ARRAY['totp'::text, 'webauthn'::text])))
+);
+
+create table notification_mails (
+  notification_id text not null,
+  attempts integer not null default 0,
+  due_at timestamp with time zone not null default now(),
+  constraint notification_mails_pkey PRIMARY KEY (notification_id),
+  constraint notification_mails_notification_id_fkey FOREIGN KEY (notification_id) REFERENCES notifications(id) ON DELETE CASCADE
+);
+
+create table notification_preferences (
+  user_id text not null,
+  kind text not null,
+  mail boolean not null,
+  constraint notification_preferences_pkey PRIMARY KEY (user_id, kind),
+  constraint notification_preferences_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
+create table notifications (
+  id text not null,
+  recipient text not null,
+  user_id text generated always as (CASE WHEN (recipient ~~ 'usr\_%'::text) THEN recipient ELSE NULL::text END) stored,
+  service_account_id text generated always as (CASE WHEN (recipient ~~ 'sa\_%'::text) THEN recipient ELSE NULL::text END) stored,
+  kind text not null,
+  title text not null,
+  body text not null,
+  resource_type text,
+  resource_id text,
+  data jsonb not null,
+  count bigint not null,
+  position bigint not null,
+  event_id text not null,
+  created_at timestamp with time zone not null,
+  raised_at timestamp with time zone not null,
+  read_at timestamp with time zone,
+  constraint notifications_pkey PRIMARY KEY (id),
+  constraint notifications_service_account_id_fkey FOREIGN KEY (service_account_id) REFERENCES service_accounts(id) ON DELETE CASCADE,
+  constraint notifications_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
+  constraint notifications_check CHECK ((num_nonnulls(user_id, service_account_id) = 1))
 );
 
 create table organisations (
@@ -436,10 +485,12 @@ create table webhooks (
   constraint webhooks_status_check CHECK ((status = ANY (ARRAY['enabled'::text, 'disabled'::text])))
 );
 
+CREATE INDEX api_keys_expiry ON public.api_keys USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
 CREATE INDEX events_age ON public.events USING btree (created_at);
+CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
 CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
@@ -453,6 +504,13 @@ CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
 CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
+CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);
+CREATE INDEX notifications_age ON public.notifications USING btree (created_at);
+CREATE INDEX notifications_page ON public.notifications USING btree (recipient, id DESC);
+CREATE INDEX notifications_service_account ON public.notifications USING btree (service_account_id) WHERE (service_account_id IS NOT NULL);
+CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
+CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
+CREATE INDEX notifications_user ON public.notifications USING btree (user_id) WHERE (user_id IS NOT NULL);
 CREATE INDEX service_accounts_page ON public.service_accounts USING btree (org_id, id DESC);
 CREATE INDEX session_tokens_expiry ON public.session_tokens USING btree (expires_at);
 CREATE INDEX session_tokens_session ON public.session_tokens USING btree (session_id);

@@ -1,5 +1,5 @@
 /** The tables as the code sees them; `schema.sql` beside it is what the database really has. */
-import type { ColumnType, Generated } from 'kysely';
+import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type { HostFacts, HostKey, SegmentRef } from '../agent-api/types.ts';
 import type {
   ApiKeyId,
@@ -10,6 +10,7 @@ import type {
   InstanceId,
   InvitationId,
   MfaFactorId,
+  NotificationId,
   OrgId,
   ServiceAccountId,
   SessionId,
@@ -136,6 +137,7 @@ export interface Database {
     created_at: Generated<Date>;
     last_used_at: Date | null;
     expires_at: Date | null;
+    expiry_told: Date | null;
   };
   idempotency_keys: {
     org_id: OrgId;
@@ -213,6 +215,7 @@ export interface Database {
     durable_at: Date | null;
     stored_bytes: Generated<number>;
     dirty_bytes: Generated<number>;
+    nearly_full: Generated<boolean>;
   };
   generations: {
     instance_id: InstanceId;
@@ -311,4 +314,29 @@ export interface Database {
     response: string;
   };
   webhook_drains: { webhook_id: WebhookId; owner: string; until: Date; again: Generated<boolean> };
+  notifications: {
+    id: NotificationId;
+    recipient: UserId | ServiceAccountId;
+    user_id: GeneratedAlways<UserId | null>;
+    service_account_id: GeneratedAlways<ServiceAccountId | null>;
+    kind: string;
+    title: string;
+    body: string;
+    resource_type: string | null;
+    resource_id: string | null;
+    data: Json<Record<string, unknown>>;
+    count: number;
+    position: number;
+    event_id: EventId;
+    created_at: Date;
+    raised_at: Date;
+    read_at: Date | null;
+  };
+  notification_mails: {
+    notification_id: NotificationId;
+    attempts: Generated<number>;
+    due_at: Generated<Date>;
+  };
+  notification_preferences: { user_id: UserId; kind: string; mail: boolean };
+  known_places: { user_id: UserId; place_hash: Buffer; last_seen_at: Generated<Date> };
 }

@@ -7,6 +7,7 @@ import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
 import { DOCS_PREFIX, registerDocs } from './docs.ts';
 import { sendError, sendMalformed } from './errors.ts';
+import { EventStreams } from './event-stream.ts';
 import { registerHealth } from './health.ts';
 import { openApiOptions } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
@@ -15,6 +16,7 @@ import { EmptyBody } from './schemas.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
 import { answerWithSession, registerAuth } from './v1/auth.ts';
+import { registerEvents } from './v1/events.ts';
 import { registerImages } from './v1/images.ts';
 import { registerInstanceSsh } from './v1/instance-ssh.ts';
 import { registerInstances } from './v1/instances.ts';
@@ -22,6 +24,7 @@ import { registerInvitations } from './v1/invitations.ts';
 import { registerMe } from './v1/me.ts';
 import { registerMembers } from './v1/members.ts';
 import { registerMfa } from './v1/mfa.ts';
+import { registerNotifications } from './v1/notifications.ts';
 import { registerOrgs } from './v1/orgs.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
@@ -74,6 +77,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   const limits = new RateLimits(context.rate_limits);
   registerAccess(fastify, context.db, limits);
   const cursors = new CursorSealer(context.secret_key);
+  const streams = new EventStreams(fastify, context);
 
   await fastify.register(async () => {
     registerHealth(app, context);
@@ -95,6 +99,8 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerInstanceSsh(app, context);
     registerWebhooks(app, context, cursors);
     registerWebhookDeliveries(app, context, cursors);
+    registerNotifications(app, context, cursors, streams);
+    registerEvents(app, context, cursors, streams);
   });
   return fastify;
 }

@@ -29,5 +29,7 @@ export interface AppContext {
   readonly rate_limits: boolean;
   /** Addresses or CIDRs whose `X-Forwarded-For` is believed. */
   readonly trusted_proxies: readonly string[];
+  /** Of streams; absent: 15 s. */
+  readonly heartbeat_ms?: number;
   readonly tls: { readonly cert: Buffer; readonly key: Buffer } | null;
 }

@@ -11,6 +11,7 @@ import Fastify, {
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
 import type {
   CommitRequest,
+  FlushFailure,
   FlushReport,
   Heartbeat,
   HeartbeatResponse,
@@ -23,6 +24,7 @@ import type {
 } from '../agent-api/types.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
+import { noteRootUse } from '../disks/note-root-use.ts';
 import { readHead, recordDirtyBytes } from '../disks/store.ts';
 import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
@@ -30,7 +32,7 @@ import { AppError } from '../lib/errors.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
 import { applyReport } from '../vms/apply-report.ts';
 import { etagOf, listAssignments, listRoutes } from '../vms/assignments.ts';
-import { recordFlush } from '../vms/flushes.ts';
+import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
 import type { AppContext } from './context.ts';
 import { sendError } from './errors.ts';
 
@@ -73,8 +75,9 @@ function registerReports(app: FastifyInstance, { db }: InternalContext): void {
   app.post<{ Body: Heartbeat }>('/internal/v1/heartbeat', async (request): Promise<HeartbeatResponse> => {
     const host_id = hostOf(request);
     await recordHeartbeat(db, host_id, request.body.facts);
-    for (const { instance_id, dirty_bytes } of request.body.disks) {
+    for (const { instance_id, dirty_bytes, root } of request.body.disks) {
       await recordDirtyBytes(db, host_id, instance_id, dirty_bytes);
+      if (root) await noteRootUse(db, host_id, instance_id, root);
     }
     return { host_id };
   });
@@ -88,6 +91,12 @@ function registerReports(app: FastifyInstance, { db }: InternalContext): void {
     '/internal/v1/flush',
     async (request): Promise<ReportResponse> => ({
       outcome: await recordFlush(db, hostOf(request), request.body),
+    }),
+  );
+  app.post<{ Body: FlushFailure }>(
+    '/internal/v1/flush-failure',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await recordFlushFailure(db, hostOf(request), request.body),
     }),
   );
   app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>

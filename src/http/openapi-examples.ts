@@ -29,6 +29,9 @@ const ID_PREFIXES: Readonly<Record<string, string>> = {
   Webhook: 'wh',
   CreateWebhookResponse: 'wh',
   WebhookDelivery: 'whd',
+  Notification: 'ntf',
+  NotificationResource: 'inst',
+  Event: 'evt',
 };
 
 /** By `Schema.field`, else by `field`. */
@@ -105,6 +108,15 @@ const VALUES: Readonly<Record<string, unknown>> = {
   port: 22001,
   user: 'root',
   type: 'ssh-ed25519',
+  'Event.type': 'vm.started',
+  'NotificationResource.type': 'instance',
+  'Notification.kind': 'vm.failed',
+  title: 'The VM of web-1 has failed',
+  body: 'The VM process ended by itself; what it had written is kept on its host.',
+  count: 1,
+  before: '2026-01-15T09:30:00.000Z',
+  read_at: null,
+  sequence: 12,
   'MfaFactor.type': 'totp',
   'AddMfaFactorRequest.type': 'totp',
   fingerprint: 'SHA256:Yk9mQ2x0b1B6c0h3d0RqR1ZtN2pXcTVlTjRyVDhhSzE',

@@ -22,6 +22,8 @@ const TAGS: Readonly<Record<string, string>> = {
   Audit: 'Who did what, when and from where; hash-chained.',
   Instances: 'Durable instances: name, size, labels, disk.',
   VM: 'The virtual machine that comes and goes behind an instance.',
+  Notifications: 'What the caller is told of: a list, a count, a live stream, and what goes by mail.',
+  Events: 'What happened in the organisation: a list and a live stream.',
   SSH: 'SSH keys of accounts and instances, and how to connect.',
   Webhooks: 'Signed requests to servers of yours when something happens.',
 };

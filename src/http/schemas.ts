@@ -60,6 +60,24 @@ export function pageOf<T extends TSchema>(item: T) {
   return closed({ data: Type.Array(item), next_cursor: nullable(Type.String()) });
 }
 
+/** The header with which a stream goes on after a cut. */
+export const LastEventId = Type.Object({
+  'Last-Event-ID': Type.Optional(
+    Type.String({
+      maxLength: 64,
+      description: 'The id of the last event received: the stream goes on after it. Without: from now on',
+    }),
+  ),
+});
+/** A 200 that does not end. */
+export function eventStream(): TSchema {
+  const schema = Type.String({
+    maxLength: Number.MAX_SAFE_INTEGER,
+    description: 'Server-sent events; a comment every 15 s keeps it open',
+  });
+  return { description: 'A stream of events.', content: { 'text/event-stream': { schema } } } as never;
+}
+
 const ErrorDetails = Type.Array(
   closed({ field: Type.String({ maxLength: 200 }), issue: Type.String({ maxLength: 500 }) }),
   { maxItems: 10, description: 'Where it helps: what is wrong with which field' },

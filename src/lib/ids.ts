@@ -39,6 +39,7 @@ export type AuditId = Id<'aud'>;
 export type MfaFactorId = Id<'mfa'>;
 export type InvitationId = Id<'inv'>;
 export type EventId = Id<'evt'>;
+export type NotificationId = Id<'ntf'>;
 export type FlushId = Id<'flush'>;
 export type WebhookId = Id<'wh'>;
 export type WebhookDeliveryId = Id<'whd'>;

@@ -1,11 +1,11 @@
 /** Invitations: made by owners and administrators, sent by mail, accepted once by the account with that address. */
 import { type Principal, userOf } from '../auth/principal.ts';
-import { findUser } from '../auth/store.ts';
+import { findUser, findUserByEmail } from '../auth/store.ts';
 import { hashToken, MAIL_PREFIX, newToken, tokenPrefix } from '../auth/tokens.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
-import { append } from '../events/append.ts';
+import { append, appendPrivate } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
@@ -66,6 +66,17 @@ export async function invite(
     token_hash: hashToken(token),
     invited_by: userOf(principal),
   });
+  const invited = await findUserByEmail(tx, email);
+  if (invited) {
+    const { id, name } = organisation;
+    await appendPrivate(tx, {
+      type: 'org.invited',
+      org_id: null,
+      user_id: invited.id,
+      data: { organisation: { id, name }, role, invitation_id: row.id },
+      actor: userOf(principal),
+    });
+  }
   return { row, mail: mailOf(row, organisation, token, public_url) };
 }
 

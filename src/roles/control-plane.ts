@@ -2,6 +2,7 @@
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import type { FastifyInstance } from 'fastify';
+import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
@@ -22,6 +23,8 @@ import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
 import { createMailer } from '../mail/mailer.ts';
+import { raiseNotifications } from '../notifications/raise-notifications.ts';
+import { type MailParts, sendNotificationMails } from '../notifications/send-mails.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
@@ -65,7 +68,12 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   hub.start();
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
-  const tasks = runTasks(tasksOf(db, store, log), hub, log, signal);
+  const tasks = runTasks(
+    tasksOf(store, { db, log, deliver: mailer.deliver, public_url: config.public_url }, signal),
+    hub,
+    log,
+    signal,
+  );
   const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
   // They write what becomes of the requests under way, and are woken by the hub.
@@ -142,15 +150,23 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
-/** Of every event, in this order. */
-const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks];
+/** What reads the outbox, each event once. */
+const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
 
-function tasksOf(db: Db, store: ObjectStore, log: Log): Task[] {
+function tasksOf(store: ObjectStore, mail: MailParts, signal: AbortSignal): Task[] {
+  const { db, log } = mail;
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, CONSUMERS) },
     { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
+    {
+      name: 'notification-mails',
+      every_ms: 5_000,
+      wake_on: 'mail',
+      run: () => sendNotificationMails(mail, signal),
+    },
+    { name: 'key-expiry', every_ms: 600_000, run: () => tellOfExpiry(db) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];
 }

@@ -7,7 +7,7 @@ import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../ins
 import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import type { HostId } from '../lib/ids.ts';
-import { failFlushes } from './flushes.ts';
+import { failFlushes, tellOfFailure } from './flushes.ts';
 import { observe, type VmState } from './model.ts';
 import {
   findVm,
@@ -62,6 +62,10 @@ async function move(
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
   if (next === 'stopped' || next === 'failed') await failFlushes(tx, vm.id, `The VM is ${next}.`);
   await announce(tx, vm, next, seen, host_id);
+  // Said again at each try; told once.
+  if (seen.kind === 'flush_pending' && vm.reason_code !== 'flush_pending') {
+    await tellOfFailure(tx, instance.id, 'final', seen.reason, host_id);
+  }
   await notify(tx, 'instance', instance.id);
   await notify(tx, 'routes');
   if (change.desired !== undefined) await notify(tx, 'host', host_id);

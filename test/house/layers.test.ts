@@ -14,7 +14,7 @@ import { filesBelow, type Import, importsOf, isTest, read, roomOf } from './impo
 
 const DOMAINS = [
   ...(['auth', 'accounts', 'orgs', 'api-keys', 'service-accounts', 'ssh-keys'] as const),
-  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'webhooks'] as const),
+  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'webhooks', 'notifications'] as const),
 ] as const;
 const domains = DOMAINS as readonly string[];
 
@@ -28,14 +28,14 @@ const ROOMS: Record<string, readonly string[]> = {
   events: ['lib', 'db'],
   mail: ['lib'],
   audit: ['lib', 'db'],
-  tasks: ['lib', 'db', 'events', 'object-store', 'auth', 'orgs', 'instances', 'webhooks'],
-  http: ['lib', 'db', 'agent-api', 'audit', 'mail', ...DOMAINS],
+  tasks: ['lib', 'db', 'events', 'object-store', 'auth', 'orgs', 'instances', 'webhooks', 'notifications'],
+  http: ['lib', 'db', 'events', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store'],
   ingress: ['lib', 'agent-api'],
   launch: ['lib', 'config'],
   roles: [
     ...['lib', 'config', 'db', 'events', 'agent-api', 'object-store', 'audit', 'mail', 'auth', 'hosts'],
-    ...['vms', 'webhooks', 'tasks', 'http', 'host', 'ingress', 'launch'],
+    ...['vms', 'api-keys', 'webhooks', 'notifications', 'tasks', 'http', 'host', 'ingress', 'launch'],
   ],
   cli: ['lib', 'config', 'db', 'audit', 'auth', 'orgs', 'launch'],
   main: ['lib', 'config', 'launch', 'roles'],
@@ -43,7 +43,7 @@ const ROOMS: Record<string, readonly string[]> = {
 const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
 
 const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
-  auth: ['api-keys', 'audit', 'mail'],
+  auth: ['api-keys', 'audit'],
   accounts: ['auth', 'mail', 'orgs', 'ssh-keys'],
   orgs: ['auth', 'api-keys', 'mail', 'ssh-keys'],
   'api-keys': ['auth', 'service-accounts'],
@@ -55,6 +55,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   hosts: [],
   images: ['hosts'],
   webhooks: ['auth', 'orgs'],
+  notifications: ['mail'],
 };
 
 /** Single imports that go against the tables. Only ever fewer. */

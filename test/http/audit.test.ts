@@ -81,6 +81,8 @@ const ACCOUNTS: Record<string, Call> = {
     const { id } = await made(who, '/v1/me/mfa/factors', totp);
     return api.as(who).call('DELETE', `/v1/me/mfa/factors/${id}`, { headers: await sudo(who) });
   },
+  setNotificationPreferences: () =>
+    api.as(owner).put('/v1/notifications/preferences', { mail: { 'vm.failed': false } }),
   addSshKey: () => api.as(owner).post('/v1/me/ssh-keys', { name: 'a', public_key: randomPublicKey().line }),
   revokeSshKey: async () =>
     api.as(owner).delete(`/v1/me/ssh-keys/${(await makeSshKey(api.db, owner.user_id)).id}`),
@@ -161,6 +163,8 @@ const WITHOUT: Record<string, string> = {
   refresh: 'renews the token of a session that the log has already',
   requestPasswordReset: 'changes nothing, and must not tell whether there is such an account',
   changeEmail: 'changes nothing until the new address is confirmed, which is noted',
+  markNotification: 'what one has read concerns nobody else',
+  markAllNotifications: 'what one has read concerns nobody else',
   passkeyOptions: 'makes a challenge and nothing else',
   loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',
 };

@@ -6,6 +6,7 @@ import { newSecret } from '../../src/webhooks/sign.ts';
 import { newName, type TestApi } from './api.ts';
 import {
   makeKey,
+  makeNotification,
   makeServiceAccount,
   makeSession,
   makeSshKey,
@@ -19,6 +20,8 @@ export type PathIds = Readonly<Record<string, string>>;
 export interface EndpointCase {
   /** `session`: a person's own; a key gets 403. `public`: no credential. */
   readonly need: Scope | 'session' | 'public';
+  /** Or this scope instead. */
+  readonly or?: Scope;
   /** Also one of these roles, of a person. */
   readonly roles?: readonly Role[];
   /** A sudo grant beside the session. */
@@ -41,7 +44,14 @@ const TOKEN = () => ({ token: 'x' });
 
 /** @returns by name, `POST /v1/instances/{id}/vm` */
 export function endpointCases(api: TestApi): Record<string, EndpointCase> {
-  return { ...accounts(api), ...organisations(api), ...keys(api), ...machines(api), ...webhooks(api) };
+  return {
+    ...accounts(api),
+    ...organisations(api),
+    ...keys(api),
+    ...machines(api),
+    ...webhooks(api),
+    ...told(api),
+  };
 }
 
 function accounts({ db }: TestApi): Record<string, EndpointCase> {
@@ -240,5 +250,31 @@ function webhooks(api: TestApi): Record<string, EndpointCase> {
       resource: webhook,
       body: () => ({ since: new Date(Date.now() - 60_000).toISOString() }),
     },
+  };
+}
+
+function told({ db }: TestApi): Record<string, EndpointCase> {
+  const notification = async ({ user_id }: Person) => ({ id: await makeNotification(db, user_id) });
+  const events = { need: 'instances:read', or: 'org:read' } as const;
+  const read = { need: 'notifications:read', personal: true } as const;
+  const write = { need: 'notifications:write', personal: true } as const;
+  return {
+    'GET /v1/notifications': read,
+    'GET /v1/notifications/unread-count': read,
+    'GET /v1/notifications/stream': read,
+    'GET /v1/notifications/preferences': read,
+    'PUT /v1/notifications/preferences': { ...write, body: () => ({ mail: {} }) },
+    'POST /v1/notifications/read-all': write,
+    'PATCH /v1/notifications/{id}': {
+      ...write,
+      resource: notification,
+      of_service_account: async ({ org_id }) => {
+        const account = await makeServiceAccount(db, org_id, '*');
+        return { id: await makeNotification(db, account), account };
+      },
+      body: () => ({ read: true }),
+    },
+    'GET /v1/events': events,
+    'GET /v1/events/stream': events,
   };
 }

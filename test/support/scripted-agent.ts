@@ -8,6 +8,7 @@ import type {
   Assignment,
   CommitRequest,
   CommitResponse,
+  DiskReport,
   FlushReceipt,
   HostFacts,
   Observation,
@@ -54,7 +55,7 @@ export class ScriptedAgent {
     this.#timer ??= setInterval(() => void this.heartbeat().catch(() => undefined), HEARTBEAT_MS).unref();
   }
 
-  heartbeat(disks: { instance_id: InstanceId; dirty_bytes: number }[] = []) {
+  heartbeat(disks: DiskReport[] = []) {
     return this.client.heartbeat({ facts: this.#facts, disks });
   }
 

@@ -6,7 +6,7 @@
  * A step is given up when what it serves is no longer wanted; a flush is not, because its caller waits.
  */
 import { rm } from 'node:fs/promises';
-import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
+import type { Assignment, FileSystemUse, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -27,6 +27,8 @@ import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
 
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
+/** A freeze may wait behind it. */
+const ROOT_USE_MS = 1_000;
 /** After the first boot; its first caller is let in before. */
 const FIRST_FLUSH_MS = 2_000;
 
@@ -95,6 +97,14 @@ export class VmRunner {
     const bytes = await machine.dirtyBytes().catch(() => null);
     this.#auto.observe(bytes);
     return bytes;
+  }
+
+  /** How full the guest's root file system is; null when unknown. Never asked of a guest that is being flushed. */
+  async rootUse(): Promise<FileSystemUse | null> {
+    const { machine } = this.#held;
+    if (!machine || machine.gone || machine.view !== 'up' || this.#step !== null) return null;
+    if (machine.record.frozen || machine.agent.maybe_frozen) return null;
+    return machine.agent.rootUse({ timeout_ms: ROOT_USE_MS }).catch(() => null);
   }
 
   /** Called now and then: a guest can make QEMU complain without end. */
