@@ -168,7 +168,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
   'webhook.disabled': (event, data) =>
     ofWebhook(event, data, 'webhook.disabled', (name) => [
       `The webhook "${name}" was disabled`,
-      'Its deliveries kept failing. Enable it again once its receiver answers.',
+      WHY_DISABLED[text(objectOf(data['webhook'])['disabled_reason'])] ?? '',
     ]),
   'org.invited': (event, data) => {
     const organisation = objectOf(data['organisation']);
@@ -227,6 +227,13 @@ function ofInstance(
     mailed: [],
   };
 }
+
+const WHY_DISABLED: Readonly<Record<string, string>> = {
+  failing:
+    'For five days every delivery has failed. Enable it again once its receiver answers, and replay what it missed.',
+  gone: 'Its receiver answered 410 Gone, which asks for no more deliveries.',
+  requested: 'Somebody of the organisation disabled it. Nothing is sent until it is enabled again.',
+};
 
 function ofWebhook(
   event: NumberedEvent,

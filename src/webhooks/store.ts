@@ -15,6 +15,7 @@ const SHOWN = [
   'previous_expires_at',
   'failing_since',
   'version',
+  'created_by',
   'created_at',
   'updated_at',
 ] as const;

@@ -13,6 +13,7 @@ export function webhookView(row: WebhookRow) {
     disabled_at: row.disabled_at && rfc3339(row.disabled_at),
     failing_since: row.failing_since && rfc3339(row.failing_since),
     previous_secret_expires_at: row.previous_expires_at && rfc3339(row.previous_expires_at),
+    created_by: row.created_by,
     created_at: rfc3339(row.created_at),
     updated_at: rfc3339(row.updated_at),
   };

@@ -3,8 +3,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { after, describe, test } from 'node:test';
 import { tellOfExpiry } from '../../src/api-keys/tell-of-expiry.ts';
-import { append, appendPrivate } from '../../src/events/append.ts';
-import { newId } from '../../src/lib/ids.ts';
+import { appendPrivate } from '../../src/events/append.ts';
 import { KIND_NAMES } from '../../src/notifications/model.ts';
 import { apiForFile } from '../support/api.ts';
 import {
@@ -351,8 +350,11 @@ describe('of an organisation', () => {
   test('webhook.failing and webhook.disabled: the webhook’s creator, owners and admins', async () => {
     const { owner, admin, member, billing } = await organisation();
     const { org_id } = owner;
-    const webhook = { id: newId('wh'), name: 'ci', url: 'https://x.example', created_by: admin.user_id };
-    // As the webhooks' own task says it.
+    const asked = { url: 'http://127.0.0.1:9/', events: ['*'], name: 'ci' };
+    const { secret: _, ...webhook } = (
+      await api.as(admin).post<Record<string, unknown>>('/v1/webhooks', asked)
+    ).body;
+    // As the senders say it after some failures.
     await appendPrivate(db, {
       type: 'webhook.failing',
       org_id,
@@ -360,10 +362,11 @@ describe('of an organisation', () => {
       data: { webhook },
       actor: 'system',
     });
-    await append(db, { type: 'webhook.disabled', org_id, data: { webhook }, actor: 'system' });
+    const path = `/v1/webhooks/${String(webhook['id'])}`;
+    assert.equal((await api.as(admin).patch(path, { status: 'disabled' })).status, 200);
     for (const kind of ['webhook.failing', 'webhook.disabled']) {
       for (const who of [owner, admin]) {
-        assert.deepEqual((await only(who, kind)).resource, { type: 'webhook', id: webhook.id });
+        assert.deepEqual((await only(who, kind)).resource, { type: 'webhook', id: webhook['id'] });
       }
       for (const who of [member, billing]) assert.deepEqual(await told(who, kind), []);
     }

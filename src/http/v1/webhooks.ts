@@ -63,6 +63,7 @@ const SHOWN = {
       description: 'Until when the secret before the last rotation signs too',
     }),
   ),
+  created_by: Type.String(),
   created_at: Time,
   updated_at: Time,
 };
