@@ -3,7 +3,7 @@
  * is read: 401, then 403, then sudo, then all the rest.
  */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
-import { Authenticator } from '../auth/authenticate.ts';
+import { Authenticator, hasToken } from '../auth/authenticate.ts';
 import type { Scope } from '../auth/permissions.ts';
 import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
@@ -31,6 +31,11 @@ declare module 'fastify' {
     any_scope?: readonly Scope[];
     /** Never with a service account. */
     people_only?: boolean;
+    /**
+     * Begins a look-up that does not depend on who asks, beside the authentication: one round trip instead of two. What
+     * it finds is for the handler, which runs only if the caller is let in. Only for callers with a token of ours.
+     */
+    early?: (request: FastifyRequest) => void;
   }
   interface FastifyRequest {
     principal: Principal | null;
@@ -48,6 +53,7 @@ export function registerAccess(app: FastifyInstance, db: Db, limits: RateLimits)
   app.addHook('onRequest', async (request, reply) => {
     const { access } = request.routeOptions.config;
     if (access === undefined || access === 'public') return;
+    if (hasToken(request.headers.authorization)) request.routeOptions.config.early?.(request);
     request.principal = await principalNow(authenticator, request);
     await limits.countPrincipal(request, reply);
     authorise(request, request.principal, access);

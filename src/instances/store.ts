@@ -51,19 +51,17 @@ export async function findInstance(tx: Tx, org_id: OrgId, id: InstanceId) {
 }
 
 const FIND_MANY = new LookUpStatement(
-  ['text', 'text'],
-  (values) => `${withParts(composer).compile().sql}
-    join (${values}) as wanted (org_id, id) on wanted.id = i.id and wanted.org_id = i.org_id`,
+  ['text'],
+  (values) => `${withParts(composer).compile().sql} join (${values}) as wanted (id) on wanted.id = i.id`,
 );
 
-/** Those of the instances `org_id id` that there are, by that name: what many ask for at once (`Batched`). */
+/** Those of the instances that there are, of whatever organisation: what many ask for at once (`Batched`). */
 export async function findInstances(
   tx: Tx,
-  keys: readonly string[],
+  ids: readonly string[],
 ): Promise<ReadonlyMap<string, InstanceRow>> {
-  const wanted = keys.map((key) => key.split(' '));
-  const { rows } = await tx.executeQuery(FIND_MANY.of<InstanceRow>(wanted));
-  return new Map(rows.map((row) => [`${row.org_id} ${row.id}`, row]));
+  const { rows } = await tx.executeQuery(FIND_MANY.of<InstanceRow>(ids.map((id) => [id])));
+  return new Map(rows.map((row) => [row.id, row]));
 }
 
 /** For those who act for no organisation: the agents' reports and the tasks. */
