@@ -26,6 +26,9 @@ const ID_PREFIXES: Readonly<Record<string, string>> = {
   Member: 'usr',
   Invitation: 'inv',
   ListedInvitation: 'inv',
+  Webhook: 'wh',
+  CreateWebhookResponse: 'wh',
+  WebhookDelivery: 'whd',
 };
 
 /** By `Schema.field`, else by `field`. */
@@ -121,6 +124,22 @@ const VALUES: Readonly<Record<string, unknown>> = {
   limit: 20,
   used: 3,
   next_cursor: null,
+  url: 'https://hooks.example.org/berth',
+  events: ['vm.started', 'vm.stopped'],
+  disabled_reason: null,
+  disabled_at: null,
+  failing_since: null,
+  previous_secret_expires_at: null,
+  'CreateWebhookResponse.secret': 'whsec_…',
+  event_id: `evt_${ULID}`,
+  event_type: 'vm.started',
+  attempt_count: 1,
+  number: 1,
+  'WebhookAttempt.status': 503,
+  latency_ms: 38,
+  'WebhookAttempt.error': 'not a 2xx status',
+  'WebhookAttempt.response': 'busy',
+  since: TIME,
 };
 
 export function addExamples(document: OpenApiDocument): void {

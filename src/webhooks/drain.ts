@@ -36,6 +36,7 @@ export type End = 'slow' | 'turn' | 'stopped' | 'disabled';
 const WINDOW = 128;
 const AGAIN_WINDOW = 32;
 const DEADLOCK = '40P01';
+const AWAY_MS = 500;
 
 interface Target {
   readonly url: string;
@@ -129,6 +130,8 @@ export class Drain {
       if (this.#fault !== undefined) throw this.#fault;
     } catch (error) {
       this.end('stopped');
+      // The lease is given back after this: nothing of ours may be under way then.
+      while (this.#running.first + this.#running.again > 0) await this.#nextChange();
       throw error;
     } finally {
       clearTimeout(turn);
@@ -149,7 +152,18 @@ export class Drain {
     this.#poked = false;
   }
 
+  /** A database that is away is asked again later: what is under way goes on meanwhile. */
   async #read(): Promise<void> {
+    try {
+      await this.#readDue();
+    } catch (error) {
+      if (!isUnavailable(error)) throw error;
+      this.#more = true;
+      await pause(AWAY_MS, this.#parts.give_up);
+    }
+  }
+
+  async #readDue(): Promise<void> {
     this.#more = false;
     const { db } = this.#parts;
     const limits = { first: WINDOW - this.#held.size, again: AGAIN_WINDOW };

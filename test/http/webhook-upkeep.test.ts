@@ -20,7 +20,7 @@ import {
 } from '../support/webhooks.ts';
 
 const api = await apiForFile();
-sendWebhooks(api);
+const senders = sendWebhooks(api);
 const { db } = api;
 const DAY_MS = 86_400_000;
 
@@ -245,4 +245,41 @@ test('a webhook that is failing says since when', async () => {
     (each) => each.failing_since !== null,
   );
   assert.ok((failing_since ?? '') >= created_at);
+});
+
+test('a process that is told to stop writes what is under way, sends nothing more, and holds nothing', async () => {
+  const owner = await api.person();
+  const receiver = await startRecorder();
+  const webhook = await makeWebhook(api, owner, receiver.url, { events: ['vm.started'] });
+  const { id: instance_id } = await api.instance(owner);
+  const { promise: released, resolve: release } = Promise.withResolvers<void>();
+  receiver.reply = async (_, nth) => {
+    if (nth === 1) await released;
+    return { status: 204 };
+  };
+  for (const n of [1, 2, 3]) {
+    await happen(api, owner.org_id, n, { type: 'vm.started', instance_id });
+  }
+  await dispatched();
+  await receiver.has(1);
+  const stopped = senders.stop();
+  release();
+  await stopped;
+  assert.deepEqual(
+    (await deliveriesOf(api, owner, webhook)).map(({ status }) => status),
+    ['pending', 'pending', 'delivered'],
+  );
+  const lease = await db
+    .selectFrom('webhook_drains')
+    .selectAll()
+    .where('webhook_id', '=', webhook.id as WebhookId)
+    .executeTakeFirst();
+  assert.equal(lease, undefined);
+  await receiver.has(1);
+  sendWebhooks(api);
+  const got = await receiver.has(3);
+  assert.deepEqual(
+    got.map(({ event }) => event.data['n']),
+    [1, 2, 3],
+  );
 });

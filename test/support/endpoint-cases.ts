@@ -12,6 +12,7 @@ import {
   type Person,
   randomPublicKey,
 } from './people.ts';
+import { makeDelivery } from './webhooks.ts';
 
 export type PathIds = Readonly<Record<string, string>>;
 
@@ -204,7 +205,8 @@ function machines(api: TestApi): Record<string, EndpointCase> {
   };
 }
 
-function webhooks({ db, context }: TestApi): Record<string, EndpointCase> {
+function webhooks(api: TestApi): Record<string, EndpointCase> {
+  const { db, context } = api;
   const webhook = async ({ org_id }: Person) => {
     const id = newId('wh');
     const secret = context.webhooks.secrets.seal(newSecret(), id);
@@ -215,11 +217,7 @@ function webhooks({ db, context }: TestApi): Record<string, EndpointCase> {
   };
   const delivery = async (who: Person) => {
     const { id } = await webhook(who);
-    const [event_id, delivery_id] = [newId('evt'), newId('whd')];
-    const event = { id: event_id, org_id: who.org_id, type: 'member.added', data: '{}', actor: 'test' };
-    await db.insertInto('events').values(event).execute();
-    const row = { id: delivery_id, webhook_id: id, event_id, position: 1, state: 'failed' } as const;
-    await db.insertInto('webhook_deliveries').values(row).execute();
+    const delivery_id = await makeDelivery(api, who, id);
     return { id, delivery_id };
   };
   const write = { need: 'webhooks:write', roles: ADMINS } as const;

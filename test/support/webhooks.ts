@@ -4,7 +4,13 @@ import { after } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
 import { append, type NewEvent } from '../../src/events/append.ts';
 import { onCommitted } from '../../src/events/wake.ts';
-import type { EventId, OrgId, WebhookId } from '../../src/lib/ids.ts';
+import {
+  type EventId,
+  newId,
+  type OrgId,
+  type WebhookDeliveryId,
+  type WebhookId,
+} from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
 import { runTasks } from '../../src/tasks/run-tasks.ts';
@@ -133,6 +139,24 @@ export async function makeWebhook(
   const made = await api.as(who).post<MadeWebhook>('/v1/webhooks', body);
   assert.equal(made.status, 201, made.text);
   return made.body;
+}
+
+/** A delivery that has failed, of an event of its own, written straight into the database. */
+export async function makeDelivery(
+  { db }: TestApi,
+  { org_id }: Pick<Person, 'org_id'>,
+  webhook_id: WebhookId,
+): Promise<WebhookDeliveryId> {
+  const [event_id, id] = [newId('evt'), newId('whd')];
+  await db
+    .insertInto('events')
+    .values({ id: event_id, org_id, type: 'member.added', data: '{}', actor: 'test' })
+    .execute();
+  await db
+    .insertInto('webhook_deliveries')
+    .values({ id, webhook_id, event_id, position: 1, state: 'failed' })
+    .execute();
+  return id;
 }
 
 /** An event of the organisation, told by `data.n`. */
