@@ -28,7 +28,7 @@ const RENEW_MS = 4_000;
 /** Receivers that have a request when the process is told to stop get this long; then it is sent again by the next. */
 const GRACE_MS = 5_000;
 /** Rows that say they are due and cannot be read are not looked at without end. */
-const NOTHING_FOUND_MS = 60_000;
+const NOTHING_FOUND_MS = 5_000;
 
 /** Sends until `signal` aborts; resolves when every request has ended and its outcome is written, or it was given up. */
 export async function runDeliveries(parts: DeliveryParts, signal: AbortSignal): Promise<void> {
@@ -156,7 +156,8 @@ class Senders {
     if (slow !== (lane === SLOW)) await setLane(db, drain.webhook_id, slow);
     const wait_ms = await nextDueMs(db, drain.webhook_id);
     if (wait_ms === null) return;
-    const found_nothing = wait_ms === 0 && drain.ended === null && count === 0;
+    // Woken between its last look and the end: the job that woke it is gone, and this one takes its place at once.
+    const found_nothing = wait_ms === 0 && drain.ended === null && count === 0 && !drain.woken;
     const run_at = new Date(Date.now() + (found_nothing ? NOTHING_FOUND_MS : wait_ms));
     await addJobs(db, [sendJob(drain.webhook_id, slow, run_at)], true);
   }
