@@ -21,22 +21,30 @@ export async function migrateJobs(url: string): Promise<void> {
   await runMigrations({ connectionString: url, schema: JOBS_SCHEMA, maxPoolSize: 2 });
 }
 
+const ATTEMPTS = 5;
+
 /**
  * A job that waits under the same key is replaced; one that runs is left alone, and the new one runs after or beside it.
  * `keep_time`: one that waits keeps its time.
  */
 export async function addJobs(tx: Tx, jobs: readonly NewJob[], keep_time = false): Promise<void> {
   if (jobs.length === 0) return;
-  const specs = jobs.map(({ task, key, payload, run_at }) => ({
+  let left = jobs.map(({ task, key, payload, run_at }) => ({
     identifier: task,
     payload,
     job_key: key,
     run_at: run_at?.toISOString(),
   }));
-  await sql`
-    select from graphile_worker.add_jobs(
-      array(select json_populate_recordset(null::graphile_worker.job_spec, ${JSON.stringify(specs)}::json)),
-      ${keep_time})`.execute(tx);
+  // A waiting job that a worker takes in this very moment is neither replaced nor joined by a new one: the library
+  // skips it in silence. By the next statement it is seen to run.
+  for (let attempt = 0; left.length > 0 && attempt < ATTEMPTS; attempt++) {
+    const { rows } = await sql<{ key: string }>`
+      select added.key from graphile_worker.add_jobs(
+        array(select json_populate_recordset(null::graphile_worker.job_spec, ${JSON.stringify(left)}::json)),
+        ${keep_time}) as added`.execute(tx);
+    const added = new Set(rows.map(({ key }) => key));
+    left = left.filter(({ job_key }) => !added.has(job_key));
+  }
 }
 
 /** Removes what processes that died have left of jobs which have long been replaced. */

@@ -63,9 +63,6 @@ function start(pool: pg.Pool, { name, slots, work }: JobTask, log: Log): Promise
         pollInterval: POLL_MS,
         // One reader for all slots: idle ones would each ask the database.
         localQueue: { size: slots },
-        // Without batches nobody awaits the end of a job: its failure would end the process, a stop would not wait for it.
-        completeJobBatchDelay: 0,
-        failJobBatchDelay: 0,
       },
     },
   });

@@ -521,6 +521,7 @@ CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);
 CREATE INDEX webhook_attempts_at ON public.webhook_attempts USING brin (at);
-CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (webhook_id, next_attempt_at, "position") WHERE (state = 'pending'::text);
+CREATE INDEX webhook_deliveries_again ON public.webhook_deliveries USING btree (webhook_id, next_attempt_at) WHERE ((state = 'pending'::text) AND (next_attempt_at IS NOT NULL));
 CREATE INDEX webhook_deliveries_failed ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE (state = 'failed'::text);
+CREATE INDEX webhook_deliveries_first ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE ((state = 'pending'::text) AND (next_attempt_at IS NULL));
 CREATE INDEX webhooks_page ON public.webhooks USING btree (org_id, id DESC);

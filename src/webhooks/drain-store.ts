@@ -123,7 +123,7 @@ export async function nextDueMs(tx: Tx, webhook_id: WebhookId): Promise<number |
       ) then 0
       else (
         select greatest(0, ceil(extract(epoch from min(next_attempt_at) - now()) * 1000)) from webhook_deliveries
-        where webhook_id = ${webhook_id} and state = 'pending'
+        where webhook_id = ${webhook_id} and state = 'pending' and next_attempt_at is not null
       ) end::bigint as wait_ms`.execute(tx);
   return rows[0]?.wait_ms ?? null;
 }

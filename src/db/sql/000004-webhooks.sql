@@ -43,7 +43,11 @@ create table webhook_deliveries (
   created_at      timestamptz not null default now(),
   unique (webhook_id, position)
 );
-create index webhook_deliveries_due on webhook_deliveries (webhook_id, next_attempt_at, position) where state = 'pending';
+-- Two, each in the order in which it is read: of one for both, every read would sort a whole backlog.
+create index webhook_deliveries_first on webhook_deliveries (webhook_id, position)
+  where state = 'pending' and next_attempt_at is null;
+create index webhook_deliveries_again on webhook_deliveries (webhook_id, next_attempt_at)
+  where state = 'pending' and next_attempt_at is not null;
 create index webhook_deliveries_failed on webhook_deliveries (webhook_id, position) where state = 'failed';
 
 create table webhook_attempts (

@@ -7,6 +7,7 @@ export const MAX_RETRY_AFTER_SECONDS = 7 * 24 * 3600;
 
 /** As text that a database and a page can hold: valid UTF-8, no control characters but tab and newline, at most 4 KiB. */
 export function printable(chunks: readonly Uint8Array[]): string {
+  if (chunks.length === 0) return '';
   // A character cut in two at the end is left out (`stream`), what is no UTF-8 becomes U+FFFD.
   const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(
     Buffer.concat(chunks).subarray(0, KEPT_BYTES),
