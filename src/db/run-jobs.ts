@@ -1,9 +1,10 @@
 /** Runs jobs of the job library: a pool of connections for all, slots for each task, again and again until it is told to stop. */
 import { Logger, type LogLevel, type Runner, run } from 'graphile-worker';
-import pg from 'pg';
+import type pg from 'pg';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
 import { JOBS_SCHEMA } from './jobs.ts';
+import { JobsPool } from './jobs-pool.ts';
 
 export interface JobTask {
   readonly name: string;
@@ -29,16 +30,15 @@ export async function runJobs(
 async function keepRunning(url: string, task: JobTask, log: Log, signal: AbortSignal): Promise<void> {
   for (let attempt = 0; !signal.aborted; attempt++) {
     const began_ms = Date.now();
-    const pool = new pg.Pool({ connectionString: url, max: CONNECTIONS, connectionTimeoutMillis: 5_000 });
-    // The pool listens to idle connections only.
-    pool.on('connect', (client) => client.on('error', () => undefined));
-    pool.on('error', () => undefined);
+    const pool = new JobsPool(url, CONNECTIONS);
     try {
       const runner = await start(pool, task, log);
-      const stop = () => void runner.stop().catch(() => undefined);
-      signal.addEventListener('abort', stop, { once: true });
-      if (signal.aborted) stop();
-      await runner.promise.finally(() => signal.removeEventListener('abort', stop));
+      const stop = () => runner.stop().catch(() => undefined);
+      const stopped = () => void stop();
+      signal.addEventListener('abort', stopped, { once: true });
+      if (signal.aborted) stopped();
+      await runner.promise.finally(() => signal.removeEventListener('abort', stopped));
+      await stop();
     } catch (error) {
       log.warn({ err: error, task: task.name }, 'jobs: the runner broke');
     } finally {
