@@ -15,12 +15,12 @@ export interface DueMail {
   readonly raised_at: Date;
 }
 
-/** Takes the mail that waits for longest, for `lease_s`: nobody else has it until then. */
-export async function takeDueMail(tx: Tx, lease_s: number): Promise<DueMail | undefined> {
+/** Takes up to `limit` of the mails that wait for longest, for `lease_s`: nobody else has them until then. */
+export async function takeDueMails(tx: Tx, limit: number, lease_s: number): Promise<readonly DueMail[]> {
   const { rows } = await sql<DueMail>`
     with due as (
       select notification_id from notification_mails where due_at <= now()
-      order by due_at limit 1 for update skip locked
+      order by due_at limit ${limit} for update skip locked
     ), taken as (
       update notification_mails m
       set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => ${lease_s})
@@ -31,14 +31,16 @@ export async function takeDueMail(tx: Tx, lease_s: number): Promise<DueMail | un
     from taken t join notifications n on n.id = t.notification_id join users u on u.id = n.user_id`.execute(
     tx,
   );
-  return rows[0];
+  return rows;
 }
 
-/** It is out, or given up; a raise meanwhile has another `due_at`, and stays. */
-export async function endMail(tx: Tx, { notification_id, due_at }: DueMail): Promise<void> {
+/** They are out, or given up; a raise meanwhile has another `due_at`, and stays. */
+export async function endMails(tx: Tx, mails: readonly DueMail[]): Promise<void> {
   await sql`
-    delete from notification_mails
-    where notification_id = ${notification_id} and due_at = ${due_at}::timestamptz`.execute(tx);
+    delete from notification_mails m
+    using unnest(${mails.map((mail) => mail.notification_id)}::text[], ${mails.map((mail) => mail.due_at)}::timestamptz[])
+      as ended (notification_id, due_at)
+    where m.notification_id = ended.notification_id and m.due_at = ended.due_at`.execute(tx);
 }
 
 export async function postponeMail(

@@ -1,6 +1,6 @@
 /**
- * Sends the mails that notifications have put into the outbox: after their commit, never in a request. A mail that is
- * out is taken off at once; a process that dies in between sends it again, under the same Message-ID.
+ * Sends the mails that notifications have put into the outbox: after their commit, never in a request. Mails that
+ * are out are taken off at once; a process that dies in between sends them again, under the same Message-IDs.
  */
 import type { Db } from '../db/pool.ts';
 import { backoffMs } from '../lib/backoff.ts';
@@ -8,7 +8,7 @@ import { rfc3339 } from '../lib/clock.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import type { Deliver, Mail } from '../mail/mailer.ts';
-import { type DueMail, endMail, postponeMail, takeDueMail } from './mail-store.ts';
+import { type DueMail, endMails, postponeMail, takeDueMails } from './mail-store.ts';
 
 /** Longer than one delivery may take. */
 const LEASE_S = 300;
@@ -22,24 +22,35 @@ export interface MailParts {
   readonly log: Log;
 }
 
+/** Taken and sent together. */
+const AT_ONCE = 10;
+
 /** Until none is due, or `signal` aborts. */
 export async function sendNotificationMails(parts: MailParts, signal?: AbortSignal): Promise<void> {
   while (signal?.aborted !== true) {
-    const due = await takeDueMail(parts.db, LEASE_S);
-    if (!due) return;
-    await send(parts, due);
+    const due = await takeDueMails(parts.db, AT_ONCE, LEASE_S);
+    if (due.length === 0) return;
+    const ended = await Promise.all(due.map((mail) => send(parts, mail)));
+    await endMails(
+      parts.db,
+      due.filter((_, at) => ended[at]),
+    );
   }
 }
 
-async function send({ db, deliver, public_url, log }: MailParts, due: DueMail): Promise<void> {
+/** Whether there is nothing more to do for this mail. */
+async function send({ db, deliver, public_url, log }: MailParts, due: DueMail): Promise<boolean> {
   try {
     await deliver(composeMail(due, public_url));
   } catch (error) {
     const { attempts, notification_id } = due;
     log.warn({ reason: messageOf(error), notification_id, attempts }, 'a notification could not be mailed');
-    if (attempts < MAX_ATTEMPTS) return postponeMail(db, due, backoffMs(attempts, 2_000, 3_600_000));
+    if (attempts < MAX_ATTEMPTS) {
+      await postponeMail(db, due, backoffMs(attempts, 2_000, 3_600_000));
+      return false;
+    }
   }
-  return endMail(db, due);
+  return true;
 }
 
 function composeMail({ email, title, body, count, raised_at, ...due }: DueMail, public_url: string): Mail {

@@ -158,12 +158,19 @@ function tasksOf(store: ObjectStore, mail: MailParts, signal: AbortSignal): Task
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
-    { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, CONSUMERS) },
+    {
+      name: 'events',
+      every_ms: 1_000,
+      wake_by: onCommitted,
+      gap_ms: 20,
+      run: () => dispatchEvents(db, CONSUMERS),
+    },
     { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
     {
       name: 'notification-mails',
       every_ms: 5_000,
       wake_on: 'mail',
+      gap_ms: 200,
       run: () => sendNotificationMails(mail, signal),
     },
     { name: 'key-expiry', every_ms: 600_000, run: () => tellOfExpiry(db) },
