@@ -26,6 +26,7 @@ import type { ObjectStore } from '../object-store/object-store.ts';
 import { dispatchEvents } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
+import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
 import { aborted } from './shutdown.ts';
@@ -134,6 +135,7 @@ function tasksOf(db: Db, store: ObjectStore, log: Log): Task[] {
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, []) },
+    { name: 'stop-idle', every_ms: 5_000, run: () => stopIdle(db, log) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];
 }

@@ -28,7 +28,7 @@ const ROOMS: Record<string, readonly string[]> = {
   events: ['lib', 'db'],
   mail: ['lib'],
   audit: ['lib', 'db'],
-  tasks: ['lib', 'db', 'events', 'object-store', 'auth', 'orgs', 'instances'],
+  tasks: ['lib', 'db', 'events', 'object-store', 'auth', 'orgs', 'instances', 'vms'],
   http: ['lib', 'db', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store'],
   ingress: ['lib', 'agent-api'],

@@ -195,6 +195,7 @@ describe('a report', () => {
       reboots: 0,
       ssh_address: SSH_ADDRESS,
       host_keys: [],
+      applied_keys: [],
       recovered: null,
     } as const;
     await agent.client.report({ vm_id, epoch, observed });
