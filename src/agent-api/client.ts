@@ -85,8 +85,8 @@ export class ControlPlaneClient {
     return this.#post('/internal/v1/wake', body, 15_000, signal);
   }
 
-  async reportActivity(body: ActivityReport): Promise<void> {
-    await this.#post('/internal/v1/activity', body);
+  async reportActivity(body: ActivityReport, signal: AbortSignal): Promise<void> {
+    await this.#post('/internal/v1/activity', body, 15_000, signal);
   }
 
   async close(): Promise<void> {

@@ -150,7 +150,8 @@ function registerIngress(app: FastifyInstance, { db }: InternalContext): void {
     try {
       return await transaction(db, (tx) => wakeVm(tx, instance_id));
     } catch (error) {
-      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE'].includes(error.code)) throw error;
+      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE'].includes(error.code))
+        throw error;
       request.log.warn({ instance_id, reason: error.message }, 'a connection could not wake its VM');
       return { outcome: 'refused', why: error.message };
     }

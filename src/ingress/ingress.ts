@@ -41,7 +41,7 @@ export class Ingress {
     this.#client = options.client;
     this.#log = options.log;
     this.#limits = { ...LIMITS, ...options.limits };
-    this.#activity = new ActivityReporter(options.client, () => this.#ports.values());
+    this.#activity = new ActivityReporter(options.client, () => this.#ports.values(), this.#limits.report_ms);
   }
 
   /** Follows the routes until `signal` aborts, then closes every port. */

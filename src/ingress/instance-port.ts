@@ -29,7 +29,7 @@ export class InstancePort {
   readonly #log: Log;
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
-  readonly #silent = new Set<Socket>();
+  readonly #silent = new Set<{ destroy(): void }>();
   readonly #held = new Set<HeldSocket>();
   #route: IngressRoute;
   #revoking: NodeJS.Timeout | null = null;
@@ -81,7 +81,8 @@ export class InstancePort {
   /** Connections that are open stay; those that wait go on, or are closed, as the route says now. */
   update(route: IngressRoute): void {
     this.#route = route;
-    if (route.revoking) this.#revoking ??= setTimeout(() => this.#closeUnconfirmed(), this.#limits.revoking_ms);
+    if (route.revoking)
+      this.#revoking ??= setTimeout(() => this.#closeUnconfirmed(), this.#limits.revoking_ms);
     else this.#confirmed();
     for (const held of [...this.#held]) {
       const way = this.#way();
@@ -101,7 +102,7 @@ export class InstancePort {
     this.refuse();
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     for (const socket of this.#sockets) socket.destroySoon();
-    if (this.#server.listening) await closed;
+    await closed;
   }
 
   /** Ends all at once. */
@@ -162,8 +163,8 @@ export class InstancePort {
   #splice(socket: Socket, target: string): void {
     this.#silent.add(socket);
     this.#totals.silent.add(socket);
-    if (this.#silent.size > this.#limits.silent_per_instance) oldest(this.#silent)?.destroy();
-    if (this.#totals.silent.size > this.#limits.silent) oldest(this.#totals.silent)?.destroy();
+    if (this.#silent.size > this.#limits.silent_per_instance) endOldest(this.#silent);
+    if (this.#totals.silent.size > this.#limits.silent) endOldest(this.#totals.silent);
     let spoke = false;
     const isSilentNoMore = () => {
       this.#silent.delete(socket);
@@ -204,6 +205,11 @@ export class InstancePort {
   }
 }
 
-function oldest<T>(set: ReadonlySet<T>): T | undefined {
-  return set.values().next().value;
+/** In order of insertion. */
+function endOldest(set: Set<{ destroy(): void }>): void {
+  for (const first of set) {
+    set.delete(first);
+    first.destroy();
+    return;
+  }
 }

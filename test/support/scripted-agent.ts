@@ -119,7 +119,14 @@ export class ScriptedAgent {
     return this.client.report({
       vm_id,
       epoch,
-      observed: { kind: 'running', reboots, ssh_address: SSH_ADDRESS, host_keys: [HOST_KEY], applied_keys, recovered },
+      observed: {
+        kind: 'running',
+        reboots,
+        ssh_address: SSH_ADDRESS,
+        host_keys: [HOST_KEY],
+        applied_keys,
+        recovered,
+      },
     });
   }
 

@@ -1,6 +1,6 @@
 /**
  * Keeps the guest's authorized keys as the control plane last said, as soon as the guest lets it: while its file
- * systems are frozen the agent refuses, and the push is tried again.
+ * systems are frozen the agent refuses, and it is tried again.
  *
  * Keys are applied once they are in their file (the next handshake obeys) and the connections of all others have
  * ended; that is reported. Until it is heard of after a revocation, the ingress lets nobody through to this guest.
@@ -8,25 +8,26 @@
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
-import { endConnectionsBut, fingerprintOf } from './end-connections.ts';
+import { applyKeys, fingerprintOf } from './apply-keys.ts';
 import type { Machine } from './machine.ts';
-import { pushKeys } from './personalise.ts';
 
-/** For each of the two steps in the guest. */
-const STEP_MS = 5_000;
-/** A login that had passed the old file when it was replaced is in the log by then. */
+const APPLY_MS = 5_000;
+/** A login that had passed the old keys when they were replaced is in sshd's log by then. */
 const LOOK_AGAIN_MS = 2_000;
+
+type Report = (machine: Machine, fingerprints: readonly string[]) => Promise<void>;
 
 export class KeyPusher {
   readonly #log: Log;
-  readonly #report: (machine: Machine, fingerprints: readonly string[]) => Promise<void>;
+  readonly #report: Report;
   #wanted: readonly string[] = [];
-  #applied: string | null = null;
+  /** In force in the guest; null: unknown. */
+  #applied: readonly string[] | null = null;
   #machine: Machine | null = null;
   #loop: Promise<void> | null = null;
 
   /** `report` is called with the fingerprints of every set that was applied to a machine that is followed. */
-  constructor(log: Log, report: (machine: Machine, fingerprints: readonly string[]) => Promise<void>) {
+  constructor(log: Log, report: Report) {
     this.#log = log;
     this.#report = report;
   }
@@ -38,15 +39,8 @@ export class KeyPusher {
 
   /** Applies now, whatever was applied before: the guest has just booted, or was adopted. Answers fingerprints. */
   async apply(machine: Machine): Promise<readonly string[]> {
-    const lines = this.#wanted;
-    const fingerprints = lines.map(fingerprintOf);
-    await pushKeys(machine.agent, lines, STEP_MS);
-    if (machine.may_be_connected) {
-      const ended = await endConnectionsBut(machine.agent, fingerprints, STEP_MS);
-      if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
-    }
-    this.#applied = lines.join('\n');
-    return fingerprints;
+    this.#applied = null;
+    return this.#apply(machine, machine.may_be_connected);
   }
 
   /** Applies changes to this machine from now on. */
@@ -74,10 +68,11 @@ export class KeyPusher {
       const machine = this.#machine;
       if (!machine) return;
       try {
-        const fingerprints = await this.apply(machine);
+        // Where no key was taken away nobody has to go.
+        const end = this.#applied?.every((line) => this.#wanted.includes(line)) !== true;
+        const fingerprints = await this.#apply(machine, end);
         this.#log.info({ keys: fingerprints.length }, 'keys applied');
         await this.#report(machine, fingerprints);
-        setTimeout(() => void this.#lookAgain(machine), LOOK_AGAIN_MS).unref();
         attempt = 0;
       } catch (error) {
         if (attempt === 2) this.#log.warn({ reason: messageOf(error) }, 'keys could not be applied yet');
@@ -86,11 +81,24 @@ export class KeyPusher {
     }
   }
 
+  async #apply(machine: Machine, end: boolean): Promise<readonly string[]> {
+    const lines = this.#wanted;
+    const what = end ? 'end' : 'replace';
+    const { ended } = await applyKeys(machine.agent, lines, { what, timeout_ms: APPLY_MS });
+    if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
+    if (end) setTimeout(() => void this.#lookAgain(machine), LOOK_AGAIN_MS).unref();
+    this.#applied = lines;
+    return lines.map(fingerprintOf);
+  }
+
+  /** Until every connection of before has been judged. */
   async #lookAgain(machine: Machine): Promise<void> {
     if (this.#machine !== machine || this.#isBehind() || machine.gone || machine.view !== 'up') return;
     try {
-      const ended = await endConnectionsBut(machine.agent, this.#wanted.map(fingerprintOf), STEP_MS);
+      const options = { what: 'look', timeout_ms: APPLY_MS } as const;
+      const { ended, young } = await applyKeys(machine.agent, this.#wanted, options);
       if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
+      if (young > 0) setTimeout(() => void this.#lookAgain(machine), LOOK_AGAIN_MS).unref();
     } catch (error) {
       this.#log.warn({ reason: messageOf(error) }, 'connections could not be looked at again');
       this.#applied = null;
@@ -101,7 +109,12 @@ export class KeyPusher {
   #isBehind(): boolean {
     const machine = this.#machine;
     return (
-      machine !== null && !machine.gone && machine.view === 'up' && this.#applied !== this.#wanted.join('\n')
+      machine !== null && !machine.gone && machine.view === 'up' && !sameLines(this.#applied, this.#wanted)
     );
   }
+}
+
+/** Both sorted. */
+function sameLines(one: readonly string[] | null, other: readonly string[]): boolean {
+  return one !== null && one.join('\n') === other.join('\n');
 }

@@ -6,23 +6,12 @@ import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
 import { pause } from '../../lib/backoff.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
-import { readGuestFile, writeGuestFile } from '../guest/guest-files.ts';
-import { fingerprintOf } from './end-connections.ts';
+import { readGuestFile } from '../guest/guest-files.ts';
+import { fingerprintOf } from './apply-keys.ts';
 
-const AUTHORIZED_KEYS = '/run/berth/authorized_keys';
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
 const HOST_KEY_MAX_BYTES = 1_024;
 const BANNER_TRY_MS = 2_000;
-
-/** Replaces the keys that sshd lets in; the next handshake obeys. */
-export async function pushKeys(
-  agent: GuestAgent,
-  lines: readonly string[],
-  timeout_ms: number,
-): Promise<void> {
-  const text = lines.map((line) => `${line}\n`).join('');
-  await writeGuestFile(agent, AUTHORIZED_KEYS, Buffer.from(text), { mode: 0o600, timeout_ms });
-}
 
 /** The public half of the host key that the guest made at its first boot. */
 export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
