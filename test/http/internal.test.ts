@@ -27,7 +27,19 @@ describe('401', () => {
   const wrong = { none: {}, unknown: { authorization: `Bearer ${'0'.repeat(64)}` } };
   for (const [what, headers] of Object.entries(wrong)) {
     test(`every internal call with ${what} token`, async () => {
-      for (const path of ['heartbeat', 'poll', 'report', 'flush', 'commit', 'head', 'routes', 'no-such']) {
+      for (const path of [
+        'heartbeat',
+        'poll',
+        'report',
+        'flush',
+        'commit',
+        'head',
+        'routes',
+        'keys',
+        'wake',
+        'activity',
+        'no-such',
+      ]) {
         const answer = await fetch(`${api.internal_origin}/internal/v1/${path}`, {
           method: 'POST',
           headers: { ...headers, 'content-type': 'application/json' } as Record<string, string>,

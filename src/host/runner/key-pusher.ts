@@ -11,7 +11,8 @@ import type { Log } from '../../lib/log.ts';
 import { applyKeys, fingerprintOf } from './apply-keys.ts';
 import type { Machine } from './machine.ts';
 
-const APPLY_MS = 5_000;
+/** Long: a slow guest is better waited for than begun with anew. The ingress does not wait as long. */
+const APPLY_MS = 30_000;
 /** A login that had passed the old keys when they were replaced is in sshd's log by then. */
 const LOOK_AGAIN_MS = 2_000;
 
