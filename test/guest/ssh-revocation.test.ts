@@ -7,11 +7,14 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, freePort, Installation } from '../support/installation.ts';
-import { type RunningSsh, runProgram, SshClient, startProgram } from '../support/ssh-client.ts';
+import { type RunningSsh, runProgram, SshClient } from '../support/ssh-client.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
 /** From the answer to the revocation. */
 const WITHIN = { timeout_ms: 5_000 };
+
+/** SSH_FXP_INIT of version 3 (draft-ietf-secsh-filexfer-02, section 4). */
+const SFTP_INIT = '\0\0\0\x05\x01\0\0\0\x03';
 
 interface Kept {
   readonly client: SshClient;
@@ -57,17 +60,13 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 500_000 }, () =>
       exec: client.start(guest.target, { command: 'sh' }),
       forwarding: client.start(guest.target, { flags: ['-N', '-L', `127.0.0.1:${port}:127.0.0.1:22`, '-v'] }),
       master: client.start(guest.target, { flags: ['-N', '-M', '-v'], options: multiplexed }),
-      sftp: startProgram('sftp', [
-        ...client.options(),
-        '-P',
-        String(guest.target.port),
-        `${guest.target.user}@${guest.target.host}`,
-      ]),
+      // The subsystem alone: the program sftp notices its connection's end only when it is told something.
+      sftp: client.start(guest.target, { flags: ['-s'], command: 'sftp' }),
     };
     await says(kinds.shell, 'shell');
     await says(kinds.exec, 'exec');
-    kinds.sftp.send('pwd\n');
-    await until('sftp answers', () => kinds.sftp.printed().includes('Remote working directory'));
+    kinds.sftp.send(SFTP_INIT);
+    await until('sftp answers', () => kinds.sftp.printed().includes('posix-rename@openssh.com'));
     for (const kind of ['forwarding', 'master'] as const) {
       await until(`${kind} is up`, () =>
         /Entering interactive session|Entering mux/.test(kinds[kind].printed()),

@@ -129,7 +129,7 @@ export function runProgram(
   });
 }
 
-export function startProgram(program: string, args: readonly string[]): RunningSsh {
+function startProgram(program: string, args: readonly string[]): RunningSsh {
   const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'pipe'] });
   let printed = '';
   for (const stream of [child.stdout, child.stderr]) {

@@ -4,12 +4,12 @@ import { once } from 'node:events';
 import { createServer as createHttpServer } from 'node:http';
 import { connect, createServer, type Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
-import { dial, freePort, HOST, listen, readAll, target } from '../../test/support/sockets.ts';
-import { ControlPlaneClient } from '../agent-api/client.ts';
-import type { IngressRoute, RoutesRequest } from '../agent-api/types.ts';
-import { newId } from '../lib/ids.ts';
-import { createLog } from '../lib/log.ts';
-import { Ingress } from './ingress.ts';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import type { IngressRoute, RoutesRequest } from '../../src/agent-api/types.ts';
+import { Ingress } from '../../src/ingress/ingress.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { dial, freePort, HOST, listen, readAll, target } from '../support/sockets.ts';
 
 const log = createLog('test', 'silent');
 const nowhere = new ControlPlaneClient({ address: 'http://127.0.0.1:1', token: 'none' });
