@@ -67,6 +67,8 @@ async function call(
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
   await notify(tx, 'host', present(after.host_id, 'host of a VM'));
   await notify(tx, 'instance', id);
+  // A stop takes the target away, at once: connections that come from here on wait for the next boot, or are closed.
+  await notify(tx, 'routes');
   return { status: 202, row: after };
 }
 

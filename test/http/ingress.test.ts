@@ -75,6 +75,14 @@ describe('a revocation', () => {
     assert.equal((await routeOf(id)).revoking, false);
   });
 
+  test('a stop takes the target away, and the ingress hears of it at once', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { etag } = await routes();
+    const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+    await client.delete(`/v1/instances/${id}/vm`);
+    assert.equal((await held).routes.find((each) => each.instance_id === id)?.target, null);
+  });
+
   test('a stopped VM has none', async () => {
     const { id } = await runningWith(owner, await colleague());
     await client.put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
