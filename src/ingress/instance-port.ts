@@ -89,6 +89,7 @@ export class InstancePort {
       if (way === 'closed') this.#drop(held);
       else if (way !== 'wait') this.#splice(this.#letGo(held).release(), way);
     }
+    if (this.waiting) this.#events.waits(this);
   }
 
   /** The VM does not come up for those who wait. */

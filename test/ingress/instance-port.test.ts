@@ -190,6 +190,27 @@ test('a revocation that is not confirmed in time ends all connections and closes
   assert.equal(String((await once(back, 'data'))[0]), '4');
 });
 
+test('who waits for a confirmation when the VM stops waits for its next boot instead', async (t) => {
+  const { port, set, wakes } = await setUp(t, { target: await echo(t), revoking: true, wake: true });
+  const socket = dial(t, port);
+  socket.write('I');
+  await once(socket, 'connect');
+  await set({ target: null, revoking: false });
+  await until('a start is asked for', () => wakes.length > 0);
+  await set({ target: await echo(t), revoking: false });
+  assert.equal(String((await once(socket, 'data'))[0]), 'I');
+});
+
+test('an ingress that ends takes no more, and ends what is open', async (t) => {
+  const { ingress, port } = await setUp(t, { target: await echo(t) });
+  const open = dial(t, port);
+  open.write('?');
+  await once(open, 'data');
+  await Promise.all([ingress.close(), readAll(open)]);
+  const [error] = await once(dial(t, port), 'error');
+  assert.equal(error.code, 'ECONNREFUSED');
+});
+
 test('connections beyond the limit of an instance, or of all, are closed at once', async (t) => {
   for (const limits of [{ connections_per_instance: 2 }, { connections: 2 }]) {
     const { port } = await setUp(t, { target: await echo(t) }, limits);
