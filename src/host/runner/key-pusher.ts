@@ -26,6 +26,9 @@ export class KeyPusher {
   #applied: readonly string[] | null = null;
   #machine: Machine | null = null;
   #loop: Promise<void> | null = null;
+  #reporting: Promise<void> | null = null;
+  /** Counts rests: what was begun before one counts for nothing after it. */
+  #round = 0;
 
   /** `report` is called with the fingerprints of every set that was applied to a machine that is followed. */
   constructor(log: Log, report: Report) {
@@ -50,10 +53,14 @@ export class KeyPusher {
     this.#work();
   }
 
-  /** Applies changes to none; resolves when nothing is under way: reports stay in the order of what they tell. */
+  /**
+   * Applies changes to none; resolves when no report is under way: they stay in the order of what they tell. What a
+   * hung guest still owes an answer to is not waited for.
+   */
   async rest(): Promise<void> {
     this.#machine = null;
-    await this.#loop;
+    this.#round += 1;
+    await this.#reporting?.catch(() => undefined);
   }
 
   #work(): void {
@@ -73,7 +80,8 @@ export class KeyPusher {
         const end = this.#applied?.every((line) => this.#wanted.includes(line)) !== true;
         const fingerprints = await this.#apply(machine, end);
         this.#log.info({ keys: fingerprints.length }, 'keys applied');
-        await this.#report(machine, fingerprints);
+        this.#reporting = this.#report(machine, fingerprints);
+        await this.#reporting;
         attempt = 0;
       } catch (error) {
         if (attempt === 2) this.#log.warn({ reason: messageOf(error) }, 'keys could not be applied yet');
@@ -83,10 +91,11 @@ export class KeyPusher {
   }
 
   async #apply(machine: Machine, end: boolean): Promise<readonly string[]> {
-    const lines = this.#wanted;
+    const [lines, round] = [this.#wanted, this.#round];
     const what = end ? 'end' : 'replace';
     const { ended } = await applyKeys(machine.agent, lines, { what, timeout_ms: APPLY_MS });
     if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
+    if (round !== this.#round) throw new Error('the guest was given up meanwhile');
     if (end) setTimeout(() => void this.#lookAgain(machine), LOOK_AGAIN_MS).unref();
     this.#applied = lines;
     return lines.map(fingerprintOf);
