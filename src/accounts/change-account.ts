@@ -9,7 +9,6 @@ import { insertAccount } from '../auth/register.ts';
 import { deleteOtherSessions, findUser, findUserByEmail, updateUser } from '../auth/store.ts';
 import { tellOfPassword } from '../auth/tell-of-password.ts';
 import { verifyAccountPassword } from '../auth/verify-account.ts';
-import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
@@ -17,6 +16,7 @@ import type { Mailer } from '../mail/mailer.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { leaveAllOrganisations } from '../orgs/members.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 
 export interface Registration {
   readonly email: string;
@@ -175,5 +175,5 @@ export async function deleteAccount(tx: Tx, principal: Principal): Promise<void>
   const hosts = await hostsOfUserKeys(tx, user_id);
   await leaveAllOrganisations(tx, user_id);
   await tx.deleteFrom('users').where('id', '=', user_id).execute();
-  for (const host_id of hosts) await notify(tx, 'host', host_id);
+  await tellOfKeys(tx, hosts);
 }

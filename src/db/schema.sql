@@ -142,6 +142,14 @@ create table idempotency_keys (
   constraint idempotency_keys_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
 );
 
+create table ingress_watch (
+  one boolean not null default true,
+  since timestamp with time zone not null,
+  reported_at timestamp with time zone not null,
+  constraint ingress_watch_pkey PRIMARY KEY (one),
+  constraint ingress_watch_one_check CHECK (one)
+);
+
 create table instance_ssh_keys (
   instance_id text not null,
   ssh_key_id text not null,
@@ -406,6 +414,8 @@ create table vms (
   stopped_at timestamp with time zone,
   deadline_at timestamp with time zone,
   version bigint not null default 1,
+  applied_keys jsonb,
+  active_at timestamp with time zone,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),

@@ -241,11 +241,15 @@ export interface Database {
     reason_message: string | null;
     reason_actor: string | null;
     ssh_address: string | null;
+    /** Fingerprints; null until the guest's keys were first in force. */
+    applied_keys: NullableJson<readonly string[]>;
+    active_at: Date | null;
     started_at: Date | null;
     stopped_at: Date | null;
     deadline_at: Date | null;
     version: Generated<number>;
   };
+  ingress_watch: { one: Generated<boolean>; since: Date; reported_at: Date };
   flushes: {
     id: FlushId;
     instance_id: InstanceId;

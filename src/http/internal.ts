@@ -10,19 +10,24 @@ import Fastify, {
 } from 'fastify';
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
 import type {
+  ActivityReport,
   CommitRequest,
   FlushFailure,
   FlushReport,
   Heartbeat,
   HeartbeatResponse,
+  KeysReport,
   PollRequest,
   PollResponse,
   Report,
   ReportResponse,
   RoutesRequest,
   RoutesResponse,
+  WakeRequest,
+  WakeResponse,
 } from '../agent-api/types.ts';
 import { hashToken } from '../auth/tokens.ts';
+import { transaction } from '../db/pool.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
 import { noteRootUse } from '../disks/note-root-use.ts';
 import { readHead, recordDirtyBytes } from '../disks/store.ts';
@@ -30,9 +35,12 @@ import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
-import { applyReport } from '../vms/apply-report.ts';
-import { etagOf, listAssignments, listRoutes } from '../vms/assignments.ts';
+import { recordActivity } from '../vms/activity.ts';
+import { applyKeys, applyReport } from '../vms/apply-report.ts';
+import { etagOf, listAssignments } from '../vms/assignments.ts';
 import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
+import { listRoutes } from '../vms/routes.ts';
+import { wakeVm } from '../vms/vm-calls.ts';
 import type { AppContext } from './context.ts';
 import { sendError } from './errors.ts';
 
@@ -64,6 +72,7 @@ export function createInternalApp(context: InternalContext): FastifyInstance {
   });
   registerReports(app, context);
   registerPolls(app, context);
+  registerIngress(app, context);
   return app;
 }
 
@@ -97,6 +106,12 @@ function registerReports(app: FastifyInstance, { db }: InternalContext): void {
     '/internal/v1/flush-failure',
     async (request): Promise<ReportResponse> => ({
       outcome: await recordFlushFailure(db, hostOf(request), request.body),
+    }),
+  );
+  app.post<{ Body: KeysReport }>(
+    '/internal/v1/keys',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await applyKeys(db, hostOf(request), request.body),
     }),
   );
   app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>
@@ -136,6 +151,24 @@ function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void
       );
     },
   );
+}
+
+function registerIngress(app: FastifyInstance, { db }: InternalContext): void {
+  app.post<{ Body: WakeRequest }>('/internal/v1/wake', async (request): Promise<WakeResponse> => {
+    const { instance_id } = request.body;
+    try {
+      return await transaction(db, (tx) => wakeVm(tx, instance_id));
+    } catch (error) {
+      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE'].includes(error.code))
+        throw error;
+      request.log.warn({ instance_id, reason: error.message }, 'a connection could not wake its VM');
+      return { outcome: 'refused', why: error.message };
+    }
+  });
+  app.post<{ Body: ActivityReport }>('/internal/v1/activity', async (request) => {
+    await recordActivity(db, request.body);
+    return {};
+  });
 }
 
 /** Holds a poll open until its answer differs from the one that the caller has seen, or the time is over. */

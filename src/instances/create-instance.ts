@@ -18,6 +18,8 @@ export interface InstanceRequest {
   readonly memory_mib: number;
   readonly disk_gib: number;
   readonly labels: Record<string, string>;
+  readonly idle_timeout_seconds: number | null;
+  readonly wake_on_connect: boolean;
   readonly auto_flush_seconds: number | null;
 }
 

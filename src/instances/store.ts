@@ -117,6 +117,8 @@ export type NewInstance = Pick<
   | 'cpus'
   | 'memory_mib'
   | 'disk_gib'
+  | 'idle_timeout_seconds'
+  | 'wake_on_connect'
   | 'auto_flush_seconds'
   | 'ssh_port'
 > & { labels: Record<string, string> };
@@ -127,8 +129,6 @@ export async function insertInstance(tx: Tx, instance: NewInstance): Promise<voi
     .values({
       ...instance,
       labels: JSON.stringify(instance.labels),
-      idle_timeout_seconds: null,
-      wake_on_connect: false,
       host_keys: null,
     })
     .execute();
@@ -146,6 +146,8 @@ export async function insertInstance(tx: Tx, instance: NewInstance): Promise<voi
 export interface InstanceChange {
   readonly name?: string;
   readonly labels?: Record<string, string>;
+  readonly idle_timeout_seconds?: number | null;
+  readonly wake_on_connect?: boolean;
   readonly auto_flush_seconds?: number | null;
   readonly cpus?: number;
   readonly memory_mib?: number;
@@ -162,6 +164,14 @@ export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceCha
       updated_at: sql`now()`,
     })
     .where('id', '=', id)
+    .execute();
+  if (change.idle_timeout_seconds === undefined) return;
+  // What happened before was not counted for it: the time begins now.
+  await tx
+    .updateTable('vms')
+    .set({ active_at: sql`now()` })
+    .where('instance_id', '=', id)
+    .where('state', 'in', ['running', 'restarting'])
     .execute();
 }
 

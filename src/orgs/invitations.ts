@@ -2,7 +2,6 @@
 import { type Principal, userOf } from '../auth/principal.ts';
 import { findUser, findUserByEmail } from '../auth/store.ts';
 import { hashToken, MAIL_PREFIX, newToken, tokenPrefix } from '../auth/tokens.ts';
-import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { append, appendPrivate } from '../events/append.ts';
@@ -12,6 +11,7 @@ import { AppError } from '../lib/errors.ts';
 import { type InvitationId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { Mail } from '../mail/mailer.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import {
   countInvitations,
   findInvitationByToken,
@@ -137,6 +137,6 @@ export async function acceptInvitation(tx: Tx, user_id: UserId, token: string): 
   const member = present(await findMember(tx, org_id, user_id), 'member just added');
   await append(tx, { org_id, type: 'member.added', data: { member: memberView(member) }, actor: user_id });
   // Keys of one who comes back may be let in again by instances that the account made before.
-  for (const host_id of await hostsOfUserKeys(tx, user_id)) await notify(tx, 'host', host_id);
+  await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
   return organisation;
 }

@@ -30,6 +30,7 @@ import { openStore } from '../object-store/open-store.ts';
 import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
+import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
 import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
@@ -174,6 +175,7 @@ function tasksOf(store: ObjectStore, mail: MailParts, signal: AbortSignal): Task
       run: () => sendNotificationMails(mail, signal),
     },
     { name: 'key-expiry', every_ms: 600_000, run: () => tellOfExpiry(db) },
+    { name: 'stop-idle', every_ms: 5_000, run: () => stopIdle(db, log) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];
 }

@@ -1,4 +1,4 @@
-import type { Observation, Report } from '../agent-api/types.ts';
+import type { KeysReport, Observation, Report } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
@@ -13,6 +13,7 @@ import {
   findVm,
   listOverdue,
   markReleased,
+  setAppliedKeys,
   updateVm,
   type VmChange,
   type VmReason,
@@ -30,6 +31,16 @@ export async function applyReport(db: Db, host_id: HostId, report: Report): Prom
     const instance = present(await getInstance(tx, vm.instance_id), 'instance under lock');
     if (instance.vm_id !== vm.id) return 'fenced';
     await move(tx, vm, instance, report.observed, host_id);
+    return 'accepted';
+  });
+}
+
+/** The guest lets in these keys and nobody else is connected: a revocation that waited for it is confirmed. */
+export async function applyKeys(db: Db, host_id: HostId, report: KeysReport): Promise<'accepted' | 'fenced'> {
+  return transaction(db, async (tx) => {
+    const vm = { id: report.vm_id, host_id, epoch: report.epoch };
+    if (!(await setAppliedKeys(tx, vm, report.applied_keys))) return 'fenced';
+    await notify(tx, 'routes');
     return 'accepted';
   });
 }
@@ -83,6 +94,7 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
           ? say(seen.recovered.code, seen.recovered.message)
           : say('ready', 'The guest answers and accepts SSH.'),
         ssh_address: seen.ssh_address,
+        applied_keys: seen.applied_keys,
         ...(vm.started_at === null ? { started_at: new Date() } : {}),
       };
     case 'rebooting':

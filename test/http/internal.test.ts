@@ -27,7 +27,19 @@ describe('401', () => {
   const wrong = { none: {}, unknown: { authorization: `Bearer ${'0'.repeat(64)}` } };
   for (const [what, headers] of Object.entries(wrong)) {
     test(`every internal call with ${what} token`, async () => {
-      for (const path of ['heartbeat', 'poll', 'report', 'flush', 'commit', 'head', 'routes', 'no-such']) {
+      for (const path of [
+        'heartbeat',
+        'poll',
+        'report',
+        'flush',
+        'commit',
+        'head',
+        'routes',
+        'keys',
+        'wake',
+        'activity',
+        'no-such',
+      ]) {
         const answer = await fetch(`${api.internal_origin}/internal/v1/${path}`, {
           method: 'POST',
           headers: { ...headers, 'content-type': 'application/json' } as Record<string, string>,
@@ -195,6 +207,7 @@ describe('a report', () => {
       reboots: 0,
       ssh_address: SSH_ADDRESS,
       host_keys: [],
+      applied_keys: [],
       recovered: null,
     } as const;
     await agent.client.report({ vm_id, epoch, observed });

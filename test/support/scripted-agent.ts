@@ -111,12 +111,23 @@ export class ScriptedAgent {
   }
 
   /** The guest accepts SSH. */
-  async ready(instance_id: InstanceId, recovered: { code: string; message: string } | null = null) {
+  async ready(
+    instance_id: InstanceId,
+    recovered: { code: string; message: string } | null = null,
+    applied_keys: readonly string[] = [],
+  ) {
     const { vm_id, epoch, reboots } = await this.known(instance_id);
     return this.client.report({
       vm_id,
       epoch,
-      observed: { kind: 'running', reboots, ssh_address: SSH_ADDRESS, host_keys: [HOST_KEY], recovered },
+      observed: {
+        kind: 'running',
+        reboots,
+        ssh_address: SSH_ADDRESS,
+        host_keys: [HOST_KEY],
+        applied_keys,
+        recovered,
+      },
     });
   }
 

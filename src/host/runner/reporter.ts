@@ -1,5 +1,5 @@
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { FlushFailure, FlushReport, Report, ReportResponse } from '../../agent-api/types.ts';
+import type { FlushFailure, FlushReport, KeysReport, Report, ReportResponse } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { HostContext } from '../host-context.ts';
 
@@ -25,6 +25,10 @@ export class Reporter {
 
   async flushFailure(failure: FlushFailure): Promise<void> {
     await this.#untilHeard(() => this.#context.client.reportFlushFailure(failure));
+  }
+
+  async keys(report: KeysReport): Promise<void> {
+    await this.#untilHeard(() => this.#context.client.reportKeys(report));
   }
 
   async #untilHeard(say: () => Promise<ReportResponse>): Promise<ReportResponse> {

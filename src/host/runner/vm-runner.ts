@@ -58,7 +58,9 @@ export class VmRunner {
     this.#folder = vmFolder(context.paths.vms, instance_id);
     this.#held = new HeldMachine(this.#context, instance_id, this.#folder, () => this.#changed());
     this.#reporter = new Reporter(this.#context, this.#closing.signal);
-    this.#keys = new KeyPusher(this.#context.log);
+    this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
+      this.#reporter.keys({ vm_id, epoch, applied_keys }),
+    );
     this.#auto = new AutoFlush(() => this.#changed());
     this.#saver = new DiskSaver({
       held: this.#held,
@@ -138,6 +140,7 @@ export class VmRunner {
       }
     }
     this.#auto.close();
+    void this.#keys.rest();
     this.#held.release();
   }
 
@@ -258,11 +261,12 @@ export class VmRunner {
       this.#running = null;
       await this.#say({ kind: 'rebooting' });
     }
+    await this.#keys.rest();
     const found = await this.#guestUp(machine, signal);
     if (found === null) return;
-    this.#keys.follow(machine);
     const { recovered, disk } = this.#held;
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
+    if (!machine.gone) this.#keys.follow(machine);
     this.#held.recovered = null;
     this.#running = machine;
     // The guest has just made its host key: it must not depend on this host for longer than it takes.
@@ -305,7 +309,7 @@ export class VmRunner {
   }
 
   async #endMachine(): Promise<void> {
-    this.#keys.follow(null);
+    void this.#keys.rest();
     await this.#held.end();
   }
 

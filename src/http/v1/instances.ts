@@ -34,6 +34,16 @@ const DnsLabel = Type.String({
   description: 'A DNS label',
 });
 const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, description: 'null turns it off' }));
+const IdleTimeout = nullable(
+  Type.Integer({
+    minimum: 60,
+    maximum: 2_592_000,
+    description: 'Stop the VM after so long without SSH connection and without a call on it; null never does',
+  }),
+);
+const WakeOnConnect = Type.Boolean({
+  description: 'A connection to the SSH port of the stopped VM starts it and is held until sshd answers',
+});
 const Cpus = Type.Integer({ minimum: 1, maximum: 16 });
 const Memory = Type.Integer({ minimum: 128, maximum: 65_536 });
 
@@ -46,11 +56,15 @@ const CreateInstanceRequest = named('CreateInstanceRequest', {
   memory_mib: Type.Optional(Memory),
   disk_gib: Type.Optional(Type.Integer({ minimum: 1, maximum: 1024 })),
   labels: Type.Optional(Labels),
+  idle_timeout_seconds: Type.Optional(IdleTimeout),
+  wake_on_connect: Type.Optional(WakeOnConnect),
   auto_flush_seconds: Type.Optional(AutoFlush),
 });
 const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   name: Type.Optional(DnsLabel),
   labels: Type.Optional(Labels),
+  idle_timeout_seconds: Type.Optional(IdleTimeout),
+  wake_on_connect: Type.Optional(WakeOnConnect),
   auto_flush_seconds: Type.Optional(AutoFlush),
   cpus: Type.Optional(Cpus),
   memory_mib: Type.Optional(Memory),
@@ -89,6 +103,8 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         memory_mib: body.memory_mib ?? 512,
         disk_gib: body.disk_gib ?? 8,
         labels: body.labels ?? {},
+        idle_timeout_seconds: body.idle_timeout_seconds ?? null,
+        wake_on_connect: body.wake_on_connect ?? false,
         auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
       };
       const made = await mutate(
