@@ -18,8 +18,16 @@ import { flushBench } from './flush.ts';
 import { Installation } from './installation.ts';
 import { requestsBench } from './requests.ts';
 import { startBench } from './start.ts';
+import { webhooksBench } from './webhooks.ts';
 
-const BENCHES: readonly Bench[] = [startBench, coldStartBench, flushBench, encryptionBench, requestsBench];
+const BENCHES: readonly Bench[] = [
+  startBench,
+  coldStartBench,
+  flushBench,
+  encryptionBench,
+  requestsBench,
+  webhooksBench,
+];
 const PROJECT_DIR = join(import.meta.dirname, '..');
 const RUNS_MAX = 1_000;
 

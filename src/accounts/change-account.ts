@@ -7,16 +7,16 @@ import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
 import { insertAccount } from '../auth/register.ts';
 import { deleteOtherSessions, findUser, findUserByEmail, updateUser } from '../auth/store.ts';
-import { type OnLocked, verifyAccountPassword } from '../auth/verify-account.ts';
-import { notify } from '../db/notify.ts';
+import { tellOfPassword } from '../auth/tell-of-password.ts';
+import { verifyAccountPassword } from '../auth/verify-account.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
-import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import type { Mailer } from '../mail/mailer.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { leaveAllOrganisations } from '../orgs/members.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 
 export interface Registration {
   readonly email: string;
@@ -60,19 +60,20 @@ export async function prepareNewPassword(
   db: Db,
   principal: Principal,
   request: { current_password: string; new_password: string },
-  onLocked: OnLocked,
+  ip: string,
 ): Promise<string> {
-  await verifyAccountPassword(db, userOf(principal), request.current_password, onLocked);
+  await verifyAccountPassword(db, userOf(principal), request.current_password, ip);
   return hashPassword(request.new_password);
 }
 
 /** Sets the password and ends every other session. */
-export async function changePassword(tx: Tx, principal: Principal, password_hash: string) {
+export async function changePassword(tx: Tx, principal: Principal, password_hash: string): Promise<UserId> {
   const user_id = userOf(principal);
   const keep = principal.credential.kind === 'session' ? principal.credential.id : null;
   await updateUser(tx, user_id, { password_hash });
   await deleteOtherSessions(tx, user_id, keep);
-  return present(await findUser(tx, user_id), 'user who changed the password');
+  await tellOfPassword(tx, user_id, 'changed', user_id);
+  return user_id;
 }
 
 /** Sends a reset link if there is such an account; says nothing either way. */
@@ -118,6 +119,7 @@ export async function confirmPasswordReset(
     await deleteOtherSessions(tx, used.user_id, null);
     const user = await findUser(tx, used.user_id);
     if (user) await unlock(tx, user.email);
+    await tellOfPassword(tx, used.user_id, 'reset', used.user_id);
     await done(tx, used.user_id);
     return used.user_id;
   });
@@ -130,10 +132,10 @@ export async function requestEmailChange(
   public_url: string,
   principal: Principal,
   request: { email: string; password: string },
-  onLocked: OnLocked,
+  ip: string,
 ): Promise<void> {
   const user_id = userOf(principal);
-  await verifyAccountPassword(db, user_id, request.password, onLocked);
+  await verifyAccountPassword(db, user_id, request.password, ip);
   const user = await findUser(db, user_id);
   if (!user) throw new AppError('UNAUTHENTICATED');
   const token = await transaction(db, (tx) => issueMailToken(tx, 'email_change', user_id, request.email));
@@ -173,5 +175,5 @@ export async function deleteAccount(tx: Tx, principal: Principal): Promise<void>
   const hosts = await hostsOfUserKeys(tx, user_id);
   await leaveAllOrganisations(tx, user_id);
   await tx.deleteFrom('users').where('id', '=', user_id).execute();
-  for (const host_id of hosts) await notify(tx, 'host', host_id);
+  await tellOfKeys(tx, hosts);
 }

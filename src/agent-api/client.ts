@@ -5,19 +5,24 @@
 import { Agent, request } from 'undici';
 import type { InstanceId } from '../lib/ids.ts';
 import type {
+  ActivityReport,
   BootOrderReport,
   CommitRequest,
   CommitResponse,
   DiskHead,
+  FlushFailure,
   FlushReport,
   Heartbeat,
   HeartbeatResponse,
+  KeysReport,
   PollRequest,
   PollResponse,
   Report,
   ReportResponse,
   RoutesRequest,
   RoutesResponse,
+  WakeRequest,
+  WakeResponse,
 } from './types.ts';
 
 export class ControlPlaneUnavailable extends Error {
@@ -61,6 +66,14 @@ export class ControlPlaneClient {
     return this.#post('/internal/v1/flush', body);
   }
 
+  reportFlushFailure(body: FlushFailure): Promise<ReportResponse> {
+    return this.#post('/internal/v1/flush-failure', body);
+  }
+
+  reportKeys(body: KeysReport): Promise<ReportResponse> {
+    return this.#post('/internal/v1/keys', body);
+  }
+
   commit(body: CommitRequest): Promise<CommitResponse> {
     return this.#post('/internal/v1/commit', body);
   }
@@ -76,6 +89,14 @@ export class ControlPlaneClient {
 
   routes(body: RoutesRequest, signal: AbortSignal): Promise<RoutesResponse> {
     return this.#post('/internal/v1/routes', body, POLL_HOLD_MS + 10_000, signal);
+  }
+
+  wake(body: WakeRequest, signal: AbortSignal): Promise<WakeResponse> {
+    return this.#post('/internal/v1/wake', body, 15_000, signal);
+  }
+
+  async reportActivity(body: ActivityReport, signal: AbortSignal): Promise<void> {
+    await this.#post('/internal/v1/activity', body, 15_000, signal);
   }
 
   async close(): Promise<void> {

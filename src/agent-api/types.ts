@@ -130,7 +130,18 @@ export interface HostFacts {
 }
 export interface Heartbeat {
   readonly facts: HostFacts;
-  readonly disks: readonly { readonly instance_id: InstanceId; readonly dirty_bytes: number }[];
+  readonly disks: readonly DiskReport[];
+}
+export interface DiskReport {
+  readonly instance_id: InstanceId;
+  readonly dirty_bytes: number;
+  /** The guest's root file system as it sees it; asked for about once a minute, else absent. */
+  readonly root?: FileSystemUse;
+}
+export interface FileSystemUse {
+  readonly used_bytes: number;
+  /** Of what others than root may use. */
+  readonly total_bytes: number;
 }
 export interface HeartbeatResponse {
   readonly host_id: HostId;
@@ -148,6 +159,8 @@ export type Observation =
       readonly reboots: number;
       readonly ssh_address: string;
       readonly host_keys: readonly HostKey[];
+      /** Fingerprints of the keys that the guest lets in; nobody with another one is connected. */
+      readonly applied_keys: readonly string[];
       /** Set when the disk was continued from the head although the last VM had written past it. */
       readonly recovered: Reason | null;
     }
@@ -179,6 +192,13 @@ export type FlushReport =
   | { readonly flush_id: FlushId; readonly state: 'done'; readonly receipt: FlushReceipt }
   | { readonly flush_id: FlushId; readonly state: 'failed'; readonly error: Reason };
 
+/** The first automatic flush in a row that failed. */
+export interface FlushFailure {
+  readonly vm_id: VmId;
+  readonly epoch: number;
+  readonly error: Reason;
+}
+
 /** A new generation; `generation` is the head's plus one. The same commit said twice is accepted once. */
 export interface CommitRequest {
   readonly instance_id: InstanceId;
@@ -197,12 +217,23 @@ export type CommitResponse =
 
 export type ReportResponse = { readonly outcome: 'accepted' } | { readonly outcome: 'fenced' };
 
+/** The guest lets in these keys (fingerprints), and connections of others have ended. */
+export interface KeysReport {
+  readonly vm_id: VmId;
+  readonly epoch: number;
+  readonly applied_keys: readonly string[];
+}
+
 /** Where the ingress sends the connections of one instance's port. */
 export interface IngressRoute {
   readonly instance_id: InstanceId;
   readonly port: number;
   /** `host:port` of the VM's sshd; null while no VM runs. */
   readonly target: string | null;
+  /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
+  readonly revoking: boolean;
+  /** Without a target: hold the connection and ask for a start. */
+  readonly wake: boolean;
 }
 export interface RoutesRequest {
   readonly seen: string | null;
@@ -212,4 +243,20 @@ export interface RoutesRequest {
 export interface RoutesResponse {
   readonly etag: string;
   readonly routes: readonly IngressRoute[];
+}
+
+/** Asks that the VM be started for a connection that waits at its port. */
+export interface WakeRequest {
+  readonly instance_id: InstanceId;
+}
+export type WakeResponse =
+  /** It is coming up, or will be asked for again once what it does now has ended. */
+  { readonly outcome: 'coming' } | { readonly outcome: 'refused'; readonly why: string };
+
+/** Which ports had connections; said every few seconds, also when there were none. */
+export interface ActivityReport {
+  /** For how long this ingress has watched without a gap. */
+  readonly watched_ms: number;
+  /** Those with any since the last report that was heard, and how long ago the last was. */
+  readonly active: readonly { readonly instance_id: InstanceId; readonly ago_ms: number }[];
 }

@@ -224,6 +224,26 @@ export async function deleteApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId): Pro
     .executeTakeFirst();
 }
 
+/** Keys that end within `days` and were not taken for that expiry before; none is taken twice. */
+export async function takeExpiring(tx: Tx, days: number, limit: number) {
+  const due = tx
+    .selectFrom('api_keys')
+    .select('id')
+    .where('expires_at', '>', sql<Date>`now()`)
+    .where('expires_at', '<', sql<Date>`now() + make_interval(days => ${days})`)
+    .where(sql<boolean>`expiry_told is distinct from expires_at`)
+    .orderBy('expires_at')
+    .limit(limit)
+    .forUpdate()
+    .skipLocked();
+  return tx
+    .updateTable('api_keys')
+    .set({ expiry_told: sql`expires_at` })
+    .where('id', 'in', due)
+    .returning([...SHOWN, 'org_id', 'user_id'])
+    .execute();
+}
+
 /** All keys that one holder has in an organisation. */
 export async function deleteKeysOf(
   tx: Tx,

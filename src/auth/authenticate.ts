@@ -19,6 +19,14 @@ export interface CredentialHeaders {
   readonly ip: string;
 }
 
+const BEARER = /^Bearer ([\x21-\x7e]{1,200})$/i;
+
+/** Whether there is a token whose checksum is right; nothing is looked up. */
+export function hasToken(authorization: string | undefined): boolean {
+  const token = BEARER.exec(authorization ?? '')?.[1];
+  return token !== undefined && tokenPrefix(token) !== null;
+}
+
 /** Tells who a credential stands for, by the database as it is when it is asked. */
 export class Authenticator {
   readonly #db: Db;
@@ -34,7 +42,7 @@ export class Authenticator {
    * @throws AppError UNAUTHENTICATED; FORBIDDEN when a session asks for an organisation it is no member of
    */
   async authenticate(headers: CredentialHeaders): Promise<Principal> {
-    const token = /^Bearer ([\x21-\x7e]{1,200})$/i.exec(headers.authorization ?? '')?.[1];
+    const token = BEARER.exec(headers.authorization ?? '')?.[1];
     const prefix = token === undefined ? null : tokenPrefix(token);
     if (token !== undefined && prefix === SESSION_PREFIX) {
       return ofSession(this.#db, hashToken(token), headers.org);

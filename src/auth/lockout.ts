@@ -11,7 +11,10 @@
  */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import { appendPrivate } from '../events/append.ts';
+import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
+import { findUserByEmail } from './store.ts';
 
 export const MAX_FAILURES = 5;
 const FIRST_LOCK_S = 15 * 60;
@@ -70,14 +73,16 @@ export async function withdraw(tx: Tx, { email_key }: Attempt): Promise<void> {
 }
 
 /**
- * The attempt was wrong. The fifth locks. Answers the error to throw and whether it has just locked.
+ * The attempt was wrong. The fifth locks, which the account is told. Answers the error to throw.
+ * @param ip where it came from, if that is known
  */
 export async function fail(
   tx: Tx,
   attempt: Attempt,
   otherwise: AppError,
-): Promise<{ error: AppError; locked: boolean }> {
-  if (attempt.number < MAX_FAILURES) return { error: otherwise, locked: false };
+  ip: string | null,
+): Promise<AppError> {
+  if (attempt.number < MAX_FAILURES) return otherwise;
   const row = await tx
     .selectFrom('lockouts')
     .select(['locks'])
@@ -85,7 +90,7 @@ export async function fail(
     .forUpdate()
     .executeTakeFirst();
   // Another attempt was right meanwhile, and has ended the row.
-  if (!row) return { error: otherwise, locked: false };
+  if (!row) return otherwise;
   const locks = row.locks + 1;
   const seconds = lockSeconds(locks);
   await tx
@@ -97,7 +102,21 @@ export async function fail(
     })
     .where('email_key', '=', attempt.email_key)
     .execute();
-  return { error: locked(seconds), locked: true };
+  await tellOfLock(tx, attempt, seconds, ip);
+  return locked(seconds);
+}
+
+async function tellOfLock(tx: Tx, { email_key }: Attempt, seconds: number, ip: string | null): Promise<void> {
+  const user = await findUserByEmail(tx, email_key);
+  if (!user) return;
+  const locked_until = rfc3339(new Date(Date.now() + seconds * 1000));
+  await appendPrivate(tx, {
+    type: 'account.locked',
+    org_id: null,
+    user_id: user.id,
+    data: { locked_until, ...(ip === null ? {} : { ip }) },
+    actor: 'system',
+  });
 }
 
 /** Ends a lock: a password reset by mail, or the operator. Answers whether there was a row. */

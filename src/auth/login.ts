@@ -2,6 +2,7 @@ import type { AuditLog } from '../audit/append.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { UserId } from '../lib/ids.ts';
+import { noteLogin } from './known-places.ts';
 import { beginAttempt, fail, succeed, withdraw } from './lockout.ts';
 import { type Caller, type OpenedSession, openSession } from './sessions.ts';
 import { findUser, findUserByEmail, firstOrganisation } from './store.ts';
@@ -20,8 +21,6 @@ export interface LoginParts {
   readonly db: Db;
   readonly audit: AuditLog;
   readonly verifySecondFactor: (user_id: UserId) => Promise<FactorVerdict>;
-  /** Called once when this attempt has locked an account that exists. */
-  readonly onLocked: (user_id: UserId) => Promise<void>;
 }
 
 const WRONG = { message: 'The e-mail address or the password is wrong.' };
@@ -33,15 +32,13 @@ const WRONG = { message: 'The e-mail address or the password is wrong.' };
 export async function login(parts: LoginParts, request: LoginRequest) {
   const { db } = parts;
   const attempt = await beginAttempt(db, request.email);
-  const refuse = async (otherwise: AppError, user_id: UserId | null): Promise<never> => {
-    const { error, locked } = await transaction(db, (tx) => fail(tx, attempt, otherwise));
-    if (locked && user_id !== null) await parts.onLocked(user_id);
-    throw error;
+  const refuse = async (otherwise: AppError): Promise<never> => {
+    throw await transaction(db, (tx) => fail(tx, attempt, otherwise, request.ip));
   };
   const user = await findUserByEmail(db, request.email);
   const right = await checkPassword(db, attempt, user?.password_hash ?? null, request.password);
   if (!user || !right) {
-    return refuse(new AppError('UNAUTHENTICATED', WRONG), user?.id ?? null);
+    return refuse(new AppError('UNAUTHENTICATED', WRONG));
   }
   const verdict = await parts.verifySecondFactor(user.id).catch(async (error: unknown) => {
     // Our trouble, not the caller's guess.
@@ -53,7 +50,7 @@ export async function login(parts: LoginParts, request: LoginRequest) {
     throw new AppError('MFA_REQUIRED');
   }
   if (verdict === 'wrong')
-    await refuse(new AppError('MFA_REQUIRED', { message: 'The second factor is wrong.' }), user.id);
+    await refuse(new AppError('MFA_REQUIRED', { message: 'The second factor is wrong.' }));
   await succeed(db, attempt);
   return finishLogin(parts, user.id, request);
 }
@@ -69,6 +66,7 @@ export async function finishLogin(
     if (!user) throw new AppError('UNAUTHENTICATED');
     const { ip, user_agent } = caller;
     const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent });
+    await noteLogin(tx, user.id, session, { ip, user_agent });
     const org_id = await firstOrganisation(tx, user.id);
     if (org_id !== null) {
       await audit.append(tx, org_id, {

@@ -4,7 +4,7 @@ import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { Principal } from './principal.ts';
 import { hashToken, newToken, SUDO_PREFIX, tokenPrefix } from './tokens.ts';
-import { type OnLocked, verifyAccountPassword } from './verify-account.ts';
+import { verifyAccountPassword } from './verify-account.ts';
 
 export const SUDO_LIFETIME_S = 300;
 
@@ -13,9 +13,9 @@ export async function verifyForSudo(
   db: Db,
   principal: Principal,
   password: string,
-  onLocked: OnLocked,
+  ip: string,
 ): Promise<void> {
-  await verifyAccountPassword(db, sessionOf(principal).user_id, password, onLocked);
+  await verifyAccountPassword(db, sessionOf(principal).user_id, password, ip);
 }
 
 /** Grants; the password must have been verified. @throws AppError UNAUTHENTICATED */

@@ -25,24 +25,19 @@ export async function refuseWhileLocked(db: Db, user_id: UserId): Promise<void> 
   if (locked) throw locked;
 }
 
-/** Is told the address of an account that this attempt has locked. */
-export type OnLocked = (email: string) => void;
-
-/** Re-verifies the password of an account, under its lockout. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+/** Re-verifies the password of an account, under its lockout; a lock is told with the address `ip`. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
 export async function verifyAccountPassword(
   db: Db,
   user_id: UserId,
   password: string,
-  onLocked: OnLocked,
+  ip: string,
 ): Promise<void> {
   const user = await findUser(db, user_id);
   if (!user) throw new AppError('UNAUTHENTICATED');
   const attempt = await beginAttempt(db, user.email);
   if (!(await checkPassword(db, attempt, user.password_hash, password))) {
     const wrong = new AppError('UNAUTHENTICATED', { message: 'The password is wrong.' });
-    const { error, locked } = await transaction(db, (tx) => fail(tx, attempt, wrong));
-    if (locked) onLocked(user.email);
-    throw error;
+    throw await transaction(db, (tx) => fail(tx, attempt, wrong, ip));
   }
   await succeed(db, attempt);
 }

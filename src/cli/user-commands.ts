@@ -3,6 +3,7 @@ import { randomInt } from 'node:crypto';
 import { unlock } from '../auth/lockout.ts';
 import { hashPassword } from '../auth/passwords.ts';
 import { deleteOtherSessions, findUserByEmail, updateUser } from '../auth/store.ts';
+import { tellOfPassword } from '../auth/tell-of-password.ts';
 import { transaction } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
@@ -48,6 +49,7 @@ export async function resetPassword({ db, audit }: ServerContext, email: string)
     await updateUser(tx, user.id, { password_hash });
     await deleteOtherSessions(tx, user.id, null);
     await unlock(tx, email);
+    await tellOfPassword(tx, user.id, 'server', 'operator');
   });
   await note({ db, audit }, user.id, 'auth.reset_password_on_server');
   return `New password of ${user.email}, shown this once: ${password}\n`;

@@ -15,6 +15,8 @@ interface Column {
   readonly not_null: boolean;
   /** `generated always as identity`. */
   readonly identity: boolean;
+  readonly computed: boolean;
+  /** Of a computed column: how. */
   readonly default_value: string | null;
 }
 interface Constraint {
@@ -29,7 +31,8 @@ interface Index {
 // Columns in the order of the table: it is what `select *` and a reader see.
 const COLUMNS = `
   select c.relname as table_name, a.attname as name, format_type(a.atttypid, a.atttypmod) as type,
-         a.attnotnull as not_null, a.attidentity = 'a' as identity, pg_get_expr(d.adbin, d.adrelid) as default_value
+         a.attnotnull as not_null, a.attidentity = 'a' as identity, a.attgenerated = 's' as computed,
+         pg_get_expr(d.adbin, d.adrelid) as default_value
   from pg_attribute a
   join pg_class c on c.oid = a.attrelid
   left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
@@ -102,10 +105,15 @@ function table(name: string, columns: readonly Column[], constraints: readonly C
         column.type,
         ...(column.not_null ? ['not null'] : []),
         ...(column.identity ? ['generated always as identity'] : []),
-        ...(column.default_value === null ? [] : [`default ${column.default_value}`]),
+        ...(column.default_value === null ? [] : [valueText(column)]),
       ].join(' '),
     ),
     ...constraints.map((constraint) => `constraint ${constraint.name} ${constraint.definition}`),
   ];
   return `create table ${name} (\n  ${lines.join(',\n  ')}\n);\n`;
+}
+
+function valueText({ computed, default_value }: Column): string {
+  const text = (default_value ?? '').trim();
+  return computed ? `generated always as (${text.replace(/\s+/g, ' ')}) stored` : `default ${text}`;
 }

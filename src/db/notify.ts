@@ -13,7 +13,16 @@ import { connectionOptions, type Tx } from './pool.ts';
 const CHANNEL = 'berth';
 
 /** What a notification is about; its id follows. */
-export type Topic = 'host' | 'instance' | 'flush' | 'routes' | 'deleting' | 'events';
+export type Topic =
+  | 'host'
+  | 'instance'
+  | 'flush'
+  | 'routes'
+  | 'deleting'
+  | 'events'
+  | 'notifications'
+  | 'mail'
+  | 'webhook';
 
 /** Wakes, when the transaction commits, everybody who waits for `topic` and `id`, in every process. */
 export async function notify(tx: Tx, topic: Topic, id = ''): Promise<void> {

@@ -45,35 +45,39 @@ export function openPool(url: string, onError: (error: Error) => void, max = 20)
   return new Kysely<Database>({ dialect: new CommittingDialect({ pool }) });
 }
 
-const afterEffects = new WeakMap<Tx, (() => void)[]>();
+/** What goes with, and what follows, the commit of each transaction under way. */
+const endings = new WeakMap<Tx, { readonly last: CompiledQuery[]; readonly effects: (() => void)[] }>();
 
 /** Runs `effect` once the transaction is committed, never if it is not. Outside of `transaction`: at once. */
 export function afterCommit(tx: Tx, effect: () => void): void {
-  const effects = afterEffects.get(tx);
+  const effects = endings.get(tx)?.effects;
   if (effects === undefined) effect();
   else if (!effects.includes(effect)) effects.push(effect);
 }
 
-const RETRYABLE = new Set(['40001', '40P01']);
+/**
+ * Sends `statement` in one go with COMMIT, which saves its round trip: nothing in the transaction may need its answer.
+ * Outside of `transaction`: at once.
+ */
+export async function atCommit(tx: Tx, statement: CompiledQuery): Promise<void> {
+  const ending = endings.get(tx);
+  if (ending === undefined) await tx.executeQuery(statement);
+  else ending.last.push(statement);
+}
 
-/** Takes a statement to be sent in one go with COMMIT: nothing in the transaction may need its answer. */
-export type AtCommit = (statement: CompiledQuery) => void;
+const RETRYABLE = new Set(['40001', '40P01']);
 
 /**
  * Runs `work` in one transaction (read committed), again up to three times when PostgreSQL asks for it
  * (serialization failure, deadlock). `work` must have no effect but on the database.
  */
-export async function transaction<T>(
-  db: Db,
-  work: (tx: Transaction<Database>, atCommit: AtCommit) => Promise<T>,
-): Promise<T> {
+export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt++) {
     const last: CompiledQuery[] = [];
-    const atCommit: AtCommit = (statement) => void last.push(statement);
     const effects: (() => void)[] = [];
     const run = (tx: Transaction<Database>) => {
-      afterEffects.set(tx, effects);
-      return work(tx, atCommit);
+      endings.set(tx, { last, effects });
+      return work(tx);
     };
     try {
       const result = await withCommit(last, () => db.transaction().execute(run));

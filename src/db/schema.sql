@@ -16,6 +16,7 @@ create table api_keys (
   allowed_cidrs text[] not null default '{}'::text[],
   previous_hash bytea,
   previous_expires_at timestamp with time zone,
+  expiry_told timestamp with time zone,
   constraint api_keys_pkey PRIMARY KEY (id),
   constraint api_keys_previous_hash_key UNIQUE (previous_hash),
   constraint api_keys_token_hash_key UNIQUE (token_hash),
@@ -69,6 +70,7 @@ create table disks (
   durable_at timestamp with time zone,
   stored_bytes bigint not null default 0,
   dirty_bytes bigint not null default 0,
+  nearly_full boolean not null default false,
   boot_order integer[] not null default '{}'::integer[],
   holds_more boolean not null default false,
   compacting_until timestamp with time zone,
@@ -161,6 +163,14 @@ create table idempotency_keys (
   constraint idempotency_keys_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
 );
 
+create table ingress_watch (
+  one boolean not null default true,
+  since timestamp with time zone not null,
+  reported_at timestamp with time zone not null,
+  constraint ingress_watch_pkey PRIMARY KEY (one),
+  constraint ingress_watch_one_check CHECK (one)
+);
+
 create table instance_ssh_keys (
   instance_id text not null,
   ssh_key_id text not null,
@@ -214,6 +224,14 @@ create table invitations (
   constraint invitations_role_check CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'billing'::text])))
 );
 
+create table known_places (
+  user_id text not null,
+  place_hash bytea not null,
+  last_seen_at timestamp with time zone not null default now(),
+  constraint known_places_pkey PRIMARY KEY (user_id, place_hash),
+  constraint known_places_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
 create table lockouts (
   email_key text not null,
   failures integer not null default 0,
@@ -259,6 +277,45 @@ create table mfa_factors (
   constraint mfa_factors_pkey PRIMARY KEY (id),
   constraint mfa_factors_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
   constraint mfa_factors_type_check CHECK ((type = ANY (ARRAY['totp'::text, 'webauthn'::text])))
+);
+
+create table notification_mails (
+  notification_id text not null,
+  attempts integer not null default 0,
+  due_at timestamp with time zone not null default now(),
+  constraint notification_mails_pkey PRIMARY KEY (notification_id),
+  constraint notification_mails_notification_id_fkey FOREIGN KEY (notification_id) REFERENCES notifications(id) ON DELETE CASCADE
+);
+
+create table notification_preferences (
+  user_id text not null,
+  kind text not null,
+  mail boolean not null,
+  constraint notification_preferences_pkey PRIMARY KEY (user_id, kind),
+  constraint notification_preferences_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
+create table notifications (
+  id text not null,
+  recipient text not null,
+  user_id text generated always as (CASE WHEN (recipient ~~ 'usr\_%'::text) THEN recipient ELSE NULL::text END) stored,
+  service_account_id text generated always as (CASE WHEN (recipient ~~ 'sa\_%'::text) THEN recipient ELSE NULL::text END) stored,
+  kind text not null,
+  title text not null,
+  body text not null,
+  resource_type text,
+  resource_id text,
+  data jsonb not null,
+  count bigint not null,
+  position bigint not null,
+  event_id text not null,
+  created_at timestamp with time zone not null,
+  raised_at timestamp with time zone not null,
+  read_at timestamp with time zone,
+  constraint notifications_pkey PRIMARY KEY (id),
+  constraint notifications_service_account_id_fkey FOREIGN KEY (service_account_id) REFERENCES service_accounts(id) ON DELETE CASCADE,
+  constraint notifications_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
+  constraint notifications_check CHECK ((num_nonnulls(user_id, service_account_id) = 1))
 );
 
 create table organisations (
@@ -397,6 +454,8 @@ create table vms (
   stopped_at timestamp with time zone,
   deadline_at timestamp with time zone,
   version bigint not null default 1,
+  applied_keys jsonb,
+  active_at timestamp with time zone,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),
@@ -415,11 +474,74 @@ create table webauthn_challenges (
   constraint webauthn_challenges_purpose_check CHECK ((purpose = ANY (ARRAY['register'::text, 'login'::text])))
 );
 
+create table webhook_attempts (
+  delivery_id text not null,
+  number integer not null,
+  at timestamp with time zone not null,
+  status smallint,
+  latency_ms integer not null,
+  error text,
+  response text not null,
+  constraint webhook_attempts_pkey PRIMARY KEY (delivery_id, number)
+);
+
+create table webhook_deliveries (
+  id text not null,
+  webhook_id text not null,
+  event_id text not null,
+  position bigint not null,
+  instance_id text,
+  state text not null default 'pending'::text,
+  attempts integer not null default 0,
+  tries smallint not null default 0,
+  next_attempt_at timestamp with time zone,
+  created_at timestamp with time zone not null default now(),
+  constraint webhook_deliveries_pkey PRIMARY KEY (id),
+  constraint webhook_deliveries_webhook_id_position_key UNIQUE (webhook_id, "position"),
+  constraint webhook_deliveries_state_check CHECK ((state = ANY (ARRAY['pending'::text, 'delivered'::text, 'failed'::text])))
+);
+
+create table webhook_drains (
+  webhook_id text not null,
+  owner text not null,
+  until timestamp with time zone not null,
+  again boolean not null default false,
+  constraint webhook_drains_pkey PRIMARY KEY (webhook_id)
+);
+
+create table webhooks (
+  id text not null,
+  org_id text,
+  name text not null,
+  url text not null,
+  events text[] not null,
+  status text not null default 'enabled'::text,
+  disabled_reason text,
+  disabled_at timestamp with time zone,
+  secret bytea not null,
+  previous_secret bytea,
+  previous_expires_at timestamp with time zone,
+  failing_since timestamp with time zone,
+  failing_told boolean not null default false,
+  slow boolean not null default false,
+  version bigint not null default 1,
+  created_by text not null,
+  created_at timestamp with time zone not null default now(),
+  updated_at timestamp with time zone not null default now(),
+  constraint webhooks_pkey PRIMARY KEY (id),
+  constraint webhooks_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE SET NULL,
+  constraint webhooks_check CHECK (((status = 'disabled'::text) = (disabled_reason IS NOT NULL))),
+  constraint webhooks_disabled_reason_check CHECK ((disabled_reason = ANY (ARRAY['requested'::text, 'gone'::text, 'failing'::text]))),
+  constraint webhooks_status_check CHECK ((status = ANY (ARRAY['enabled'::text, 'disabled'::text])))
+);
+
+CREATE INDEX api_keys_expiry ON public.api_keys USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
 CREATE INDEX events_age ON public.events USING btree (created_at);
+CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
 CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
@@ -434,6 +556,13 @@ CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
 CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
+CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);
+CREATE INDEX notifications_age ON public.notifications USING btree (created_at);
+CREATE INDEX notifications_page ON public.notifications USING btree (recipient, id DESC);
+CREATE INDEX notifications_service_account ON public.notifications USING btree (service_account_id) WHERE (service_account_id IS NOT NULL);
+CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
+CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
+CREATE INDEX notifications_user ON public.notifications USING btree (user_id) WHERE (user_id IS NOT NULL);
 CREATE INDEX segment_holders_instance ON public.segment_holders USING btree (instance_id);
 CREATE INDEX segments_unheld ON public.segments USING btree (unheld_at) WHERE (unheld_at IS NOT NULL);
 CREATE INDEX service_accounts_page ON public.service_accounts USING btree (org_id, id DESC);
@@ -445,3 +574,8 @@ CREATE INDEX sudo_grants_session ON public.sudo_grants USING btree (session_id);
 CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);
 CREATE INDEX vms_host ON public.vms USING btree (host_id) WHERE (state <> 'stopped'::text);
+CREATE INDEX webhook_attempts_at ON public.webhook_attempts USING brin (at);
+CREATE INDEX webhook_deliveries_again ON public.webhook_deliveries USING btree (webhook_id, next_attempt_at) WHERE ((state = 'pending'::text) AND (next_attempt_at IS NOT NULL));
+CREATE INDEX webhook_deliveries_failed ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE (state = 'failed'::text);
+CREATE INDEX webhook_deliveries_first ON public.webhook_deliveries USING btree (webhook_id, "position") WHERE ((state = 'pending'::text) AND (next_attempt_at IS NULL));
+CREATE INDEX webhooks_page ON public.webhooks USING btree (org_id, id DESC);

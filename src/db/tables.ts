@@ -1,5 +1,5 @@
 /** The tables as the code sees them; `schema.sql` beside it is what the database really has. */
-import type { ColumnType, Generated } from 'kysely';
+import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type { HostFacts, HostKey, MapRef, SegmentRef } from '../agent-api/types.ts';
 import type {
   ApiKeyId,
@@ -10,12 +10,15 @@ import type {
   InstanceId,
   InvitationId,
   MfaFactorId,
+  NotificationId,
   OrgId,
   ServiceAccountId,
   SessionId,
   SshKeyId,
   UserId,
   VmId,
+  WebhookDeliveryId,
+  WebhookId,
 } from '../lib/ids.ts';
 import type { VmState } from '../vms/model.ts';
 
@@ -134,6 +137,7 @@ export interface Database {
     created_at: Generated<Date>;
     last_used_at: Date | null;
     expires_at: Date | null;
+    expiry_told: Date | null;
   };
   idempotency_keys: {
     org_id: OrgId;
@@ -216,6 +220,7 @@ export interface Database {
     holds_more: Generated<boolean>;
     compacting_until: Date | null;
     boot_order: Generated<number[]>;
+    nearly_full: Generated<boolean>;
   };
   generations: {
     instance_id: InstanceId;
@@ -261,11 +266,15 @@ export interface Database {
     reason_message: string | null;
     reason_actor: string | null;
     ssh_address: string | null;
+    /** Fingerprints; null until the guest's keys were first in force. */
+    applied_keys: NullableJson<readonly string[]>;
+    active_at: Date | null;
     started_at: Date | null;
     stopped_at: Date | null;
     deadline_at: Date | null;
     version: Generated<number>;
   };
+  ingress_watch: { one: Generated<boolean>; since: Date; reported_at: Date };
   flushes: {
     id: FlushId;
     instance_id: InstanceId;
@@ -291,4 +300,72 @@ export interface Database {
     actor: string;
     created_at: Generated<Date>;
   };
+  webhooks: {
+    id: WebhookId;
+    /** Null: deleted. */
+    org_id: OrgId | null;
+    name: string;
+    url: string;
+    events: string[];
+    status: Generated<'enabled' | 'disabled'>;
+    disabled_reason: 'requested' | 'gone' | 'failing' | null;
+    disabled_at: Date | null;
+    secret: Buffer;
+    previous_secret: Buffer | null;
+    previous_expires_at: Date | null;
+    failing_since: Date | null;
+    failing_told: Generated<boolean>;
+    slow: Generated<boolean>;
+    version: Generated<number>;
+    created_by: string;
+    created_at: Generated<Date>;
+    updated_at: Generated<Date>;
+  };
+  webhook_deliveries: {
+    id: WebhookDeliveryId;
+    webhook_id: WebhookId;
+    event_id: EventId;
+    position: number;
+    instance_id: InstanceId | null;
+    state: Generated<'pending' | 'delivered' | 'failed'>;
+    attempts: Generated<number>;
+    tries: Generated<number>;
+    next_attempt_at: Date | null;
+    created_at: Generated<Date>;
+  };
+  webhook_attempts: {
+    delivery_id: WebhookDeliveryId;
+    number: number;
+    at: Date;
+    status: number | null;
+    latency_ms: number;
+    error: string | null;
+    response: string;
+  };
+  webhook_drains: { webhook_id: WebhookId; owner: string; until: Date; again: Generated<boolean> };
+  notifications: {
+    id: NotificationId;
+    recipient: UserId | ServiceAccountId;
+    user_id: GeneratedAlways<UserId | null>;
+    service_account_id: GeneratedAlways<ServiceAccountId | null>;
+    kind: string;
+    title: string;
+    body: string;
+    resource_type: string | null;
+    resource_id: string | null;
+    data: Json<Record<string, unknown>>;
+    count: number;
+    position: number;
+    event_id: EventId;
+    created_at: Date;
+    raised_at: Date;
+    read_at: Date | null;
+  };
+  notification_mails: {
+    notification_id: NotificationId;
+    attempts: Generated<number>;
+    due_at: Generated<Date>;
+  };
+  notification_preferences: { user_id: UserId; kind: string; mail: boolean };
+  known_places: { user_id: UserId; place_hash: Buffer; last_seen_at: Generated<Date> };
 }

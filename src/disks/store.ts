@@ -191,3 +191,29 @@ export async function hostHasVm(tx: Tx, host_id: HostId, instance_id: InstanceId
     .executeTakeFirst();
   return row !== undefined;
 }
+
+/** Whether that was not so before. Only from the host of the disk's newest VM. */
+export async function markNearlyFull(
+  tx: Tx,
+  host_id: HostId,
+  instance_id: InstanceId,
+  nearly_full: boolean,
+): Promise<boolean> {
+  const changed = await tx
+    .updateTable('disks')
+    .set({ nearly_full })
+    .where('instance_id', '=', instance_id)
+    .where('nearly_full', '!=', nearly_full)
+    .where((eb) =>
+      eb.exists(
+        eb
+          .selectFrom('vms')
+          .select('vms.id')
+          .whereRef('vms.instance_id', '=', 'disks.instance_id')
+          .whereRef('vms.epoch', '=', 'disks.epoch')
+          .where('vms.host_id', '=', host_id),
+      ),
+    )
+    .executeTakeFirst();
+  return changed.numUpdatedRows > 0n;
+}

@@ -2,8 +2,8 @@
  * The outbox. An event is written in the transaction that makes it true, and never otherwise; consumers
  * (webhooks, notifications, streams) read it from here. The order within an instance is `sequence`.
  */
-import { sql } from 'kysely';
-import { afterCommit, type Tx } from '../db/pool.ts';
+import { CompiledQuery } from 'kysely';
+import { afterCommit, atCommit, type Tx } from '../db/pool.ts';
 import { type EventId, type InstanceId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { EventType, PrivateEventType } from './model.ts';
 import { wakeDispatcher } from './wake.ts';
@@ -29,45 +29,31 @@ export interface NewPrivateEvent extends Happened {
   readonly instance_id?: InstanceId;
 }
 
+/** Numbers the instance's event: later calls of the transaction may read on from it. */
+const INSERT_NUMBERED = `
+  with numbered as (update instances set event_sequence = event_sequence + 1 where id = $4 returning event_sequence)
+  insert into events (id, org_id, user_id, instance_id, type, data, actor, sequence)
+  select $1, $2, $3, $4, $5, $6::jsonb, $7, event_sequence from numbered`;
+const INSERT = `
+  insert into events (id, org_id, user_id, instance_id, type, data, actor) values ($1, $2, $3, $4, $5, $6::jsonb, $7)`;
+
 export async function append(tx: Tx, event: NewEvent): Promise<EventId> {
-  const instance_id = event.instance_id ?? null;
-  const sequence = instance_id === null ? null : await nextSequence(tx, instance_id);
-  return insert(tx, { ...event, instance_id, sequence, user_id: null });
-}
-
-export async function appendPrivate(tx: Tx, event: NewPrivateEvent): Promise<EventId> {
-  return insert(tx, { ...event, instance_id: event.instance_id ?? null, sequence: null });
-}
-
-async function insert(
-  tx: Tx,
-  {
-    data,
-    ...event
-  }: Happened & {
-    readonly org_id: OrgId | null;
-    readonly user_id: UserId | null;
-    readonly instance_id: InstanceId | null;
-    readonly sequence: number | null;
-    readonly type: EventType | PrivateEventType;
-  },
-): Promise<EventId> {
-  const id = newId('evt');
-  const { org_id, user_id, instance_id, sequence, type, actor } = event;
-  await tx
-    .insertInto('events')
-    .values({ id, org_id, user_id, instance_id, sequence, type, actor, data: JSON.stringify(data) })
-    .execute();
+  const [id, values] = valuesOf({ ...event, user_id: null });
+  if (event.instance_id === undefined) await atCommit(tx, CompiledQuery.raw(INSERT, values));
+  else await tx.executeQuery(CompiledQuery.raw(INSERT_NUMBERED, values));
   afterCommit(tx, wakeDispatcher);
   return id;
 }
 
-async function nextSequence(tx: Tx, instance_id: InstanceId): Promise<number> {
-  const { event_sequence } = await tx
-    .updateTable('instances')
-    .set({ event_sequence: sql`event_sequence + 1` })
-    .where('id', '=', instance_id)
-    .returning('event_sequence')
-    .executeTakeFirstOrThrow();
-  return event_sequence;
+export async function appendPrivate(tx: Tx, event: NewPrivateEvent): Promise<EventId> {
+  const [id, values] = valuesOf(event);
+  await atCommit(tx, CompiledQuery.raw(INSERT, values));
+  afterCommit(tx, wakeDispatcher);
+  return id;
+}
+
+function valuesOf(event: Omit<NewPrivateEvent, 'type'> & { readonly type: string }): [EventId, unknown[]] {
+  const id = newId('evt');
+  const { org_id, user_id, instance_id = null, type, data, actor } = event;
+  return [id, [id, org_id, user_id, instance_id, type, JSON.stringify(data), actor]];
 }

@@ -3,7 +3,7 @@
  * it is. It dials; nothing dials it. Its death leaves every VM running, and its next start adopts them.
  */
 import { cpus, totalmem } from 'node:os';
-import type { Assignment, HostFacts } from '../agent-api/types.ts';
+import type { Assignment, DiskReport, HostFacts } from '../agent-api/types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import { type InstanceId, isId } from '../lib/ids.ts';
@@ -20,6 +20,7 @@ const STORE_CHECK_MS = 30_000;
 /** The first heartbeat waits so long for what the first check of the object store says. */
 const FIRST_CHECK_MS = 2_000;
 const UPKEEP_EVERY = 12;
+const ROOT_USE_EVERY = 12;
 const ORPHAN_EXIT_MS = 5_000;
 
 export interface AgentFacts {
@@ -119,7 +120,7 @@ export class Agent {
       try {
         await this.#context.client.heartbeat({
           facts: await this.#describe(),
-          disks: await this.#dirtyDisks(),
+          disks: await this.#disks(beat % ROOT_USE_EVERY === ROOT_USE_EVERY - 1),
         });
       } catch (error) {
         this.#context.log.debug({ reason: messageOf(error) }, 'heartbeat not heard');
@@ -161,15 +162,16 @@ export class Agent {
     }
   }
 
-  async #dirtyDisks(): Promise<{ instance_id: InstanceId; dirty_bytes: number }[]> {
+  async #disks(with_root: boolean): Promise<DiskReport[]> {
     const all = await Promise.all(
-      [...this.#runners].map(async ([instance_id, { runner }]) => ({
-        instance_id,
-        dirty_bytes: await runner.dirtyBytes(),
-      })),
+      [...this.#runners].map(async ([instance_id, { runner }]) => {
+        const dirty_bytes = await runner.dirtyBytes();
+        const root = with_root ? await runner.rootUse() : null;
+        return { instance_id, dirty_bytes, root };
+      }),
     );
-    return all.flatMap(({ instance_id, dirty_bytes }) =>
-      dirty_bytes === null ? [] : [{ instance_id, dirty_bytes }],
+    return all.flatMap(({ instance_id, dirty_bytes, root }) =>
+      dirty_bytes === null ? [] : [{ instance_id, dirty_bytes, ...(root === null ? {} : { root }) }],
     );
   }
 

@@ -8,6 +8,8 @@ export interface RouteAccess {
   /** `public`: no credential; `session`: a person's only; `any`: a session or an API key. */
   readonly kind: 'public' | 'session' | 'any';
   readonly scope: Scope | null;
+  /** Any one of these instead; only where there are several. */
+  readonly any_scope?: readonly Scope[];
   /** In the organisation; null: whatever role has the scope. */
   readonly roles: readonly Role[] | null;
   readonly sudo: boolean;
@@ -24,6 +26,7 @@ export function accessOf(config: FastifyContextConfig): RouteAccess {
   const needs_person = people_only || (organisation?.roles ?? null) !== null;
   return {
     kind,
+    ...(config.any_scope === undefined ? {} : { any_scope: config.any_scope }),
     scope: organisation?.scope ?? own_scope,
     roles,
     sudo,
@@ -31,11 +34,13 @@ export function accessOf(config: FastifyContextConfig): RouteAccess {
   };
 }
 
-export function describeAccess({ kind, scope, roles, sudo, service_accounts }: RouteAccess): string {
+export function describeAccess(access: RouteAccess): string {
+  const { kind, scope, any_scope, roles, sudo, service_accounts } = access;
   if (kind === 'public') return '**Access**: no credential.';
   const parts = [
     kind === 'session' ? 'a session only' : 'a session or an API key',
     ...(scope === null ? [] : [`scope \`${scope}\``]),
+    ...(any_scope === undefined ? [] : [`scope ${any_scope.map((each) => `\`${each}\``).join(' or ')}`]),
     ...(roles === null ? [] : [`role ${roles.join(' or ')}`]),
     ...(sudo ? ['a live sudo grant'] : []),
     ...(kind === 'any' && !service_accounts ? ['not for service accounts'] : []),

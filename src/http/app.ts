@@ -7,6 +7,7 @@ import { registerAccess } from './access.ts';
 import type { AppContext } from './context.ts';
 import { DOCS_PREFIX, registerDocs } from './docs.ts';
 import { sendError, sendMalformed } from './errors.ts';
+import { EventStreams } from './event-stream.ts';
 import { registerHealth } from './health.ts';
 import { openApiOptions } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
@@ -15,6 +16,7 @@ import { EmptyBody } from './schemas.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
 import { answerWithSession, registerAuth } from './v1/auth.ts';
+import { registerEvents } from './v1/events.ts';
 import { registerGenerations } from './v1/generations.ts';
 import { registerImages } from './v1/images.ts';
 import { registerInstanceSsh } from './v1/instance-ssh.ts';
@@ -23,10 +25,13 @@ import { registerInvitations } from './v1/invitations.ts';
 import { registerMe } from './v1/me.ts';
 import { registerMembers } from './v1/members.ts';
 import { registerMfa } from './v1/mfa.ts';
+import { registerNotifications } from './v1/notifications.ts';
 import { registerOrgs } from './v1/orgs.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
 import { registerVm } from './v1/vm.ts';
+import { registerWebhookDeliveries } from './v1/webhook-deliveries.ts';
+import { registerWebhooks } from './v1/webhooks.ts';
 
 const BODY_LIMIT_BYTES = 1024 * 1024;
 
@@ -73,6 +78,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   const limits = new RateLimits(context.rate_limits);
   registerAccess(fastify, context.db, limits);
   const cursors = new CursorSealer(context.secret_key);
+  const streams = new EventStreams(fastify, context);
 
   await fastify.register(async () => {
     registerHealth(app, context);
@@ -93,6 +99,10 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerGenerations(app, context, cursors);
     registerVm(app, context);
     registerInstanceSsh(app, context);
+    registerWebhooks(app, context, cursors);
+    registerWebhookDeliveries(app, context, cursors);
+    registerNotifications(app, context, cursors, streams);
+    registerEvents(app, context, cursors, streams);
   });
   return fastify;
 }

@@ -6,6 +6,7 @@ import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
 import type { Mailer } from '../mail/mailer.ts';
+import type { Outbound } from '../webhooks/outbound/outbound.ts';
 
 /** What the handlers need, made once by the control plane's role. */
 export interface AppContext {
@@ -22,6 +23,8 @@ export interface AppContext {
   /** The keys that disks are encrypted with. */
   readonly disk_keys: DiskKeys;
   readonly mailer: Mailer;
+  /** The way to the receivers, and what seals their secrets. */
+  readonly webhooks: { readonly outbound: Outbound; readonly secrets: Sealer };
   readonly ssh: SshEndpoint;
   /** The origin people use; no slash at its end. */
   readonly public_url: string;
@@ -29,5 +32,7 @@ export interface AppContext {
   readonly rate_limits: boolean;
   /** Addresses or CIDRs whose `X-Forwarded-For` is believed. */
   readonly trusted_proxies: readonly string[];
+  /** Of streams; absent: 15 s. */
+  readonly heartbeat_ms?: number;
   readonly tls: { readonly cert: Buffer; readonly key: Buffer } | null;
 }

@@ -61,22 +61,29 @@ function fromValidation(error: Partial<FastifyError>): AppError {
   });
 }
 
+/** 401 has a spelling of its own on the routes of webhooks. `path`: the route's, with or without its prefix's rest. */
+export function unauthenticatedCode(path: string): 'UNAUTHENTICATED' | 'Unauthenticated' {
+  return /^\/v1\/webhooks(\/|$)/.test(path) ? 'Unauthenticated' : 'UNAUTHENTICATED';
+}
+
 /** Sends an error and logs it: the caller's message goes out, the inner one stays here. */
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const error = toAppError(thrown);
-  const { status } = ERROR_CODES[error.code];
+  const code =
+    error.code === 'UNAUTHENTICATED' ? unauthenticatedCode(request.routeOptions.url ?? '') : error.code;
+  const { status } = ERROR_CODES[code];
   if (status >= 500) {
-    const level = error.code === 'INTERNAL' ? 'error' : 'warn';
+    const level = code === 'INTERNAL' ? 'error' : 'warn';
     request.log[level](
       { err: thrown, internal: error.internal },
-      `${request.method} ${request.routeOptions.url ?? '?'}: ${error.code}`,
+      `${request.method} ${request.routeOptions.url ?? '?'}: ${code}`,
     );
   }
   if (status === 401) reply.header('www-authenticate', 'Bearer');
   if (error.retry_after_seconds !== undefined) reply.header('retry-after', String(error.retry_after_seconds));
   const body: ErrorBody = {
     error: {
-      code: error.code,
+      code,
       message: error.message,
       request_id: request.id,
       ...(error.details ? { details: error.details } : {}),

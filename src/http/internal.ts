@@ -10,29 +10,39 @@ import Fastify, {
 } from 'fastify';
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
 import type {
+  ActivityReport,
   BootOrderReport,
   CommitRequest,
+  FlushFailure,
   FlushReport,
   Heartbeat,
   HeartbeatResponse,
+  KeysReport,
   PollRequest,
   PollResponse,
   Report,
   ReportResponse,
   RoutesRequest,
   RoutesResponse,
+  WakeRequest,
+  WakeResponse,
 } from '../agent-api/types.ts';
 import { hashToken } from '../auth/tokens.ts';
+import { transaction } from '../db/pool.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
+import { noteRootUse } from '../disks/note-root-use.ts';
 import { readHead } from '../disks/read-head.ts';
 import { recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
 import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
-import { applyReport } from '../vms/apply-report.ts';
-import { etagOf, listAssignments, listRoutes } from '../vms/assignments.ts';
-import { recordFlush } from '../vms/flushes.ts';
+import { recordActivity } from '../vms/activity.ts';
+import { applyKeys, applyReport } from '../vms/apply-report.ts';
+import { etagOf, listAssignments } from '../vms/assignments.ts';
+import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
+import { listRoutes } from '../vms/routes.ts';
+import { wakeVm } from '../vms/vm-calls.ts';
 import type { AppContext } from './context.ts';
 import { sendError } from './errors.ts';
 
@@ -64,6 +74,7 @@ export function createInternalApp(context: InternalContext): FastifyInstance {
   });
   registerReports(app, context);
   registerPolls(app, context);
+  registerIngress(app, context);
   return app;
 }
 
@@ -75,8 +86,9 @@ function registerReports(app: FastifyInstance, { db, disk_keys }: InternalContex
   app.post<{ Body: Heartbeat }>('/internal/v1/heartbeat', async (request): Promise<HeartbeatResponse> => {
     const host_id = hostOf(request);
     await recordHeartbeat(db, host_id, request.body.facts);
-    for (const { instance_id, dirty_bytes } of request.body.disks) {
+    for (const { instance_id, dirty_bytes, root } of request.body.disks) {
       await recordDirtyBytes(db, host_id, instance_id, dirty_bytes);
+      if (root) await noteRootUse(db, host_id, instance_id, root);
     }
     return { host_id };
   });
@@ -90,6 +102,18 @@ function registerReports(app: FastifyInstance, { db, disk_keys }: InternalContex
     '/internal/v1/flush',
     async (request): Promise<ReportResponse> => ({
       outcome: await recordFlush(db, hostOf(request), request.body),
+    }),
+  );
+  app.post<{ Body: FlushFailure }>(
+    '/internal/v1/flush-failure',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await recordFlushFailure(db, hostOf(request), request.body),
+    }),
+  );
+  app.post<{ Body: KeysReport }>(
+    '/internal/v1/keys',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await applyKeys(db, hostOf(request), request.body),
     }),
   );
   app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>
@@ -135,6 +159,24 @@ function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void
       );
     },
   );
+}
+
+function registerIngress(app: FastifyInstance, { db }: InternalContext): void {
+  app.post<{ Body: WakeRequest }>('/internal/v1/wake', async (request): Promise<WakeResponse> => {
+    const { instance_id } = request.body;
+    try {
+      return await transaction(db, (tx) => wakeVm(tx, instance_id));
+    } catch (error) {
+      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE'].includes(error.code))
+        throw error;
+      request.log.warn({ instance_id, reason: error.message }, 'a connection could not wake its VM');
+      return { outcome: 'refused', why: error.message };
+    }
+  });
+  app.post<{ Body: ActivityReport }>('/internal/v1/activity', async (request) => {
+    await recordActivity(db, request.body);
+    return {};
+  });
 }
 
 /** Holds a poll open until its answer differs from the one that the caller has seen, or the time is over. */

@@ -5,7 +5,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { AuditLog } from '../audit/append.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
-import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { atCommit, type Db, type Tx, transaction } from '../db/pool.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { principalOf } from './access.ts';
 import { claim, claimOf, keep, readIdempotencyKey } from './idempotency.ts';
@@ -50,7 +50,7 @@ export async function mutate<Status extends number, Body>(
   const principal = principalOf(request);
   const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
   const wanted = key === null ? null : claimOf(request, principal, key);
-  return transaction(context.db, async (tx, atCommit) => {
+  return transaction(context.db, async (tx) => {
     const before = wanted && (await claim(tx, context.idempotency, wanted));
     if (before) {
       reply.header('idempotency-replayed', 'true');
@@ -59,7 +59,8 @@ export async function mutate<Status extends number, Body>(
     const { status, body, target, data, unchanged } = await work(tx, principal);
     if (wanted) await keep(tx, context.idempotency, wanted, { status, body });
     if (unchanged !== true) {
-      atCommit(
+      await atCommit(
+        tx,
         context.audit.statement(principal.org_id, {
           actor: actorOf(principal),
           action: mutation.action,

@@ -5,6 +5,7 @@
 import type { FastifyContextConfig } from 'fastify';
 import { ERROR_CODES, type ErrorCode } from '../lib/errors.ts';
 import { accessOf, describeAccess, type RouteAccess } from './access-of.ts';
+import { unauthenticatedCode } from './errors.ts';
 import { COMMON_HEADERS, headerRefs, type SharedResponses } from './openapi-responses.ts';
 import {
   JSON_TYPE,
@@ -99,7 +100,8 @@ function impliedErrors({ facts, path, method }: Place): ErrorCode[] {
 
 function completeErrors(operation: OperationObject, place: Place, shared: SharedResponses): void {
   const byStatus = new Map<string, Set<ErrorCode>>();
-  const add = (code: ErrorCode) => {
+  const add = (given: ErrorCode) => {
+    const code = given === 'UNAUTHENTICATED' ? unauthenticatedCode(place.path) : given;
     const status = String(ERROR_CODES[code].status);
     byStatus.set(status, (byStatus.get(status) ?? new Set()).add(code));
   };

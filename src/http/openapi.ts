@@ -23,7 +23,10 @@ const TAGS: Readonly<Record<string, string>> = {
   Instances: 'Durable instances: name, size, labels, disk.',
   Generations: 'What a flush made durable: states of a disk to go back to, or to fork.',
   VM: 'The virtual machine that comes and goes behind an instance.',
+  Notifications: 'What the caller is told of: a list, a count, a live stream, and what goes by mail.',
+  Events: 'What happened in the organisation: a list and a live stream.',
   SSH: 'SSH keys of accounts and instances, and how to connect.',
+  Webhooks: 'Signed requests to servers of yours when something happens.',
 };
 
 /** The document's head; paths and schemas come from the routes. */

@@ -13,7 +13,7 @@ export function named<P extends Record<string, TSchema>>(name: string, propertie
 export function nullable<T extends TSchema>(schema: T) {
   return Type.Union([schema, Type.Null()]);
 }
-function oneOf<const V extends readonly string[]>(values: V, options: object = {}) {
+export function oneOf<const V extends readonly string[]>(values: V, options: object = {}) {
   return Type.Unsafe<V[number]>({ type: 'string', enum: [...values], ...options });
 }
 
@@ -58,6 +58,24 @@ export function pageQuery<P extends Record<string, TSchema>>(max: number, more: 
 }
 export function pageOf<T extends TSchema>(item: T) {
   return closed({ data: Type.Array(item), next_cursor: nullable(Type.String()) });
+}
+
+/** The header with which a stream goes on after a cut. */
+export const LastEventId = Type.Object({
+  'Last-Event-ID': Type.Optional(
+    Type.String({
+      maxLength: 64,
+      description: 'The id of the last event received: the stream goes on after it. Without: from now on',
+    }),
+  ),
+});
+/** A 200 that does not end. */
+export function eventStream(): TSchema {
+  const schema = Type.String({
+    maxLength: Number.MAX_SAFE_INTEGER,
+    description: 'Server-sent events; a comment every 15 s keeps it open',
+  });
+  return { description: 'A stream of events.', content: { 'text/event-stream': { schema } } } as never;
 }
 
 const ErrorDetails = Type.Array(

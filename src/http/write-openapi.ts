@@ -11,6 +11,7 @@ import { openPool } from '../db/pool.ts';
 import { diskKeys } from '../disks/data-keys.ts';
 import { createLog } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
+import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { createApp } from './app.ts';
 
 export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', 'openapi', 'v1.json');
@@ -21,6 +22,7 @@ export async function openApiText(): Promise<string> {
   const log = createLog('write-openapi', 'silent');
   const secret_key = Buffer.alloc(32);
   const db = openPool(NO_DATABASE, () => undefined);
+  const outbound = new Outbound({ allow_cidrs: [] });
   const app = await createApp({
     db,
     hub: new NotifyHub(NO_DATABASE, log),
@@ -30,6 +32,7 @@ export async function openApiText(): Promise<string> {
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
     disk_keys: diskKeys(secret_key, true),
+    webhooks: { outbound, secrets: new Sealer(secret_key, 'berth webhooks v1') },
     mailer: { send: () => undefined, close: async () => undefined },
     signups: 'closed',
     rate_limits: false,
@@ -41,6 +44,7 @@ export async function openApiText(): Promise<string> {
   await app.ready();
   const text = `${JSON.stringify(app.swagger(), null, 2)}\n`;
   await app.close();
+  await outbound.close();
   await db.destroy();
   return text;
 }

@@ -4,7 +4,7 @@
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ALL_SCOPES, ROLE_SCOPES } from '../auth/permissions.ts';
+import { ALL_SCOPES, ROLE_SCOPES, type Scope } from '../auth/permissions.ts';
 import { ROLES } from '../db/tables.ts';
 import type { RouteAccess } from './access-of.ts';
 import { openApiText } from './write-openapi.ts';
@@ -34,7 +34,11 @@ const REFINEMENTS = `## Beside the tables
   those of others are for owners and admins.
 - Only owners make and unmake owners. The last owner stays while others, or instances, are there.
 - API keys are one's own. Owners and admins also see, make, rotate and revoke those of service accounts.
+- Webhooks are changed, looked into and asked to send by owners and admins: by people, with a session or their key. A service account
+  has no role, so with \`webhooks:read\` it lists them and no more.
 - A key or service account is never made with more than its maker may do.
+- Notifications are one's own: a key reads its maker's, a service account those about itself.
+- Events of instances, VMs, disks and keys need \`instances:read\`, all others \`org:read\`; a caller with one scope sees those alone.
 - \`POST /v1/auth/sudo\` with an API key is 401: what is missing is a session.`;
 
 export async function permissionsText(): Promise<string> {
@@ -72,7 +76,9 @@ function routeTable(routes: readonly Route[]): string {
   const rows = routes.map(({ name, summary, access }) => [
     `\`${name}\``,
     summary.replaceAll('|', '\\|'),
-    access.scope === null ? '' : `\`${access.scope}\``,
+    scopesOf(access)
+      .map((scope) => `\`${scope}\``)
+      .join(' or '),
     rolesOf(access),
     access.kind === 'public' ? 'nothing' : access.kind === 'session' ? 'session' : 'session, API key',
     access.service_accounts ? 'yes' : '',
@@ -81,12 +87,19 @@ function routeTable(routes: readonly Route[]): string {
   return table(['route', 'what it does', 'scope', 'role', 'credential', 'service accounts', 'sudo'], rows);
 }
 
+function scopesOf({ scope, any_scope }: RouteAccess): readonly Scope[] {
+  return any_scope ?? (scope === null ? [] : [scope]);
+}
+
 /** Whose role has the scope, and is among those that the route asks for. */
-function rolesOf({ kind, scope, roles }: RouteAccess): string {
+function rolesOf(access: RouteAccess): string {
+  const { kind, roles } = access;
   if (kind === 'public') return '';
+  const scopes = scopesOf(access);
   const able = ROLES.filter(
     (role) =>
-      (roles === null || roles.includes(role)) && (scope === null || ROLE_SCOPES[role].includes(scope)),
+      (roles === null || roles.includes(role)) &&
+      (scopes.length === 0 || scopes.some((scope) => ROLE_SCOPES[role].includes(scope))),
   );
   return able.length === ROLES.length ? 'any' : able.join(', ');
 }

@@ -2,39 +2,57 @@
  * Holds every instance's stable SSH port and splices its connections to the VM's sshd, bytes as they are: no
  * code here reads a session. It keeps no state: the routes come from the control plane by long poll, and the
  * last ones are used while it is away. Connections outlive a change of routes; a VM's end closes them.
+ *
+ * It asks for a start of VMs that connections wait for, and tells which ports are in use.
  */
-import { connect, createServer, type Server, type Socket } from 'node:net';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import type { IngressRoute } from '../agent-api/types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { ActivityReporter } from './activity.ts';
+import { InstancePort } from './instance-port.ts';
+import { type IngressLimits, LIMITS, Totals } from './limits.ts';
 
-/** Connections of one instance at once; more are closed at once. */
-const MAX_CONNECTIONS_PER_INSTANCE = 500;
-const DIAL_TIMEOUT_MS = 5_000;
-
-interface Listener {
-  readonly server: Server;
-  readonly sockets: Set<Socket>;
-  target: string | null;
-}
+/** A VM that is asked for is asked for again: its stop must end first, or the control plane was away. */
+const WAKE_EVERY_MS = 1_000;
+/** A connection to a port without a target asks whether that is still so, at most so often. */
+const LOOK_MS = 1_000;
+const LOOK_GAP_MS = 50;
+/** What is on its way gets through before the process ends. */
+const CLOSE_MS = 1_000;
 
 export class Ingress {
-  readonly #listeners = new Map<number, Listener>();
+  readonly #ports = new Map<number, InstancePort>();
   readonly #blocked = new Map<number, string>();
+  readonly #waking = new Set<InstancePort>();
+  readonly #totals = new Totals();
+  readonly #closing = new AbortController();
+  /** Over when the routes may be read for connections again. */
+  #rest: Promise<unknown> = Promise.resolve();
+  #next_look: Promise<void> | null = null;
+  readonly #activity: ActivityReporter;
+  readonly #limits: IngressLimits;
   readonly #host: string;
   readonly #client: ControlPlaneClient;
   readonly #log: Log;
 
-  constructor(options: { host: string; client: ControlPlaneClient; log: Log }) {
+  constructor(options: {
+    host: string;
+    client: ControlPlaneClient;
+    log: Log;
+    limits?: Partial<IngressLimits>;
+  }) {
     this.#host = options.host;
     this.#client = options.client;
     this.#log = options.log;
+    this.#limits = { ...LIMITS, ...options.limits };
+    this.#activity = new ActivityReporter(options.client, () => this.#ports.values(), this.#limits.report_ms);
   }
 
   /** Follows the routes until `signal` aborts, then closes every port. */
   async run(signal: AbortSignal): Promise<void> {
+    const reporting = this.#activity.run(signal);
     let seen: string | null = null;
     for (let failures = 0; !signal.aborted; ) {
       try {
@@ -52,91 +70,108 @@ export class Ingress {
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
     }
-    this.close();
+    await Promise.all([this.close(), reporting]);
   }
 
   /** Opens, points and closes ports so that they are as `routes` says. */
   async apply(routes: readonly IngressRoute[]): Promise<void> {
     const wanted = new Set(routes.map((route) => route.port));
-    for (const [port, listener] of this.#listeners) {
-      if (!wanted.has(port)) this.#shut(port, listener);
+    for (const [number, port] of this.#ports) {
+      if (wanted.has(number)) continue;
+      this.#ports.delete(number);
+      port.destroy();
     }
-    for (const port of this.#blocked.keys()) if (!wanted.has(port)) this.#blocked.delete(port);
+    for (const number of this.#blocked.keys()) if (!wanted.has(number)) this.#blocked.delete(number);
     for (const route of routes) {
-      const listener = this.#listeners.get(route.port);
-      if (listener) listener.target = route.target;
-      else await this.#open(route);
+      const port = this.#ports.get(route.port);
+      if (!port) await this.#open(route);
+      else if (port.route.instance_id === route.instance_id) port.update(route);
+      else {
+        port.destroy();
+        await this.#open(route);
+      }
     }
   }
 
-  close(): void {
-    for (const [port, listener] of this.#listeners) this.#shut(port, listener);
+  /** Takes nothing more; ends what is open, after at most a second. */
+  async close(): Promise<void> {
+    this.#closing.abort();
+    const ports = [...this.#ports.values()];
+    this.#ports.clear();
+    await Promise.race([Promise.all(ports.map((port) => port.close())), pause(CLOSE_MS)]);
+    for (const port of ports) port.destroy();
   }
 
   async #open(route: IngressRoute): Promise<void> {
-    const listener: Listener = {
-      // Half-open: what one side still sends after the other has ended its own sending gets through.
-      server: createServer({ noDelay: true, pauseOnConnect: true, allowHalfOpen: true }),
-      sockets: new Set(),
-      target: route.target,
-    };
-    listener.server.on('connection', (socket) => this.#splice(listener, socket));
-    const problem = await new Promise<string | null>((resolve) => {
-      listener.server.once('error', (error) => {
-        resolve(errnoOf(error) === 'EADDRINUSE' ? 'another program has the port' : messageOf(error));
-      });
-      listener.server.listen({ host: this.#host, port: route.port, exclusive: true }, () => resolve(null));
+    const port = new InstancePort(route, {
+      limits: this.#limits,
+      totals: this.#totals,
+      log: this.#log,
+      events: {
+        waits: (waiting) => void this.#wake(waiting),
+        active: () => this.#activity.hurry(),
+        look: () => this.#look(),
+      },
     });
-    if (problem === null) {
-      listener.server.on('error', (error) => this.#log.warn({ err: error, port: route.port }, 'listener'));
-      this.#listeners.set(route.port, listener);
+    try {
+      await port.listen(this.#host);
+      this.#ports.set(route.port, port);
       this.#blocked.delete(route.port);
-      return;
+    } catch (error) {
+      port.destroy();
+      this.#ports.delete(route.port);
+      this.#block(route, errnoOf(error) === 'EADDRINUSE' ? 'another program has the port' : messageOf(error));
     }
-    if (!this.#blocked.has(route.port)) {
-      this.#log.error(
-        { port: route.port, instance_id: route.instance_id },
-        `SSH port cannot be opened: ${problem}`,
-      );
-    }
-    this.#blocked.set(route.port, problem);
   }
 
-  #shut(port: number, listener: Listener): void {
-    this.#listeners.delete(port);
-    listener.server.close();
-    for (const socket of listener.sockets) socket.destroy();
+  /** Reads the routes anew. One reading serves all who ask before it begins. */
+  #look(): Promise<void> {
+    this.#next_look ??= this.#lookAfterRest();
+    return this.#next_look;
   }
 
-  #splice(listener: Listener, inbound: Socket): void {
-    inbound.on('error', () => inbound.destroy());
-    const { target } = listener;
-    if (target === null || listener.sockets.size >= MAX_CONNECTIONS_PER_INSTANCE) {
-      inbound.destroy();
-      return;
+  async #lookAfterRest(): Promise<void> {
+    await this.#rest;
+    this.#next_look = null;
+    const reading = this.#readRoutes();
+    this.#rest = Promise.all([reading, pause(LOOK_GAP_MS, this.#closing.signal)]);
+    await reading;
+  }
+
+  async #readRoutes(): Promise<void> {
+    const bounded = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(LOOK_MS)]);
+    try {
+      await this.apply((await this.#client.routes({ seen: null, blocked: [] }, bounded)).routes);
+    } catch {
+      // The control plane is away: the last routes stay.
     }
-    const at = target.lastIndexOf(':');
-    const outbound = connect({
-      host: target.slice(0, at),
-      port: Number(target.slice(at + 1)),
-      noDelay: true,
-      allowHalfOpen: true,
-    });
-    const dialled = setTimeout(() => outbound.destroy(), DIAL_TIMEOUT_MS);
-    listener.sockets.add(inbound);
-    outbound.once('connect', () => {
-      clearTimeout(dialled);
-      inbound.setKeepAlive(true, 60_000);
-      inbound.pipe(outbound).pipe(inbound);
-    });
-    outbound.on('error', () => outbound.destroy());
-    outbound.once('close', () => {
-      clearTimeout(dialled);
-      inbound.destroySoon();
-    });
-    inbound.once('close', () => {
-      listener.sockets.delete(inbound);
-      outbound.destroy();
-    });
+  }
+
+  #block({ port, instance_id }: IngressRoute, problem: string): void {
+    if (!this.#blocked.has(port))
+      this.#log.error({ port, instance_id }, `SSH port cannot be opened: ${problem}`);
+    this.#blocked.set(port, problem);
+  }
+
+  /** Asks for the VM as long as somebody waits for it; the route tells when it is there. */
+  async #wake(port: InstancePort): Promise<void> {
+    if (this.#waking.has(port)) return;
+    this.#waking.add(port);
+    const { signal } = this.#closing;
+    const { instance_id } = port.route;
+    this.#log.info({ instance_id }, 'a connection wakes its VM');
+    while (port.waiting && !signal.aborted) {
+      try {
+        const answer = await this.#client.wake({ instance_id }, signal);
+        if (answer.outcome === 'refused') {
+          this.#log.warn({ instance_id, why: answer.why }, 'the VM is not woken; its connections are closed');
+          port.refuse();
+        }
+      } catch (error) {
+        this.#log.debug({ instance_id, reason: messageOf(error) }, 'the control plane did not hear the wake');
+      }
+      if (port.waiting) await pause(WAKE_EVERY_MS, signal);
+    }
+    this.#waking.delete(port);
   }
 }

@@ -39,6 +39,7 @@ export async function changeInstance(
     }
     await updateInstance(tx, id, change);
     if (row.host_id) await notify(tx, 'host', row.host_id);
+    if (change.wake_on_connect !== undefined) await notify(tx, 'routes');
     return present(await findInstance(tx, principal.org_id, id), 'instance after its change');
   } catch (error) {
     if (violates(error, 'instances_org_id_name_key')) {

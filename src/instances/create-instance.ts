@@ -19,6 +19,8 @@ export interface InstanceRequest {
   readonly memory_mib: number;
   readonly disk_gib: number;
   readonly labels: Record<string, string>;
+  readonly idle_timeout_seconds: number | null;
+  readonly wake_on_connect: boolean;
   readonly auto_flush_seconds: number | null;
   readonly keep_last: number;
   readonly keep_daily_days: number;
@@ -59,7 +61,7 @@ export async function insertNew(
   tx: Tx,
   principal: Principal,
   { ssh, disk_keys }: CreationContext,
-  request: InstanceRequest & { readonly idle_timeout_seconds?: number | null },
+  request: InstanceRequest,
 ): Promise<InstanceId> {
   const ssh_port = await openablePort(tx, ssh);
   const id = newId('inst');

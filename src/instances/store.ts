@@ -51,19 +51,17 @@ export async function findInstance(tx: Tx, org_id: OrgId, id: InstanceId) {
 }
 
 const FIND_MANY = new LookUpStatement(
-  ['text', 'text'],
-  (values) => `${withParts(composer).compile().sql}
-    join (${values}) as wanted (org_id, id) on wanted.id = i.id and wanted.org_id = i.org_id`,
+  ['text'],
+  (values) => `${withParts(composer).compile().sql} join (${values}) as wanted (id) on wanted.id = i.id`,
 );
 
-/** Those of the instances `org_id id` that there are, by that name: what many ask for at once (`Batched`). */
+/** Those of the instances that there are, of whatever organisation: what many ask for at once (`Batched`). */
 export async function findInstances(
   tx: Tx,
-  keys: readonly string[],
+  ids: readonly string[],
 ): Promise<ReadonlyMap<string, InstanceRow>> {
-  const wanted = keys.map((key) => key.split(' '));
-  const { rows } = await tx.executeQuery(FIND_MANY.of<InstanceRow>(wanted));
-  return new Map(rows.map((row) => [`${row.org_id} ${row.id}`, row]));
+  const { rows } = await tx.executeQuery(FIND_MANY.of<InstanceRow>(ids.map((id) => [id])));
+  return new Map(rows.map((row) => [row.id, row]));
 }
 
 /** For those who act for no organisation: the agents' reports and the tasks. */
@@ -119,23 +117,22 @@ export type NewInstance = Pick<
   | 'cpus'
   | 'memory_mib'
   | 'disk_gib'
+  | 'idle_timeout_seconds'
+  | 'wake_on_connect'
   | 'auto_flush_seconds'
   | 'ssh_port'
 > & {
   labels: Record<string, string>;
   keep_last: number;
   keep_daily_days: number;
-  idle_timeout_seconds?: number | null;
 };
 
 export async function insertInstance(tx: Tx, instance: NewInstance): Promise<void> {
   await tx
     .insertInto('instances')
     .values({
-      idle_timeout_seconds: null,
       ...instance,
       labels: JSON.stringify(instance.labels),
-      wake_on_connect: false,
       host_keys: null,
     })
     .execute();
@@ -153,6 +150,8 @@ export async function insertInstance(tx: Tx, instance: NewInstance): Promise<voi
 export interface InstanceChange {
   readonly name?: string;
   readonly labels?: Record<string, string>;
+  readonly idle_timeout_seconds?: number | null;
+  readonly wake_on_connect?: boolean;
   readonly auto_flush_seconds?: number | null;
   readonly keep_last?: number;
   readonly keep_daily_days?: number;
@@ -171,6 +170,14 @@ export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceCha
       updated_at: sql`now()`,
     })
     .where('id', '=', id)
+    .execute();
+  if (change.idle_timeout_seconds === undefined) return;
+  // What happened before was not counted for it: the time begins now.
+  await tx
+    .updateTable('vms')
+    .set({ active_at: sql`now()` })
+    .where('instance_id', '=', id)
+    .where('state', 'in', ['running', 'restarting'])
     .execute();
 }
 

@@ -14,6 +14,8 @@ export interface Mail {
   readonly subject: string;
   /** Plain text. */
   readonly text: string;
+  /** The same mail sent again has the same; absent: it is sent once. */
+  readonly id?: string;
 }
 
 export interface Mailer {
@@ -22,6 +24,9 @@ export interface Mailer {
   /** Resolves when everything sent so far is out or given up. */
   close(): Promise<void>;
 }
+
+/** Sends a mail now, once. */
+export type Deliver = (mail: Mail) => Promise<void>;
 
 const TRIES = 5;
 const FROM_NAME = 'Berth';
@@ -32,13 +37,14 @@ export function createMailer(options: {
   folder: string;
   from: string;
   log: Log;
-}): Mailer {
+}): Mailer & { readonly deliver: Deliver } {
   const deliver =
     options.smtp_url === null
       ? intoFolder(options.folder, options.from)
       : bySmtp(options.smtp_url, options.from);
   const under_way = new Set<Promise<void>>();
   return {
+    deliver,
     send(mail) {
       const sending = sendWithRetries(deliver, mail, options.log).finally(() => under_way.delete(sending));
       under_way.add(sending);
@@ -48,8 +54,6 @@ export function createMailer(options: {
     },
   };
 }
-
-type Deliver = (mail: Mail) => Promise<void>;
 
 async function sendWithRetries(deliver: Deliver, mail: Mail, log: Log): Promise<void> {
   for (let attempt = 0; ; attempt++) {
@@ -67,11 +71,12 @@ function intoFolder(folder: string, from: string): Deliver {
   // Nodemailer composes the message; nothing is sent anywhere.
   const composer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' });
   let count = 0;
-  return async ({ to, subject, text }) => {
-    const { message } = await composer.sendMail({ from: `${FROM_NAME} <${from}>`, to, subject, text });
+  return async (mail) => {
+    const { message } = await composer.sendMail(headed(mail, from));
     await mkdir(folder, { recursive: true, mode: 0o700 });
     count += 1;
-    const name = `${new Date().toISOString().replaceAll(':', '-')}-${process.pid}-${count}.eml`;
+    const time = new Date().toISOString().replaceAll(':', '-');
+    const name = mail.id === undefined ? `${time}-${process.pid}-${count}.eml` : `${mail.id}.eml`;
     await writeFile(join(folder, `.${name}`), message as Buffer, { mode: 0o600 });
     await rename(join(folder, `.${name}`), join(folder, name));
   };
@@ -79,7 +84,13 @@ function intoFolder(folder: string, from: string): Deliver {
 
 function bySmtp(smtp_url: string, from: string): Deliver {
   const transport = createTransport(smtp_url, { connectionTimeout: 10_000, socketTimeout: 30_000 } as never);
-  return async ({ to, subject, text }) => {
-    await transport.sendMail({ from: `${FROM_NAME} <${from}>`, to, subject, text });
+  return async (mail) => {
+    await transport.sendMail(headed(mail, from));
   };
+}
+
+function headed({ to, subject, text, id }: Mail, from: string) {
+  const domain = from.slice(from.lastIndexOf('@') + 1);
+  const message_id = id === undefined ? {} : { messageId: `<${id}@${domain}>` };
+  return { from: `${FROM_NAME} <${from}>`, to, subject, text, ...message_id };
 }

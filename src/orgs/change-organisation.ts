@@ -1,4 +1,5 @@
 import type { Tx } from '../db/pool.ts';
+import { appendPrivate } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
 import type { Mail } from '../mail/mailer.ts';
@@ -29,6 +30,7 @@ export async function changeBillingEmail(
   tx: Tx,
   id: OrgId,
   email: string,
+  actor: string,
   check: Check = () => undefined,
 ): Promise<{ row: OrganisationRow; previous: string; mails: Mail[] }> {
   const before = await lockOrganisation(tx, id);
@@ -37,6 +39,13 @@ export async function changeBillingEmail(
   const previous = before.billing_email;
   if (previous === email) return { row: before, previous, mails: [] };
   const row = await updateOrganisation(tx, id, { billing_email: email });
+  await appendPrivate(tx, {
+    type: 'billing_email.changed',
+    org_id: id,
+    user_id: null,
+    data: { organisation: { id, name: row.name }, previous, billing_email: email },
+    actor,
+  });
   const subject = `The billing address of ${row.name} was changed`;
   const text = `The billing address of the organisation ${row.name} (${id}) was changed from ${previous} to ${email}.
 

@@ -1,17 +1,17 @@
 /** Invitations: made by owners and administrators, sent by mail, accepted once by the account with that address. */
 import { type Principal, userOf } from '../auth/principal.ts';
-import { findUser } from '../auth/store.ts';
+import { findUser, findUserByEmail } from '../auth/store.ts';
 import { hashToken, MAIL_PREFIX, newToken, tokenPrefix } from '../auth/tokens.ts';
-import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
-import { append } from '../events/append.ts';
+import { append, appendPrivate } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import { type InvitationId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { Mail } from '../mail/mailer.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import {
   countInvitations,
   findInvitationByToken,
@@ -66,6 +66,17 @@ export async function invite(
     token_hash: hashToken(token),
     invited_by: userOf(principal),
   });
+  const invited = await findUserByEmail(tx, email);
+  if (invited) {
+    const { id, name } = organisation;
+    await appendPrivate(tx, {
+      type: 'org.invited',
+      org_id: null,
+      user_id: invited.id,
+      data: { organisation: { id, name }, role, invitation_id: row.id },
+      actor: userOf(principal),
+    });
+  }
   return { row, mail: mailOf(row, organisation, token, public_url) };
 }
 
@@ -126,6 +137,6 @@ export async function acceptInvitation(tx: Tx, user_id: UserId, token: string): 
   const member = present(await findMember(tx, org_id, user_id), 'member just added');
   await append(tx, { org_id, type: 'member.added', data: { member: memberView(member) }, actor: user_id });
   // Keys of one who comes back may be let in again by instances that the account made before.
-  for (const host_id of await hostsOfUserKeys(tx, user_id)) await notify(tx, 'host', host_id);
+  await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
   return organisation;
 }

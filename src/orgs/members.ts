@@ -1,13 +1,13 @@
 /** What happens to members: other roles, and their leaving. Every change holds the organisation first. */
 import { revokeKeysOf } from '../api-keys/revoke-api-key.ts';
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
-import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
+import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import { ensureOrganisation } from './create-organisation.ts';
 import { deleteInvitationsBeyond } from './invitation-store.ts';
 import {
@@ -118,5 +118,5 @@ async function endMembership(
   await deleteInvitationsBeyond(tx, org_id, user_id, null);
   await deleteMembership(tx, org_id, user_id);
   await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
-  for (const host_id of hosts) await notify(tx, 'host', host_id);
+  await tellOfKeys(tx, hosts);
 }

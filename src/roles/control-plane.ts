@@ -3,11 +3,13 @@
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import type { FastifyInstance } from 'fastify';
+import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
+import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool } from '../db/pool.ts';
@@ -23,18 +25,24 @@ import { type Say, StartError } from '../launch/start-error.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
-import { createMailer } from '../mail/mailer.ts';
+import { createMailer, type Deliver } from '../mail/mailer.ts';
+import { raiseNotifications } from '../notifications/raise-notifications.ts';
+import { type MailParts, sendNotificationMails } from '../notifications/send-mails.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { checkpointDisks } from '../tasks/checkpoint-disks.ts';
 import { compactDisks } from '../tasks/compact-disks.ts';
-import { dispatchEvents } from '../tasks/dispatch-events.ts';
+import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { freeSegments } from '../tasks/free-segments.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
+import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { sweepOrphans } from '../tasks/sweep-orphans.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
+import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
+import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
+import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { aborted } from './shutdown.ts';
 
 export interface ControlPlaneOptions {
@@ -68,8 +76,12 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   hub.start();
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
-  const tasks = runTasks(tasksOf(context, store), hub, log, signal);
+  const tasks = runTasks(tasksOf(context, store, mailer.deliver, signal), hub, log, signal);
+  const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
+  // They write what becomes of the requests under way, and are woken by the hub.
+  await deliveries;
+  await context.webhooks.outbound.close();
   // Ends the long polls first: they would hold the servers open.
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), tasks]);
@@ -80,6 +92,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
 async function bringUpToDate(database_url: string): Promise<void> {
   try {
     await migrate(database_url);
+    await migrateJobs(database_url);
   } catch (error) {
     if (error instanceof MigrationError)
       throw new StartError(`database: ${error.message}`, 2, { cause: error });
@@ -117,6 +130,10 @@ async function appContext(
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
     disk_keys: diskKeys(secret_key, config.encryption),
+    webhooks: {
+      outbound: new Outbound({ allow_cidrs: config.webhook_allow_cidrs }),
+      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+    },
     signups: config.signups,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
@@ -137,7 +154,16 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
-function tasksOf({ db, log, disk_keys }: AppContext, store: ObjectStore): Task[] {
+/** What reads the outbox, each event once. */
+const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
+
+function tasksOf(
+  { db, log, disk_keys, public_url }: AppContext,
+  store: ObjectStore,
+  deliver: Deliver,
+  signal: AbortSignal,
+): Task[] {
+  const mail: MailParts = { db, log, deliver, public_url };
   const disks = { db, store, disk_keys };
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
@@ -147,7 +173,23 @@ function tasksOf({ db, log, disk_keys }: AppContext, store: ObjectStore): Task[]
     { name: 'checkpoint-disks', every_ms: 60_000, run: () => checkpointDisks(disks, log) },
     { name: 'compact-disks', every_ms: 300_000, run: () => compactDisks(disks, log) },
     { name: 'sweep-orphans', every_ms: 6 * 3_600_000, run: () => sweepOrphans(db, store, log) },
-    { name: 'events', every_ms: 1_000, wake_by: onCommitted, run: () => dispatchEvents(db, []) },
+    {
+      name: 'events',
+      every_ms: 1_000,
+      wake_by: onCommitted,
+      gap_ms: 20,
+      run: () => dispatchEvents(db, CONSUMERS),
+    },
+    { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
+    {
+      name: 'notification-mails',
+      every_ms: 5_000,
+      wake_on: 'mail',
+      gap_ms: 200,
+      run: () => sendNotificationMails(mail, signal),
+    },
+    { name: 'key-expiry', every_ms: 600_000, run: () => tellOfExpiry(db) },
+    { name: 'stop-idle', every_ms: 5_000, run: () => stopIdle(db, log) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];
 }

@@ -1,11 +1,11 @@
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
-import { notify } from '../db/notify.ts';
 import { type Tx, violates } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type SshKeyId } from '../lib/ids.ts';
 import { parsePublicKey } from './public-key.ts';
 import { countSshKeys, deleteSshKey, hostsOfUserKeys, insertSshKey } from './store.ts';
+import { tellOfKeys } from './tell-of-keys.ts';
 
 export const MAX_KEYS_PER_ACCOUNT = 100;
 
@@ -32,7 +32,7 @@ export async function addSshKey(tx: Tx, principal: Principal, request: { name: s
     data: { ssh_key: { id: row.id, name: row.name, fingerprint } },
     actor: actorOf(principal),
   });
-  for (const host_id of await hostsOfUserKeys(tx, user_id)) await notify(tx, 'host', host_id);
+  await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
   return row;
 }
 
@@ -48,6 +48,6 @@ export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId) {
     data: { ssh_key: gone },
     actor: actorOf(principal),
   });
-  for (const host_id of hosts) await notify(tx, 'host', host_id);
+  await tellOfKeys(tx, hosts);
   return gone;
 }

@@ -1,11 +1,11 @@
 import { actorOf, type Principal } from '../auth/principal.ts';
-import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { findInstance, lockInstance } from '../instances/store.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, isId, type SshKeyId } from '../lib/ids.ts';
 import { allowedKeys, memberKeyIds, replaceKeySet } from './store.ts';
+import { tellOfKeys } from './tell-of-keys.ts';
 
 export const MAX_KEYS_PER_INSTANCE = 200;
 
@@ -67,6 +67,6 @@ export async function replaceKeys(
     data: { instance: { id, name: row.name }, ssh_keys: { mode: set.mode, data: set.data } },
     actor: actorOf(principal),
   });
-  if (row.host_id) await notify(tx, 'host', row.host_id);
+  await tellOfKeys(tx, row.host_id === null ? [] : [row.host_id]);
   return set;
 }

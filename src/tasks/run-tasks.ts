@@ -12,6 +12,8 @@ export interface Task {
   readonly wake_on?: Topic;
   /** A signal of this process that wakes it too; returns the undoing. */
   readonly wake_by?: (wake: () => void) => () => void;
+  /** Runs begin at least so far apart, however often it is woken: what comes in between goes together. */
+  readonly gap_ms?: number;
   readonly run: () => Promise<void>;
 }
 
@@ -29,6 +31,7 @@ async function runTask(task: Task, hub: NotifyHub, log: Log, signal: AbortSignal
   let failures = 0;
   while (!signal.aborted) {
     let wait_ms = task.every_ms;
+    const began_ms = performance.now();
     // Before the run: what comes while it runs is not missed.
     const woken = wakeUps(task, hub);
     try {
@@ -40,6 +43,8 @@ async function runTask(task: Task, hub: NotifyHub, log: Log, signal: AbortSignal
     }
     await pause(wait_ms, AbortSignal.any([signal, woken.signal]));
     woken.unsubscribe();
+    const early_ms = began_ms + (task.gap_ms ?? 0) - performance.now();
+    if (early_ms > 0) await pause(early_ms, signal);
   }
 }
 

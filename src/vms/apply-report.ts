@@ -1,4 +1,4 @@
-import type { Observation, Report } from '../agent-api/types.ts';
+import type { KeysReport, Observation, Report } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
@@ -7,12 +7,13 @@ import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../ins
 import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import type { HostId } from '../lib/ids.ts';
-import { failFlushes } from './flushes.ts';
+import { failFlushes, tellOfFailure } from './flushes.ts';
 import { observe, type VmState } from './model.ts';
 import {
   findVm,
   listOverdue,
   markReleased,
+  setAppliedKeys,
   updateVm,
   type VmChange,
   type VmReason,
@@ -30,6 +31,16 @@ export async function applyReport(db: Db, host_id: HostId, report: Report): Prom
     const instance = present(await getInstance(tx, vm.instance_id), 'instance under lock');
     if (instance.vm_id !== vm.id) return 'fenced';
     await move(tx, vm, instance, report.observed, host_id);
+    return 'accepted';
+  });
+}
+
+/** The guest lets in these keys and nobody else is connected: a revocation that waited for it is confirmed. */
+export async function applyKeys(db: Db, host_id: HostId, report: KeysReport): Promise<'accepted' | 'fenced'> {
+  return transaction(db, async (tx) => {
+    const vm = { id: report.vm_id, host_id, epoch: report.epoch };
+    if (!(await setAppliedKeys(tx, vm, report.applied_keys))) return 'fenced';
+    await notify(tx, 'routes');
     return 'accepted';
   });
 }
@@ -62,6 +73,10 @@ async function move(
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
   if (next === 'stopped' || next === 'failed') await failFlushes(tx, vm.id, `The VM is ${next}.`);
   await announce(tx, vm, next, seen, host_id);
+  // Said again at each try; told once.
+  if (seen.kind === 'flush_pending' && vm.reason_code !== 'flush_pending') {
+    await tellOfFailure(tx, instance.id, 'final', seen.reason, host_id);
+  }
   await notify(tx, 'instance', instance.id);
   await notify(tx, 'routes');
   if (change.desired !== undefined) await notify(tx, 'host', host_id);
@@ -79,6 +94,7 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
           ? say(seen.recovered.code, seen.recovered.message)
           : say('ready', 'The guest answers and accepts SSH.'),
         ssh_address: seen.ssh_address,
+        applied_keys: seen.applied_keys,
         ...(vm.started_at === null ? { started_at: new Date() } : {}),
       };
     case 'rebooting':

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { sql } from 'kysely';
-import type { Assignment, IngressRoute } from '../agent-api/types.ts';
+import type { Assignment } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
@@ -129,23 +129,6 @@ async function keyLines(tx: Tx, ids: readonly Assignment['instance_id'][]): Prom
   }
   for (const each of lines.values()) each.sort();
   return lines;
-}
-
-/** Every instance's port and where its connections go now. */
-export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
-  const rows = await tx
-    .selectFrom('instances as i')
-    .leftJoin('vms as v', (join) =>
-      join
-        .onRef('v.instance_id', '=', 'i.id')
-        .on('v.state', 'in', ['running', 'restarting'])
-        .on('v.ssh_address', 'is not', null),
-    )
-    .select(['i.id', 'i.ssh_port', 'v.ssh_address'])
-    .where('i.deleting', '=', false)
-    .orderBy('i.id')
-    .execute();
-  return rows.map((row) => ({ instance_id: row.id, port: row.ssh_port, target: row.ssh_address }));
 }
 
 /** Tells one answer of a poll from another. */

@@ -11,6 +11,7 @@ import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import { type FlushId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
+import { markUsed } from './store.ts';
 import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
 
 /** How long a caller is kept waiting; the flush itself goes on after that. */
@@ -26,6 +27,7 @@ export type BegunFlush =
 export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): Promise<BegunFlush> {
   const row = await lockedInstance(tx, principal, id);
   const rule = ruleOrRefuse(row, 'flush');
+  await markUsed(tx, id);
   const state = row.state ?? 'stopped';
   if (state === 'stopped' || state === 'suspended') return { kind: 'nothing_to_do', receipt: unchanged(row) };
   if (rule === 'join') return { kind: 'join_final', vm_id: present(row.vm_id as VmId | null, 'vm id') };

@@ -1,8 +1,12 @@
 import { sql } from 'kysely';
-import type { FlushReport } from '../agent-api/types.ts';
+import type { FlushFailure, FlushReport, Reason } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { append } from '../events/append.ts';
+import { getInstance, lockInstance } from '../instances/store.ts';
+import { instanceView } from '../instances/view.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { findVm } from './store.ts';
 
 /** What the host says of a queued flush. */
 export async function recordFlush(
@@ -11,6 +15,13 @@ export async function recordFlush(
   report: FlushReport,
 ): Promise<'accepted' | 'fenced'> {
   return transaction(db, async (tx) => {
+    const found = await tx
+      .selectFrom('flushes')
+      .select('instance_id')
+      .where('id', '=', report.flush_id)
+      .executeTakeFirst();
+    // The instance first, as everywhere.
+    if (found) await lockInstance(tx, found.instance_id);
     const row = await tx
       .selectFrom('flushes as f')
       .innerJoin('vms as v', 'v.id', 'f.vm_id')
@@ -31,8 +42,43 @@ export async function recordFlush(
       })
       .where('id', '=', report.flush_id)
       .execute();
+    if (report.state === 'failed') await tellOfFailure(tx, row.instance_id, 'asked', report.error, host_id);
     await notify(tx, 'flush', report.flush_id);
     return 'accepted';
+  });
+}
+
+/** An automatic flush has failed that went well, or was not made, the time before. */
+export async function recordFlushFailure(
+  db: Db,
+  host_id: HostId,
+  { vm_id, epoch, error }: FlushFailure,
+): Promise<'accepted' | 'fenced'> {
+  return transaction(db, async (tx) => {
+    const vm = await findVm(tx, vm_id);
+    if (vm?.host_id !== host_id || vm.epoch !== epoch) return 'fenced';
+    await lockInstance(tx, vm.instance_id);
+    await tellOfFailure(tx, vm.instance_id, 'automatic', error, host_id);
+    return 'accepted';
+  });
+}
+
+/** The instance is held. */
+export async function tellOfFailure(
+  tx: Tx,
+  instance_id: InstanceId,
+  cause: 'asked' | 'automatic' | 'final',
+  { code, message }: Reason,
+  actor: string,
+): Promise<void> {
+  const row = await getInstance(tx, instance_id);
+  if (!row) return;
+  await append(tx, {
+    org_id: row.org_id,
+    instance_id,
+    type: 'disk.flush_failed',
+    data: { instance: instanceView(row), error: { code, message }, cause },
+    actor,
   });
 }
 

@@ -55,6 +55,8 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
       reason_message: vm.reason.message,
       reason_actor: vm.reason.actor,
       ssh_address: null,
+      applied_keys: null,
+      active_at: null,
       started_at: null,
       stopped_at: null,
       deadline_at: deadlineOf('starting'),
@@ -69,6 +71,7 @@ export interface VmChange {
   readonly force?: boolean;
   readonly reboots?: number;
   readonly ssh_address?: string | null;
+  readonly applied_keys?: readonly string[];
   readonly started_at?: Date;
   readonly stopped_at?: Date;
 }
@@ -82,11 +85,12 @@ export async function updateVm(
   vm: { id: VmId; version: number; state: VmState },
   change: VmChange,
 ): Promise<void> {
-  const { reason, ...rest } = change;
+  const { reason, applied_keys, ...rest } = change;
   const result = await tx
     .updateTable('vms')
     .set({
       ...rest,
+      ...(applied_keys === undefined ? {} : { applied_keys: JSON.stringify(applied_keys) }),
       reason_code: reason.code,
       reason_message: reason.message,
       reason_actor: reason.actor,
@@ -97,6 +101,32 @@ export async function updateVm(
     .where('version', '=', vm.version)
     .executeTakeFirst();
   assert(result.numUpdatedRows === 1n, `${vm.id} changed under the instance's lock`);
+}
+
+/** The VM, if it runs, is in use: an idle stop counts from now. */
+export async function markUsed(tx: Tx, instance_id: InstanceId): Promise<void> {
+  await tx
+    .updateTable('vms')
+    .set({ active_at: sql`now()` })
+    .where('instance_id', '=', instance_id)
+    .where('state', 'in', ['running', 'restarting'])
+    .execute();
+}
+
+/** False when the VM is not (or no longer) that host's. */
+export async function setAppliedKeys(
+  tx: Tx,
+  vm: { id: VmId; host_id: HostId; epoch: number },
+  applied_keys: readonly string[],
+): Promise<boolean> {
+  const result = await tx
+    .updateTable('vms')
+    .set({ applied_keys: JSON.stringify(applied_keys) })
+    .where('id', '=', vm.id)
+    .where('host_id', '=', vm.host_id)
+    .where('epoch', '=', vm.epoch)
+    .executeTakeFirst();
+  return result.numUpdatedRows === 1n;
 }
 
 /** VMs whose transient state has lasted too long. */

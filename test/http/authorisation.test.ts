@@ -51,6 +51,15 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'GET /v1/instances/{id}/ssh',
   'GET /v1/instances/{id}/ssh-keys',
   'PUT /v1/instances/{id}/ssh-keys',
+  'GET /v1/webhooks',
+  'GET /v1/webhooks/{id}',
+  'GET /v1/notifications',
+  'GET /v1/notifications/unread-count',
+  'GET /v1/notifications/stream',
+  'POST /v1/notifications/read-all',
+  'PATCH /v1/notifications/{id}',
+  'GET /v1/events',
+  'GET /v1/events/stream',
 ];
 
 const document = api.app.swagger() as unknown as Document;
@@ -112,15 +121,17 @@ for (const endpoint of endpoints) {
   const entry = CASES[endpoint.name];
   if (!entry || entry.need === 'public') continue;
   const { need, resource, roles } = entry;
+  const enough: readonly string[] = [need, entry.or ?? need];
   const idsOf = async (who: typeof owner) => (await resource?.(who)) ?? {};
   const refusal = entry.to_keys ?? 'FORBIDDEN';
+  const unauthenticated = endpoint.path.startsWith('/v1/webhooks') ? 'Unauthenticated' : 'UNAUTHENTICATED';
   describe(endpoint.name, () => {
     test('401 without a credential', async () => {
-      assertError(await call(undefined, endpoint, await idsOf(owner), entry), 'UNAUTHENTICATED');
+      assertError(await call(undefined, endpoint, await idsOf(owner), entry), unauthenticated);
     });
 
     test(need === 'session' ? `${refusal} with any key` : `403 with every scope but ${need}`, async () => {
-      const scopes = ALL_SCOPES.filter((scope) => scope !== need).join(' ');
+      const scopes = ALL_SCOPES.filter((scope) => !enough.includes(scope)).join(' ');
       const { key } = await makeKey(api.db, owner, need === 'session' ? '*' : scopes);
       assertError(await call(key, endpoint, await idsOf(owner), entry), refusal);
     });
@@ -128,9 +139,9 @@ for (const endpoint of endpoints) {
     if (FOR_SERVICE_ACCOUNTS.includes(endpoint.name)) {
       test(`a service account is served with ${need}, and not without`, async () => {
         const ids = resource === undefined ? {} : await (entry.of_service_account ?? resource)(owner);
-        const { key } = await makeServiceKey(api.db, owner.org_id, need, ids['id']);
+        const { key } = await makeServiceKey(api.db, owner.org_id, need, ids['id'], ids['account']);
         assertServed(await call(key, endpoint, ids, entry));
-        const without = ALL_SCOPES.filter((scope) => scope !== need).join(' ');
+        const without = ALL_SCOPES.filter((scope) => !enough.includes(scope)).join(' ');
         const { key: other } = await makeServiceKey(api.db, owner.org_id, without);
         assertError(await call(other, endpoint, ids, entry), 'FORBIDDEN');
       });
@@ -142,9 +153,11 @@ for (const endpoint of endpoints) {
     }
 
     if (need !== 'session') {
-      test(`served with ${need} alone`, async () => {
-        const { key } = await makeKey(api.db, owner, need);
-        assertServed(await call(key, endpoint, await idsOf(owner), entry));
+      test(`served with ${[...new Set(enough)].join(' or ')} alone`, async () => {
+        for (const scope of enough) {
+          const { key } = await makeKey(api.db, owner, scope);
+          assertServed(await call(key, endpoint, await idsOf(owner), entry));
+        }
       });
     }
 

@@ -5,6 +5,7 @@ import { apiForFile, newName } from '../support/api.ts';
 import type { Method } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 import { makeKey, makeSshKey, makeSudo, type Person } from '../support/people.ts';
+import { makeWebhook } from '../support/webhooks.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
@@ -50,6 +51,14 @@ const RESOURCES: Record<string, Resource> = {
         json: async () => ({ email: `${newName()}@example.org` }),
         sudo: true,
       },
+    ],
+  },
+  'a webhook': {
+    make: async (who) => `/v1/webhooks/${(await makeWebhook(api, who, 'http://127.0.0.1:9/')).id}`,
+    changes: [
+      { method: 'PATCH', path: '', json: async () => ({ name: newName() }) },
+      { method: 'POST', path: '/rotate-secret' },
+      { method: 'DELETE', path: '', last: true },
     ],
   },
   'an API key': {

@@ -36,6 +36,9 @@ describe('401', () => {
         'head',
         'boot-order',
         'routes',
+        'keys',
+        'wake',
+        'activity',
         'no-such',
       ]) {
         const answer = await fetch(`${api.internal_origin}/internal/v1/${path}`, {
@@ -237,6 +240,7 @@ describe('a report', () => {
       reboots: 0,
       ssh_address: SSH_ADDRESS,
       host_keys: [],
+      applied_keys: [],
       recovered: null,
     } as const;
     await agent.client.report({ vm_id, epoch, observed });

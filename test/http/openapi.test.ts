@@ -39,6 +39,7 @@ test('the schemas that the seed names are there under those names, and refer to 
   const schemas = document.components['schemas'] ?? {};
   for (const name of [
     ...['SudoGrantRequest', 'SudoGrantResponse', 'CreateApiKeyRequest', 'CreateApiKeyResponse'],
+    'ListNotificationsResponse',
     ...['Instance', 'Vm', 'Disk', 'Error', 'User', 'Org', 'ApiKey', 'SshKey'],
   ]) {
     assert.ok(name in schemas, name);

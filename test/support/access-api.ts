@@ -25,6 +25,8 @@ import {
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
+import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
+import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
 import { startDatabase } from './database.ts';
 
@@ -75,6 +77,7 @@ export async function accessApiForFile(
   const audit = new AuditLog(secret_key);
   const mails: Mail[] = [];
   const hub = new NotifyHub(database.url, log);
+  const outbound = new Outbound({ allow_cidrs: LOOPBACK });
   const context: AppContext = {
     db: pool,
     hub,
@@ -84,6 +87,10 @@ export async function accessApiForFile(
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
     disk_keys: diskKeys(secret_key, true),
+    webhooks: {
+      outbound,
+      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+    },
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
     rate_limits: false,
@@ -101,6 +108,7 @@ export async function accessApiForFile(
     await connections.destroy();
     await hub.stop();
     await app.close();
+    await outbound.close();
     await pool.destroy();
     await database.close();
   });

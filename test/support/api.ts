@@ -23,6 +23,7 @@ import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
+import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
 import { makePerson, type Person, type PersonOptions } from './people.ts';
@@ -69,6 +70,9 @@ export async function apiForFile(options: ApiOptions = {}): Promise<TestApi> {
   return api;
 }
 
+/** Where the receivers of tests are. */
+export const LOOPBACK = [{ address: '127.0.0.0', prefix: 8, family: 'ipv4' }] as const;
+
 let names = 0;
 /** Not used in this file's database before. */
 export function newName(): string {
@@ -86,6 +90,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
   const secret_key = randomBytes(32);
   const mails: Mail[] = [];
+  const outbound = new Outbound({ allow_cidrs: LOOPBACK });
   const context: AppContext = {
     db,
     hub,
@@ -95,6 +100,10 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
     disk_keys: diskKeys(secret_key, true),
+    webhooks: {
+      outbound,
+      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+    },
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
     rate_limits: false,
@@ -143,6 +152,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
       await connections.destroy();
       await hub.stop();
       await Promise.all([app.close(), internal.close()]);
+      await outbound.close();
       await db.destroy();
       await database.close();
     },

@@ -62,7 +62,10 @@ export class Client {
       body: json === undefined ? (raw ?? null) : JSON.stringify(json),
       ...(signal ? { signal } : {}),
     });
-    const text = await response.body.text();
+    const is_stream = String(response.headers['content-type']).startsWith('text/event-stream');
+    // A stream has no end: its head is the answer.
+    if (is_stream) response.body.on('error', () => undefined).destroy();
+    const text = is_stream ? '' : await response.body.text();
     const is_json = String(response.headers['content-type'] ?? '').startsWith('application/json');
     return {
       status: response.statusCode,

@@ -2,22 +2,27 @@
 import type { Scope } from '../../src/auth/permissions.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { newSecret } from '../../src/webhooks/sign.ts';
 import { newName, type TestApi } from './api.ts';
 import { makeGenerations } from './generations.ts';
 import {
   makeKey,
+  makeNotification,
   makeServiceAccount,
   makeSession,
   makeSshKey,
   type Person,
   randomPublicKey,
 } from './people.ts';
+import { makeDelivery } from './webhooks.ts';
 
 export type PathIds = Readonly<Record<string, string>>;
 
 export interface EndpointCase {
   /** `session`: a person's own; a key gets 403. `public`: no credential. */
   readonly need: Scope | 'session' | 'public';
+  /** Or this scope instead. */
+  readonly or?: Scope;
   /** Also one of these roles, of a person. */
   readonly roles?: readonly Role[];
   /** A sudo grant beside the session. */
@@ -40,7 +45,14 @@ const TOKEN = () => ({ token: 'x' });
 
 /** @returns by name, `POST /v1/instances/{id}/vm` */
 export function endpointCases(api: TestApi): Record<string, EndpointCase> {
-  return { ...accounts(api), ...organisations(api), ...keys(api), ...machines(api) };
+  return {
+    ...accounts(api),
+    ...organisations(api),
+    ...keys(api),
+    ...machines(api),
+    ...webhooks(api),
+    ...told(api),
+  };
 }
 
 function accounts({ db }: TestApi): Record<string, EndpointCase> {
@@ -218,5 +230,69 @@ function machines(api: TestApi): Record<string, EndpointCase> {
       resource: instance,
       body: () => ({ mode: 'account' }),
     },
+  };
+}
+
+function webhooks(api: TestApi): Record<string, EndpointCase> {
+  const { db, context } = api;
+  const webhook = async ({ org_id }: Person) => {
+    const id = newId('wh');
+    const secret = context.webhooks.secrets.seal(newSecret(), id);
+    const url = 'http://127.0.0.1:9/';
+    const row = { id, org_id, name: 'hook', url, events: ['*'], secret, created_by: 'test' };
+    await db.insertInto('webhooks').values(row).execute();
+    return { id };
+  };
+  const delivery = async (who: Person) => {
+    const { id } = await webhook(who);
+    const delivery_id = await makeDelivery(api, who, id);
+    return { id, delivery_id };
+  };
+  const write = { need: 'webhooks:write', roles: ADMINS } as const;
+  const one = '/v1/webhooks/{id}';
+  return {
+    'POST /v1/webhooks': {
+      ...write,
+      body: () => ({ name: newName(), url: 'http://127.0.0.1:9/', events: ['vm.started'] }),
+    },
+    'GET /v1/webhooks': { need: 'webhooks:read' },
+    [`GET ${one}`]: { need: 'webhooks:read', resource: webhook },
+    [`PATCH ${one}`]: { ...write, resource: webhook, body: () => ({ name: newName() }) },
+    [`DELETE ${one}`]: { ...write, resource: webhook },
+    [`POST ${one}/rotate-secret`]: { ...write, resource: webhook },
+    [`POST ${one}/ping`]: { ...write, resource: webhook },
+    [`GET ${one}/deliveries`]: { need: 'webhooks:read', roles: ADMINS, resource: webhook },
+    [`POST ${one}/deliveries/{delivery_id}/redeliver`]: { ...write, resource: delivery },
+    [`POST ${one}/replay`]: {
+      ...write,
+      resource: webhook,
+      body: () => ({ since: new Date(Date.now() - 60_000).toISOString() }),
+    },
+  };
+}
+
+function told({ db }: TestApi): Record<string, EndpointCase> {
+  const notification = async ({ user_id }: Person) => ({ id: await makeNotification(db, user_id) });
+  const events = { need: 'instances:read', or: 'org:read' } as const;
+  const read = { need: 'notifications:read', personal: true } as const;
+  const write = { need: 'notifications:write', personal: true } as const;
+  return {
+    'GET /v1/notifications': read,
+    'GET /v1/notifications/unread-count': read,
+    'GET /v1/notifications/stream': read,
+    'GET /v1/notifications/preferences': read,
+    'PUT /v1/notifications/preferences': { ...write, body: () => ({ mail: {} }) },
+    'POST /v1/notifications/read-all': write,
+    'PATCH /v1/notifications/{id}': {
+      ...write,
+      resource: notification,
+      of_service_account: async ({ org_id }) => {
+        const account = await makeServiceAccount(db, org_id, '*');
+        return { id: await makeNotification(db, account), account };
+      },
+      body: () => ({ read: true }),
+    },
+    'GET /v1/events': events,
+    'GET /v1/events/stream': events,
   };
 }

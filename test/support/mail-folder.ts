@@ -3,11 +3,11 @@ import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLog } from '../../src/lib/log.ts';
-import { createMailer, type Mailer } from '../../src/mail/mailer.ts';
+import { createMailer } from '../../src/mail/mailer.ts';
 import { until } from './waiting.ts';
 
 export interface MailFolder {
-  readonly mailer: Mailer;
+  readonly mailer: ReturnType<typeof createMailer>;
   /** Messages to this address, oldest first, head and text. */
   to(email: string): Promise<string[]>;
   /** The token in the first message to this address that has one, after `already` such. */

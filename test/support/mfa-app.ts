@@ -17,6 +17,7 @@ import { SUDO_COOKIE } from '../../src/http/cookies.ts';
 import { newId, type OrgId, type SessionId, type UserId } from '../../src/lib/ids.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
+import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { startDatabase } from './database.ts';
 
 export const ORIGIN = 'http://localhost:7400';
@@ -67,6 +68,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
   const logged: string[] = [];
   const log = pino({ level: 'info' }, { write: (line) => noteLine(logged, line) });
   const secret_key = randomBytes(32);
+  const outbound = new Outbound({ allow_cidrs: [] });
   const context: MfaApp['context'] = {
     db,
     hub: new NotifyHub(database.url, log),
@@ -76,6 +78,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     idempotency: new Sealer(secret_key, 'test idempotency'),
     factors: new Sealer(secret_key, 'test factors'),
     disk_keys: diskKeys(secret_key, true),
+    webhooks: { outbound, secrets: new Sealer(secret_key, 'test webhooks') },
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
     rate_limits: false,
@@ -88,6 +91,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
   const app = await createApp(context);
   after(async () => {
     await app.close();
+    await outbound.close();
     await database.close();
   });
   return {

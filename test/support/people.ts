@@ -6,6 +6,7 @@ import type { Db } from '../../src/db/pool.ts';
 import type { Role } from '../../src/db/tables.ts';
 import {
   type ApiKeyId,
+  type NotificationId,
   newId,
   type OrgId,
   type ServiceAccountId,
@@ -121,6 +122,7 @@ export async function makeServiceKey(
   org_id: OrgId,
   scope: string,
   wanted_id?: string,
+  account?: string,
 ): Promise<{ id: ApiKeyId; key: string }> {
   const key = newToken(API_KEY_PREFIX);
   const id = wanted_id?.startsWith('ak_') === true ? (wanted_id as ApiKeyId) : newId('ak');
@@ -129,7 +131,8 @@ export async function makeServiceKey(
     .values({
       id,
       org_id,
-      service_account_id: await makeServiceAccount(db, org_id, scope),
+      service_account_id:
+        account === undefined ? await makeServiceAccount(db, org_id, scope) : (account as ServiceAccountId),
       name: 'test',
       scope,
       token_hash: hashToken(key),
@@ -138,6 +141,35 @@ export async function makeServiceKey(
     })
     .execute();
   return { id, key };
+}
+
+/** As the dispatcher raises it. */
+export async function makeNotification(
+  db: Db,
+  recipient: UserId | ServiceAccountId,
+): Promise<NotificationId> {
+  const id = newId('ntf');
+  const now = new Date();
+  await db
+    .insertInto('notifications')
+    .values({
+      id,
+      recipient,
+      kind: 'ssh_key.added',
+      title: 'A key',
+      body: 'Was added.',
+      resource_type: 'ssh_key',
+      resource_id: newId('key'),
+      data: '{}',
+      count: 1,
+      position: 0,
+      event_id: newId('evt'),
+      created_at: now,
+      raised_at: now,
+      read_at: null,
+    })
+    .execute();
+  return id;
 }
 
 /** A live sudo grant of the person's session, as a header. */

@@ -8,6 +8,7 @@ import type {
   Assignment,
   CommitRequest,
   CommitResponse,
+  DiskReport,
   FlushReceipt,
   HostFacts,
   Observation,
@@ -54,7 +55,7 @@ export class ScriptedAgent {
     this.#timer ??= setInterval(() => void this.heartbeat().catch(() => undefined), HEARTBEAT_MS).unref();
   }
 
-  heartbeat(disks: { instance_id: InstanceId; dirty_bytes: number }[] = []) {
+  heartbeat(disks: DiskReport[] = []) {
     return this.client.heartbeat({ facts: this.#facts, disks });
   }
 
@@ -110,12 +111,23 @@ export class ScriptedAgent {
   }
 
   /** The guest accepts SSH. */
-  async ready(instance_id: InstanceId, recovered: { code: string; message: string } | null = null) {
+  async ready(
+    instance_id: InstanceId,
+    recovered: { code: string; message: string } | null = null,
+    applied_keys: readonly string[] = [],
+  ) {
     const { vm_id, epoch, reboots } = await this.known(instance_id);
     return this.client.report({
       vm_id,
       epoch,
-      observed: { kind: 'running', reboots, ssh_address: SSH_ADDRESS, host_keys: [HOST_KEY], recovered },
+      observed: {
+        kind: 'running',
+        reboots,
+        ssh_address: SSH_ADDRESS,
+        host_keys: [HOST_KEY],
+        applied_keys,
+        recovered,
+      },
     });
   }
 

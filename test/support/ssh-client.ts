@@ -16,17 +16,42 @@ export interface SshTarget {
   readonly user: string;
 }
 
+/** An ssh (or sftp…) that goes on until it is ended, by either side. */
+export interface RunningSsh {
+  /** Its exit code; null after a signal. */
+  readonly ended: Promise<number | null>;
+  readonly running: () => boolean;
+  /** All it has printed so far, on both of its streams. */
+  readonly printed: () => string;
+  readonly send: (text: string) => void;
+  readonly kill: () => void;
+}
+
+export interface KeyKind {
+  /** As for `ssh-keygen -t`. */
+  readonly type: string;
+  readonly bits?: number;
+  /** The library that stands for the hardware of an `-sk` key. */
+  readonly provider?: string;
+}
+
 export class SshClient {
   readonly public_key: string;
-  readonly #key: string;
+  readonly key_path: string;
   readonly #known_hosts: string;
+  readonly #provider: string | undefined;
 
   /** Makes the key `<folder>/<name>`. */
-  constructor(folder: string, name: string) {
-    this.#key = join(folder, name);
+  constructor(folder: string, name: string, { type, bits, provider }: KeyKind = { type: 'ed25519' }) {
+    this.key_path = join(folder, name);
     this.#known_hosts = join(folder, `${name}.known_hosts`);
-    execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-C', name, '-f', this.#key]);
-    this.public_key = readFileSync(`${this.#key}.pub`, 'utf8').trim();
+    this.#provider = provider;
+    const more = [
+      ...(bits === undefined ? [] : ['-b', String(bits)]),
+      ...(provider === undefined ? [] : ['-w', provider]),
+    ];
+    execFileSync('ssh-keygen', ['-q', '-t', type, ...more, '-N', '', '-C', name, '-f', this.key_path]);
+    this.public_key = readFileSync(`${this.key_path}.pub`, 'utf8').trim();
     this.know([]);
   }
 
@@ -35,40 +60,41 @@ export class SshClient {
     appendFileSync(this.#known_hosts, lines.map((line) => `${line}\n`).join(''));
   }
 
+  /** For ssh, sftp and scp: this key, these hosts, no questions. `more` counts before them. */
+  options(more: readonly string[] = []): string[] {
+    const provider = this.#provider === undefined ? [] : [`SecurityKeyProvider=${this.#provider}`];
+    const options = [
+      ...more,
+      ...provider,
+      ...['IdentitiesOnly=yes', `IdentityFile=${this.key_path}`, 'IdentityAgent=none'],
+      ...[`UserKnownHostsFile=${this.#known_hosts}`, 'GlobalKnownHostsFile=none'],
+      ...['StrictHostKeyChecking=yes', 'BatchMode=yes', 'ConnectTimeout=20'],
+      ...['ServerAliveInterval=10', 'ServerAliveCountMax=6'],
+    ];
+    return ['-F', 'none', ...options.flatMap((option) => ['-o', option])];
+  }
+
+  /** Starts `ssh OPTIONS FLAGS user@host COMMAND`. */
+  start(
+    target: SshTarget,
+    { flags = [], options = [], command }: { flags?: string[]; options?: string[]; command?: string } = {},
+  ): RunningSsh {
+    const where = ['-p', String(target.port), ...flags, `${target.user}@${target.host}`];
+    return startProgram('ssh', [
+      ...this.options(options),
+      ...where,
+      ...(command === undefined ? [] : [command]),
+    ]);
+  }
+
   /** Runs one command and answers however it went; 255 is ssh's own failure. */
   run(
     target: SshTarget,
     command: string,
     { input = '', options = [] }: { input?: string | Uint8Array; options?: readonly string[] } = {},
   ): Promise<SshResult> {
-    const args = [
-      '-F',
-      'none',
-      ...options.flatMap((option) => ['-o', option]),
-      ...['IdentitiesOnly=yes', `IdentityFile=${this.#key}`, 'IdentityAgent=none'].flatMap((o) => ['-o', o]),
-      ...[`UserKnownHostsFile=${this.#known_hosts}`, 'GlobalKnownHostsFile=none'].flatMap((o) => ['-o', o]),
-      ...['StrictHostKeyChecking=yes', 'BatchMode=yes', 'ConnectTimeout=20'].flatMap((o) => ['-o', o]),
-      ...['ServerAliveInterval=10', 'ServerAliveCountMax=6'].flatMap((o) => ['-o', o]),
-      '-p',
-      String(target.port),
-      `${target.user}@${target.host}`,
-      command,
-    ];
-    return new Promise((resolve, reject) => {
-      const child = spawn('ssh', args, { stdio: ['pipe', 'pipe', 'pipe'] });
-      let stdout = '';
-      let stderr = '';
-      child.stdout.setEncoding('utf8').on('data', (text: string) => {
-        stdout += text;
-      });
-      child.stderr.setEncoding('utf8').on('data', (text: string) => {
-        stderr += text;
-      });
-      child.once('error', reject);
-      child.once('close', (code) => resolve({ code, stdout, stderr }));
-      child.stdin.on('error', () => undefined);
-      child.stdin.end(input);
-    });
+    const where = ['-p', String(target.port), `${target.user}@${target.host}`];
+    return runProgram('ssh', [...this.options(options), ...where, command], input);
   }
 
   /** The command's output; fails unless it ended with 0. */
@@ -77,4 +103,50 @@ export class SshClient {
     assert.equal(result.code, 0, `ssh: ${command}: ${result.stderr}${result.stdout}`);
     return result.stdout.trim();
   }
+}
+
+/** Runs a program to its end. */
+export function runProgram(
+  program: string,
+  args: readonly string[],
+  input: string | Uint8Array = '',
+  env: Record<string, string> = {},
+): Promise<SshResult> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'pipe'], env: { ...process.env, ...env } });
+    let stdout = '';
+    let stderr = '';
+    child.stdout.setEncoding('utf8').on('data', (text: string) => {
+      stdout += text;
+    });
+    child.stderr.setEncoding('utf8').on('data', (text: string) => {
+      stderr += text;
+    });
+    child.once('error', reject);
+    child.once('close', (code) => resolve({ code, stdout, stderr }));
+    child.stdin.on('error', () => undefined);
+    child.stdin.end(input);
+  });
+}
+
+function startProgram(program: string, args: readonly string[]): RunningSsh {
+  const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'pipe'] });
+  let printed = '';
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding('utf8').on('data', (text: string) => {
+      printed += text;
+    });
+  }
+  child.stdin.on('error', () => undefined);
+  const ended = new Promise<number | null>((resolve, reject) => {
+    child.once('error', reject);
+    child.once('exit', (code) => resolve(code));
+  });
+  return {
+    ended,
+    running: () => child.exitCode === null && child.signalCode === null,
+    printed: () => printed,
+    send: (text) => child.stdin.write(text),
+    kill: () => child.kill('SIGKILL'),
+  };
 }

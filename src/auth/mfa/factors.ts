@@ -4,9 +4,9 @@ import type {
   RegistrationResponseJSON,
 } from '@simplewebauthn/server';
 import { type Db, type Tx, violates } from '../../db/pool.ts';
+import { appendPrivate } from '../../events/append.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { type MfaFactorId, newId, type UserId } from '../../lib/ids.ts';
-import type { Mail } from '../../mail/mailer.ts';
 import { type FactorType, MAX_FACTORS, MAX_WRONG_CODES, type MfaContext } from './model.ts';
 import { hashRecoveryCode, newRecoveryCodes } from './recovery-codes.ts';
 import { openSecret } from './second-factor.ts';
@@ -143,38 +143,27 @@ export async function confirmFactor(
 export interface RemovedFactor {
   readonly type: FactorType;
   readonly name: string;
-  readonly confirmed: boolean;
-  readonly email: string;
 }
 
 /** Removes a factor, and the recovery codes with the last confirmed one. @throws AppError NOT_FOUND */
-export async function removeFactor(tx: Tx, user_id: UserId, id: MfaFactorId): Promise<RemovedFactor> {
+export async function removeFactor(
+  tx: Tx,
+  user_id: UserId,
+  id: MfaFactorId,
+  ip: string,
+): Promise<RemovedFactor> {
   const account = await lockAccount(tx, user_id);
   const factor = account && (await deleteFactor(tx, user_id, id));
   if (!factor) throw new AppError('NOT_FOUND');
   const rest = await confirmedFactors(tx, user_id);
   if (rest.length === 0) await deleteRecoveryCodes(tx, user_id);
-  return {
-    type: factor.type,
-    name: factor.name,
-    confirmed: factor.confirmed_at !== null,
-    email: account.email,
-  };
-}
-
-/** What the account is told of the removal. */
-export function removalMail({ email, name, type }: RemovedFactor, ip: string, at: Date): Mail {
-  const kind = type === 'totp' ? 'authenticator app' : 'passkey';
-  return {
-    to: email,
-    subject: 'A second factor was removed from your Berth account',
-    text: [
-      `The ${kind} "${name}" was removed from your account at ${at.toISOString()}, from the address ${ip}.`,
-      '',
-      'If that was not you, change your password now, end the sessions that you do not know, and add a factor again.',
-      '',
-    ].join('\n'),
-  };
+  const { type, name } = factor;
+  // An unconfirmed factor guarded nothing.
+  if (factor.confirmed_at !== null) {
+    const data = { factor: { id, type, name }, ip };
+    await appendPrivate(tx, { type: 'mfa.removed', org_id: null, user_id, data, actor: user_id });
+  }
+  return { type, name };
 }
 
 /** Why a factor that was unconfirmed a moment ago is not any more. */

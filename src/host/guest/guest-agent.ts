@@ -164,6 +164,16 @@ export class GuestAgent {
     return list as readonly GuestNetworkInterface[];
   }
 
+  /** How full the root file system is, as others than root see it; null where the guest does not say. */
+  async rootUse(options: AgentCallOptions = {}): Promise<{ used_bytes: number; total_bytes: number } | null> {
+    const list = await this.execute('guest-get-fsinfo', undefined, options);
+    if (!Array.isArray(list)) throw new GuestAgentProtocolError('the guest answered no list of file systems');
+    const root = (list as readonly Record<string, unknown>[]).find((each) => each?.['mountpoint'] === '/');
+    const [used_bytes, total_bytes] = [root?.['used-bytes'], root?.['total-bytes']];
+    if (typeof used_bytes !== 'number' || typeof total_bytes !== 'number') return null;
+    return used_bytes >= 0 && total_bytes > 0 ? { used_bytes, total_bytes } : null;
+  }
+
   /** Hangs up and refuses further calls. The guest keeps running; a later client gets back in step by itself. */
   close(): void {
     this.#closed = true;

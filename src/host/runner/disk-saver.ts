@@ -24,6 +24,9 @@ export class DiskSaver {
   /** The last flush that was begun for callers. */
   #begun: FlushId | null = null;
 
+  /** The last automatic flush failed, and that was said. */
+  #failing = false;
+
   constructor(parts: DiskSaverParts) {
     this.#parts = parts;
   }
@@ -34,7 +37,7 @@ export class DiskSaver {
     return flush_id !== null && flush_id !== this.#begun;
   }
 
-  /** Of a running guest. A failed automatic flush is only logged: it comes again. */
+  /** Of a running guest. A failed automatic flush comes again; the first in a row is reported. */
   async flush(assignment: Assignment, signal: AbortSignal): Promise<void> {
     const work = () => this.#flushMachine(assignment, 'freeze', signal);
     if (assignment.flush_id !== null && this.isAsked(assignment)) {
@@ -43,9 +46,11 @@ export class DiskSaver {
     }
     try {
       await work();
+      this.#failing = false;
     } catch (error) {
       if (error instanceof FencedError) throw error;
       this.#parts.log.warn({ err: error }, 'the automatic flush failed; it is tried again at its next time');
+      if (!this.#failing && !signal.aborted) await this.#sayFailing(assignment, error);
     }
   }
 
@@ -131,6 +136,14 @@ export class DiskSaver {
       }
       throw error;
     }
+  }
+
+  async #sayFailing({ vm_id, epoch }: Assignment, error: unknown): Promise<void> {
+    const reason = reasonFor(error, 'flush_failed');
+    // Without the control plane no flush can be committed: it knows by itself, and nobody is to wait here.
+    if (reason.code === 'control_plane_away') return;
+    this.#failing = true;
+    await this.#parts.reporter.flushFailure({ vm_id, epoch, error: reason });
   }
 
   async #sayPending(error: unknown): Promise<void> {

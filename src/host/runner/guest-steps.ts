@@ -12,6 +12,8 @@ const GUEST_PART_MS = 10_000;
 export interface GuestUp {
   readonly ssh_address: string;
   readonly host_keys: readonly HostKey[];
+  /** Fingerprints. */
+  readonly applied_keys: readonly string[];
 }
 
 /** Waits for the guest and puts its keys in place; null when it was reset, went off or died meanwhile. */
@@ -27,14 +29,14 @@ export async function awaitGuest(
   try {
     await machine.agent.waitUntilUp(GUEST_UP_MS, AbortSignal.any([signal, machine.upset(resets)]));
     // Side by side: both wait for the guest, and nobody gets in before the keys are there.
-    await Promise.all([
-      keys.push(machine.agent),
+    const [applied_keys] = await Promise.all([
+      keys.apply(machine),
       waitForSsh(port, SSHD_UP_MS, AbortSignal.any([signal, machine.upset(resets)])),
     ]);
     const host_keys = await readHostKeys(machine.agent);
     if (otherwise()) return null;
     machine.markUp(resets);
-    return { ssh_address: `127.0.0.1:${port}`, host_keys };
+    return { ssh_address: `127.0.0.1:${port}`, host_keys, applied_keys };
   } catch (error) {
     if (otherwise()) return null;
     throw error;

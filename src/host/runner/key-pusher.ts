@@ -1,68 +1,130 @@
 /**
  * Keeps the guest's authorized keys as the control plane last said, as soon as the guest lets it: while its file
- * systems are frozen the agent refuses, and the push is tried again.
+ * systems are frozen the agent refuses, and it is tried again.
+ *
+ * Keys are applied once they are in their file (the next handshake obeys) and the connections of all others have
+ * ended; that is reported. Until it is heard of after a revocation, the ingress lets nobody through to this guest.
  */
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
-import type { GuestAgent } from '../guest/guest-agent.ts';
+import { applyKeys, fingerprintOf } from './apply-keys.ts';
 import type { Machine } from './machine.ts';
-import { pushKeys } from './personalise.ts';
+
+/** Long: a slow guest is better waited for than begun with anew. The ingress does not wait as long. */
+const APPLY_MS = 30_000;
+/** A login that had passed the old keys when they were replaced is in sshd's log by then. */
+const LOOK_AGAIN_MS = 2_000;
+
+type Report = (machine: Machine, fingerprints: readonly string[]) => Promise<void>;
 
 export class KeyPusher {
   readonly #log: Log;
+  readonly #report: Report;
   #wanted: readonly string[] = [];
-  #pushed: string | null = null;
+  /** In force in the guest; null: unknown. */
+  #applied: readonly string[] | null = null;
   #machine: Machine | null = null;
-  #working = false;
+  #loop: Promise<void> | null = null;
+  #reporting: Promise<void> | null = null;
+  /** Counts rests: what was begun before one counts for nothing after it. */
+  #round = 0;
 
-  constructor(log: Log) {
+  /** `report` is called with the fingerprints of every set that was applied to a machine that is followed. */
+  constructor(log: Log, report: Report) {
     this.#log = log;
+    this.#report = report;
   }
 
   want(lines: readonly string[]): void {
     this.#wanted = lines;
-    void this.#work();
+    this.#work();
   }
 
-  /** Pushes now, whatever was pushed before: the guest has just booted and has none. */
-  async push(agent: GuestAgent): Promise<void> {
-    const lines = this.#wanted;
-    await pushKeys(agent, lines);
-    this.#pushed = lines.join('\n');
+  /** Applies now, whatever was applied before: the guest has just booted, or was adopted. Answers fingerprints. */
+  async apply(machine: Machine): Promise<readonly string[]> {
+    this.#applied = null;
+    return this.#apply(machine, machine.may_be_connected);
   }
 
-  /** Pushes changes into this machine from now on; null into none. */
-  follow(machine: Machine | null): void {
+  /** Applies changes to this machine from now on. */
+  follow(machine: Machine): void {
     this.#machine = machine;
-    void this.#work();
+    this.#work();
   }
 
-  async #work(): Promise<void> {
-    if (this.#working) return;
-    this.#working = true;
-    try {
-      for (let attempt = 0; this.#isBehind(); attempt++) {
-        const machine = this.#machine;
-        if (!machine) return;
-        try {
-          await this.push(machine.agent);
-          this.#log.info({ keys: this.#wanted.length }, 'keys pushed');
-          attempt = 0;
-        } catch (error) {
-          if (attempt === 2) this.#log.warn({ reason: messageOf(error) }, 'keys could not be pushed yet');
-          await pause(backoffMs(attempt, 50, 1_000));
-        }
+  /**
+   * Applies changes to none; resolves when no report is under way: they stay in the order of what they tell. What a
+   * hung guest still owes an answer to is not waited for.
+   */
+  async rest(): Promise<void> {
+    this.#machine = null;
+    this.#round += 1;
+    await this.#reporting?.catch(() => undefined);
+  }
+
+  #work(): void {
+    this.#loop ??= this.#catchUp().finally(() => {
+      this.#loop = null;
+      // What was wanted between the last look and here.
+      if (this.#isBehind()) this.#work();
+    });
+  }
+
+  async #catchUp(): Promise<void> {
+    for (let attempt = 0; this.#isBehind(); attempt++) {
+      const machine = this.#machine;
+      if (!machine) return;
+      try {
+        // Where no key was taken away nobody has to go.
+        const end = this.#applied?.every((line) => this.#wanted.includes(line)) !== true;
+        const fingerprints = await this.#apply(machine, end);
+        this.#log.info({ keys: fingerprints.length }, 'keys applied');
+        this.#reporting = this.#report(machine, fingerprints);
+        await this.#reporting;
+        attempt = 0;
+      } catch (error) {
+        if (attempt === 2) this.#log.warn({ reason: messageOf(error) }, 'keys could not be applied yet');
+        await pause(backoffMs(attempt, 50, 1_000));
       }
-    } finally {
-      this.#working = false;
+    }
+  }
+
+  async #apply(machine: Machine, end: boolean): Promise<readonly string[]> {
+    const [lines, round] = [this.#wanted, this.#round];
+    const what = end ? 'end' : 'replace';
+    const { ended } = await applyKeys(machine.agent, lines, { what, timeout_ms: APPLY_MS });
+    if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
+    if (round !== this.#round) throw new Error('the guest was given up meanwhile');
+    if (end) setTimeout(() => void this.#lookAgain(machine), LOOK_AGAIN_MS).unref();
+    this.#applied = lines;
+    return lines.map(fingerprintOf);
+  }
+
+  /** Until every connection of before has been judged. */
+  async #lookAgain(machine: Machine): Promise<void> {
+    if (this.#machine !== machine || this.#isBehind() || machine.gone || machine.view !== 'up') return;
+    try {
+      const options = { what: 'look', timeout_ms: APPLY_MS } as const;
+      const { ended, young } = await applyKeys(machine.agent, this.#wanted, options);
+      if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
+      if (young > 0) setTimeout(() => void this.#lookAgain(machine), LOOK_AGAIN_MS).unref();
+    } catch (error) {
+      this.#log.warn({ reason: messageOf(error) }, 'connections could not be looked at again');
+      this.#applied = null;
+      this.#work();
     }
   }
 
   #isBehind(): boolean {
     const machine = this.#machine;
     return (
-      machine !== null && !machine.gone && machine.view === 'up' && this.#pushed !== this.#wanted.join('\n')
+      machine !== null && !machine.gone && machine.view === 'up' && !sameLines(this.#applied, this.#wanted)
     );
   }
+}
+
+/** Both sorted. */
+function sameLines(one: readonly string[] | null, other: readonly string[]): boolean {
+  return one !== null && one.join('\n') === other.join('\n');
 }

@@ -43,6 +43,7 @@ export class Machine {
   #cleanly_off = false;
   #upset = new AbortController();
   #resets = 0;
+  #adopted = false;
   /** The guest's writes so far when it was last thawed. */
   #writes_at_thaw: number | null = null;
   /** The same, once the flush of that thaw is durable and nothing but the thaw's own block is marked. */
@@ -103,6 +104,7 @@ export class Machine {
       return null;
     }
     const machine = new Machine({ ...options, qmp });
+    machine.#adopted = true;
     await machine.#settle();
     return machine;
   }
@@ -138,6 +140,11 @@ export class Machine {
   /** How often the machine was reset, by the guest or by us. */
   get resets(): number {
     return this.#resets;
+  }
+
+  /** The guest has been up for longer than we know it, or is up: somebody may be logged in. */
+  get may_be_connected(): boolean {
+    return this.#view === 'up' || (this.#adopted && this.#resets === 0);
   }
 
   /** Aborts when the machine is reset again, goes off, panics or ends. */

@@ -2,23 +2,16 @@
  * What makes a booted guest a running VM: its agent answers, the instance's keys are in place, its host key is
  * read, and sshd answers where the ingress will dial.
  */
-import { createHash } from 'node:crypto';
 import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
 import { pause } from '../../lib/backoff.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
-import { readGuestFile, writeGuestFile } from '../guest/guest-files.ts';
+import { readGuestFile } from '../guest/guest-files.ts';
+import { fingerprintOf } from './apply-keys.ts';
 
-const AUTHORIZED_KEYS = '/run/berth/authorized_keys';
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
 const HOST_KEY_MAX_BYTES = 1_024;
 const BANNER_TRY_MS = 2_000;
-
-/** Replaces the keys that sshd lets in; the next handshake obeys. */
-export async function pushKeys(agent: GuestAgent, lines: readonly string[]): Promise<void> {
-  const text = lines.map((line) => `${line}\n`).join('');
-  await writeGuestFile(agent, AUTHORIZED_KEYS, Buffer.from(text), { mode: 0o600 });
-}
 
 /** The public half of the host key that the guest made at its first boot. */
 export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
@@ -27,8 +20,8 @@ export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
   if (type !== 'ssh-ed25519' || !/^[A-Za-z0-9+/]{40,200}={0,2}$/.test(base64)) {
     throw new Error(`the guest's ${HOST_KEY} is not an ed25519 public key`);
   }
-  const digest = createHash('sha256').update(Buffer.from(base64, 'base64')).digest('base64');
-  return [{ type, fingerprint: `SHA256:${digest.replace(/=+$/, '')}`, public_key: `${type} ${base64}` }];
+  const public_key = `${type} ${base64}`;
+  return [{ type, fingerprint: fingerprintOf(public_key), public_key }];
 }
 
 /** Resolves once an SSH server greets at `127.0.0.1:port` (RFC 4253, section 4.2). */

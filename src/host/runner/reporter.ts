@@ -1,5 +1,5 @@
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { FlushReport, Report, ReportResponse } from '../../agent-api/types.ts';
+import type { FlushFailure, FlushReport, KeysReport, Report, ReportResponse } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { HostContext } from '../host-context.ts';
 
@@ -21,6 +21,14 @@ export class Reporter {
 
   async flush(report: FlushReport): Promise<void> {
     await this.#untilHeard(() => this.#context.client.reportFlush(report));
+  }
+
+  async flushFailure(failure: FlushFailure): Promise<void> {
+    await this.#untilHeard(() => this.#context.client.reportFlushFailure(failure));
+  }
+
+  async keys(report: KeysReport): Promise<void> {
+    await this.#untilHeard(() => this.#context.client.reportKeys(report));
   }
 
   async #untilHeard(say: () => Promise<ReportResponse>): Promise<ReportResponse> {

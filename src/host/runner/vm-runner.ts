@@ -6,7 +6,7 @@
  * A step is given up when what it serves is no longer wanted; a flush is not, because its caller waits.
  */
 import { rm } from 'node:fs/promises';
-import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
+import type { Assignment, FileSystemUse, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -27,6 +27,8 @@ import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
 
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
+/** A freeze may wait behind it. */
+const ROOT_USE_MS = 1_000;
 /** After the first boot; its first caller is let in before. */
 const FIRST_FLUSH_MS = 2_000;
 
@@ -56,7 +58,9 @@ export class VmRunner {
     this.#folder = vmFolder(context.paths.vms, instance_id);
     this.#held = new HeldMachine(this.#context, instance_id, this.#folder, () => this.#changed());
     this.#reporter = new Reporter(this.#context, this.#closing.signal);
-    this.#keys = new KeyPusher(this.#context.log);
+    this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
+      this.#reporter.keys({ vm_id, epoch, applied_keys }),
+    );
     this.#auto = new AutoFlush(() => this.#changed());
     this.#saver = new DiskSaver({
       held: this.#held,
@@ -97,6 +101,14 @@ export class VmRunner {
     return bytes;
   }
 
+  /** How full the guest's root file system is; null when unknown. Never asked of a guest that is being flushed. */
+  async rootUse(): Promise<FileSystemUse | null> {
+    const { machine } = this.#held;
+    if (!machine || machine.gone || machine.view !== 'up' || this.#step !== null) return null;
+    if (machine.record.frozen || machine.agent.maybe_frozen) return null;
+    return machine.agent.rootUse({ timeout_ms: ROOT_USE_MS }).catch(() => null);
+  }
+
   /** Called now and then: a guest can make QEMU complain without end. */
   boundLogs(): void {
     if (this.#held.machine) boundLog(this.#folder.qemu_log, QEMU_LOG_MAX_BYTES);
@@ -128,6 +140,7 @@ export class VmRunner {
       }
     }
     this.#auto.close();
+    void this.#keys.rest();
     this.#held.release();
   }
 
@@ -249,11 +262,12 @@ export class VmRunner {
       await this.#say({ kind: 'rebooting' });
     }
     const { host_key_new } = this.#current;
+    await this.#keys.rest();
     const found = await this.#guestUp(machine, signal);
     if (found === null) return;
-    this.#keys.follow(machine);
     const { recovered, disk } = this.#held;
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
+    if (!machine.gone) this.#keys.follow(machine);
     this.#held.recovered = null;
     this.#running = machine;
     machine.lazy?.booted();
@@ -297,7 +311,7 @@ export class VmRunner {
   }
 
   async #endMachine(): Promise<void> {
-    this.#keys.follow(null);
+    void this.#keys.rest();
     await this.#held.end();
   }
 

@@ -24,7 +24,6 @@ import type { App } from '../app.ts';
 import { appendAuditOf } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../cookies.ts';
-import { lockNotice } from '../lock-notice.ts';
 import { mutate } from '../mutate.ts';
 import { NOTHING } from '../nothing.ts';
 import type { RateLimits } from '../rate-limits.ts';
@@ -149,7 +148,6 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
         db,
         audit: context.audit,
         verifySecondFactor: (user_id: UserId) => verifySecondFactor(context, user_id, factor),
-        onLocked: async () => lockNotice(context, request)(email),
       };
       return sessionAnswer(reply, await login(parts, { email, password, ...callerOf(request) }));
     },
@@ -219,17 +217,13 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       const principal = principalOf(request);
       await refuseWhileLocked(db, userOf(principal));
       await limits.countAddress(request, reply);
-      const hash = await prepareNewPassword(db, principal, request.body, lockNotice(context, request));
+      const hash = await prepareNewPassword(db, principal, request.body, request.ip);
       const action = 'auth.change_password';
-      const { body: user } = await mutate(context, request, reply, { action }, async (tx) => {
-        const changed = await changePassword(tx, principal, hash);
-        return { status: 204, body: changed, target: changed.id };
-      });
-      mailer.send({
-        to: user.email,
-        subject: 'Your Berth password was changed',
-        text: 'The password of this account was changed, and its other sessions have ended. If it was not you, reset it now.',
-      });
+      await mutate(context, request, reply, { action }, async (tx) => ({
+        status: 204,
+        body: null,
+        target: await changePassword(tx, principal, hash),
+      }));
       return reply.status(204).send(null);
     },
   });

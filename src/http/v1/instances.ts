@@ -38,6 +38,16 @@ const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, descripti
 const Keep = nullable(GenerationsKeep);
 /** What is kept when nothing is said, or null. */
 const DEFAULT_KEEP: Static<typeof GenerationsKeep> = { last: 24, daily_days: 14 };
+const IdleTimeout = nullable(
+  Type.Integer({
+    minimum: 60,
+    maximum: 2_592_000,
+    description: 'Stop the VM after so long without SSH connection and without a call on it; null never does',
+  }),
+);
+const WakeOnConnect = Type.Boolean({
+  description: 'A connection to the SSH port of the stopped VM starts it and is held until sshd answers',
+});
 const Cpus = Type.Integer({ minimum: 1, maximum: 16 });
 const Memory = Type.Integer({ minimum: 128, maximum: 65_536 });
 
@@ -50,12 +60,16 @@ const CreateInstanceRequest = named('CreateInstanceRequest', {
   memory_mib: Type.Optional(Memory),
   disk_gib: Type.Optional(Type.Integer({ minimum: 1, maximum: 1024 })),
   labels: Type.Optional(Labels),
+  idle_timeout_seconds: Type.Optional(IdleTimeout),
+  wake_on_connect: Type.Optional(WakeOnConnect),
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
 });
 const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   name: Type.Optional(DnsLabel),
   labels: Type.Optional(Labels),
+  idle_timeout_seconds: Type.Optional(IdleTimeout),
+  wake_on_connect: Type.Optional(WakeOnConnect),
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
   cpus: Type.Optional(Cpus),
@@ -99,6 +113,8 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         memory_mib: body.memory_mib ?? 512,
         disk_gib: body.disk_gib ?? 8,
         labels: body.labels ?? {},
+        idle_timeout_seconds: body.idle_timeout_seconds ?? null,
+        wake_on_connect: body.wake_on_connect ?? false,
         auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
         ...keepColumns(body.generations_keep ?? DEFAULT_KEEP),
       };

@@ -15,7 +15,6 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie } from '../cookies.ts';
-import { lockNotice } from '../lock-notice.ts';
 import { mutate } from '../mutate.ts';
 import { NOTHING } from '../nothing.ts';
 import { type CursorSealer, page } from '../pagination.ts';
@@ -163,8 +162,7 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
       const principal = principalOf(request);
       await refuseWhileLocked(db, userOf(principal));
       await limits.countAddress(request, reply);
-      const onLocked = lockNotice(context, request);
-      await requestEmailChange(db, mailer, public_url, principal, request.body, onLocked);
+      await requestEmailChange(db, mailer, public_url, principal, request.body, request.ip);
       return reply.status(202).send(NOTHING);
     },
   });

@@ -6,14 +6,7 @@
 import type { AuthenticationResponseJSON, RegistrationResponseJSON } from '@simplewebauthn/server';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
-import {
-  addFactor,
-  confirmFactor,
-  proveFactor,
-  type RemovedFactor,
-  removalMail,
-  removeFactor,
-} from '../../auth/mfa/factors.ts';
+import { addFactor, confirmFactor, proveFactor, removeFactor } from '../../auth/mfa/factors.ts';
 import { FACTOR_TYPES, type FactorType, MAX_FACTORS } from '../../auth/mfa/model.ts';
 import { loginByPasskey, passkeyOptions } from '../../auth/mfa/passkey-login.ts';
 import { listFactors } from '../../auth/mfa/store.ts';
@@ -244,14 +237,10 @@ function registerRemove(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const id = factorIdOf(request.params.id);
-      let removed: RemovedFactor | undefined;
       await mutate(context, request, reply, { action: 'mfa.remove' }, async (tx, principal) => {
-        removed = await removeFactor(tx, userOf(principal), id);
-        const { type, name } = removed;
+        const { type, name } = await removeFactor(tx, userOf(principal), id, request.ip);
         return { status: 204, body: null, target: id, data: { type, name } };
       });
-      // After the transaction: what was rolled back is told to nobody. An unconfirmed factor guarded nothing.
-      if (removed?.confirmed) context.mailer.send(removalMail(removed, request.ip, new Date()));
       return reply.status(204).send(null);
     },
   });

@@ -1,6 +1,6 @@
 /** Organisations: their names, bills and quotas. Members and invitations have files of their own beside this one. */
 import { Type } from 'typebox';
-import { userOf } from '../../auth/principal.ts';
+import { actorOf, userOf } from '../../auth/principal.ts';
 import { AppError } from '../../lib/errors.ts';
 import type { Mail } from '../../mail/mailer.ts';
 import { changeBillingEmail, renameOrganisation } from '../../orgs/change-organisation.ts';
@@ -198,9 +198,9 @@ function registerWrites(app: App, context: AppContext): void {
       const { email } = request.body;
       const mutation = { action: 'org.change_billing_email' };
       let mails: Mail[] = [];
-      const { body } = await mutate(context, request, reply, mutation, async (tx) => {
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const check = (before: OrganisationRow) => requireMatch(request, etagValue(before));
-        const changed = await changeBillingEmail(tx, id, email, check);
+        const changed = await changeBillingEmail(tx, id, email, actorOf(principal), check);
         mails = changed.mails;
         const data = { previous: changed.previous, billing_email: email };
         setEtag(reply, etagValue(changed.row));

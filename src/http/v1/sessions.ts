@@ -12,7 +12,6 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { setSudoCookie } from '../cookies.ts';
-import { lockNotice } from '../lock-notice.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, page } from '../pagination.ts';
 import { readLimit } from '../query.ts';
@@ -74,7 +73,7 @@ function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
         if (locked) throw locked;
       }
       await limits.countAddress(request, reply);
-      await verifyForSudo(db, principal, request.body.password, lockNotice(context, request));
+      await verifyForSudo(db, principal, request.body.password, request.ip);
       const { body } = await mutate(context, request, reply, { action: 'auth.sudo' }, async (tx) => ({
         status: 200,
         body: await grantSudo(tx, principal),

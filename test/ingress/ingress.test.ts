@@ -2,46 +2,21 @@ import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer as createHttpServer } from 'node:http';
-import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
+import { connect, createServer, type Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
-import { ControlPlaneClient } from '../agent-api/client.ts';
-import type { RoutesRequest } from '../agent-api/types.ts';
-import { newId } from '../lib/ids.ts';
-import { createLog } from '../lib/log.ts';
-import { Ingress } from './ingress.ts';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import type { IngressRoute, RoutesRequest } from '../../src/agent-api/types.ts';
+import { Ingress } from '../../src/ingress/ingress.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { dial, freePort, HOST, listen, readAll, target } from '../support/sockets.ts';
 
 const log = createLog('test', 'silent');
-const HOST = '127.0.0.1';
 const nowhere = new ControlPlaneClient({ address: 'http://127.0.0.1:1', token: 'none' });
 const instance_id = newId('inst');
 
-/** Stands for sshd in a VM. What it accepts is destroyed at the end of the test. */
-async function target(t: TestContext, serve: (socket: Socket) => void): Promise<string> {
-  const sockets = new Set<Socket>();
-  const server = createServer({ allowHalfOpen: true }, (socket) => {
-    sockets.add(socket);
-    socket.on('error', () => socket.destroy());
-    serve(socket);
-  });
-  t.after(() => {
-    for (const socket of sockets) socket.destroy();
-    server.close();
-  });
-  return `${HOST}:${await listen(server)}`;
-}
-
-async function listen(server: Server): Promise<number> {
-  server.listen(0, HOST);
-  await once(server, 'listening');
-  return (server.address() as AddressInfo).port;
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  const port = await listen(server);
-  server.close();
-  await once(server, 'close');
-  return port;
+function route(port: number, change: Partial<IngressRoute> = {}): IngressRoute {
+  return { instance_id, port, target: null, revoking: false, wake: false, ...change };
 }
 
 async function ingressTo(
@@ -51,23 +26,8 @@ async function ingressTo(
   const ingress = new Ingress({ host: HOST, client: nowhere, log });
   t.after(() => ingress.close());
   const port = await freePort();
-  await ingress.apply([{ instance_id, port, target: address }]);
+  await ingress.apply([route(port, { target: address })]);
   return { ingress, port };
-}
-
-function dial(t: TestContext, port: number): Socket {
-  const socket = connect({ port, host: HOST, allowHalfOpen: true });
-  t.after(() => socket.destroy());
-  socket.on('error', () => undefined);
-  return socket;
-}
-
-/** All until the far side's end. Unlike `for await` it leaves our own sending as it is. */
-async function readAll(socket: Socket): Promise<Buffer> {
-  const parts: Buffer[] = [];
-  socket.on('data', (part: Buffer) => parts.push(part));
-  await Promise.race([once(socket, 'end'), once(socket, 'close')]);
-  return Buffer.concat(parts);
 }
 
 test('bytes go both ways as they are', async (t) => {
@@ -147,7 +107,7 @@ test('a new target holds for new connections; those that are open stay', async (
   const first = dial(t, port);
   first.write('?');
   assert.equal(String((await once(first, 'data'))[0]), 'one');
-  await ingress.apply([{ instance_id, port, target: two }]);
+  await ingress.apply([route(port, { target: two })]);
   const second = dial(t, port);
   second.write('?');
   assert.equal(String((await once(second, 'data'))[0]), 'two');
@@ -175,13 +135,14 @@ test('a port that another program holds is reported, and opened once it is free'
   // Of the control plane only the call for routes; its own side of it is tested in test/http.
   const control = createHttpServer((request, response) => {
     void request.toArray().then((parts) => {
+      if (request.url !== '/internal/v1/routes') return response.end('{}');
       const body = JSON.parse(Buffer.concat(parts).toString()) as RoutesRequest;
       seen.push(body);
       if (body.blocked.length > 0) reported.resolve(body.blocked);
       else if (seen.some((each) => each.blocked.length > 0)) opened.resolve();
       if (body.seen === 'e1' && body.blocked.length === 0) return;
       response.setHeader('content-type', 'application/json');
-      response.end(JSON.stringify({ etag: 'e1', routes: [{ instance_id, port, target: null }] }));
+      response.end(JSON.stringify({ etag: 'e1', routes: [route(port)] }));
     });
   });
   const address = `http://${HOST}:${await listen(control)}`;

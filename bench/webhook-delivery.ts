@@ -1,0 +1,128 @@
+/** Webhook delivery as the control plane runs it, in the benchmark's own process: outbox, fan-out, senders, a database. */
+import { randomBytes } from 'node:crypto';
+import { pathsIn } from '../src/config/paths.ts';
+import { migrateJobs } from '../src/db/jobs.ts';
+import { migrate } from '../src/db/migrate.ts';
+import { NotifyHub } from '../src/db/notify.ts';
+import { type Db, openPool, transaction } from '../src/db/pool.ts';
+import { append } from '../src/events/append.ts';
+import { onCommitted } from '../src/events/wake.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from '../src/launch/embedded-postgres.ts';
+import { newId, type OrgId } from '../src/lib/ids.ts';
+import { createLog, type Log } from '../src/lib/log.ts';
+import { Sealer } from '../src/lib/seal.ts';
+import { dispatchEvents } from '../src/tasks/dispatch-events.ts';
+import { runTasks } from '../src/tasks/run-tasks.ts';
+import { runDeliveries } from '../src/webhooks/deliveries.ts';
+import { fanOutToWebhooks } from '../src/webhooks/fan-out.ts';
+import { Outbound } from '../src/webhooks/outbound/outbound.ts';
+import { newSecret } from '../src/webhooks/sign.ts';
+import { insertWebhook } from '../src/webhooks/store.ts';
+
+/** What an event of a VM weighs, about. */
+const DATA = { vm: { note: 'x'.repeat(600) } };
+
+export class Delivery {
+  readonly db: Db;
+  readonly #url: string;
+  readonly #postgres: EmbeddedPostgres;
+  readonly #hub: NotifyHub;
+  readonly #outbound = new Outbound({ allow_cidrs: [{ address: '127.0.0.0', prefix: 8 }] });
+  readonly #secrets = new Sealer(randomBytes(32), 'berth webhooks v1');
+  readonly #log: Log = createLog('bench', 'warn');
+  #stop: AbortController | undefined;
+  #running: Promise<unknown> = Promise.resolve();
+
+  private constructor(postgres: EmbeddedPostgres) {
+    this.#postgres = postgres;
+    this.#url = postgres.database_url;
+    this.db = openPool(this.#url, () => undefined);
+    this.#hub = new NotifyHub(this.#url, this.#log);
+    this.#hub.start();
+  }
+
+  static async open(data_dir: string): Promise<Delivery> {
+    const postgres = await startEmbeddedPostgres(pathsIn(data_dir), { say: () => undefined });
+    await migrate(postgres.database_url);
+    await migrateJobs(postgres.database_url);
+    return new Delivery(postgres);
+  }
+
+  start(): void {
+    const stop = new AbortController();
+    this.#stop = stop;
+    const events = {
+      name: 'events',
+      every_ms: 1_000,
+      wake_by: onCommitted,
+      run: () => dispatchEvents(this.db, [fanOutToWebhooks]),
+    };
+    const parts = {
+      url: this.#url,
+      db: this.db,
+      hub: this.#hub,
+      log: this.#log,
+      outbound: this.#outbound,
+      secrets: this.#secrets,
+    };
+    this.#running = Promise.all([
+      runTasks([events], this.#hub, this.#log, stop.signal),
+      runDeliveries(parts, stop.signal),
+    ]);
+  }
+
+  async stop(): Promise<void> {
+    this.#stop?.abort();
+    await this.#running;
+  }
+
+  /** A new organisation with a webhook for each of these. */
+  async organisation(origins: readonly string[]): Promise<OrgId> {
+    const org_id = newId('org');
+    await this.db
+      .insertInto('organisations')
+      .values({ id: org_id, name: 'bench', billing_email: 'bench@localhost' })
+      .execute();
+    for (const origin of origins) {
+      const id = newId('wh');
+      const secret = this.#secrets.seal(newSecret(), id);
+      const webhook = {
+        id,
+        org_id,
+        name: 'bench',
+        url: `${origin}/hook`,
+        events: ['*'],
+        secret,
+        created_by: 'system',
+      };
+      await insertWebhook(this.db, webhook);
+    }
+    return org_id;
+  }
+
+  async removeWebhooks(org_id: OrgId): Promise<void> {
+    await this.db.updateTable('webhooks').set({ org_id: null }).where('org_id', '=', org_id).execute();
+  }
+
+  /** In one transaction. */
+  async happen(org_id: OrgId, count: number): Promise<void> {
+    await transaction(this.db, async (tx) => {
+      for (let n = 0; n < count; n++) {
+        await append(tx, { org_id, type: 'vm.started', data: DATA, actor: 'system' });
+      }
+    });
+  }
+
+  /** Gives what waits in the outbox to webhooks, without a sender. */
+  async fanOut(): Promise<void> {
+    await dispatchEvents(this.db, [fanOutToWebhooks]);
+  }
+
+  async close(): Promise<void> {
+    await this.stop();
+    await this.#hub.stop();
+    await this.#outbound.close();
+    await this.db.destroy();
+    await this.#postgres.stop();
+  }
+}

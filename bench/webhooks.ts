@@ -1,0 +1,247 @@
+/**
+ * Webhook delivery beside a loop that only posts: same process, same receiver (a process of its own), same size of
+ * headers and body. Then the delay from an event's commit to its receipt, and the memory that a backlog takes.
+ */
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { performance } from 'node:perf_hooks';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { FAST } from '../src/webhooks/lanes.ts';
+import { barePost } from './bare-post.ts';
+import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
+import { Delivery } from './webhook-delivery.ts';
+import { fairness, GOOD } from './webhook-fairness.ts';
+import { ReceiverProcess } from './webhook-parties.ts';
+
+const NAME = 'webhooks';
+const ENDPOINTS = [1, 10, 100] as const;
+/** Of one round, over all endpoints. */
+const DELIVERIES = 5_000;
+const BACKLOG = 100_000;
+const BACKLOG_ENDPOINTS = 10;
+const IDLE_EVENTS = 50;
+const LOAD_SECONDS = 10;
+const LOAD_TICK_MS = 20;
+
+interface Stage extends BenchContext {
+  readonly delivery: Delivery;
+  readonly receiver: ReceiverProcess;
+}
+
+/** Like those of a delivery. */
+const HEADERS = {
+  'content-type': 'application/json',
+  'user-agent': 'Berth-Webhooks/1',
+  'webhook-id': `evt_${'0'.repeat(26)}`,
+  'webhook-timestamp': '1767225600',
+  'webhook-signature': `v1,${'A'.repeat(43)}=`,
+};
+const BODY = JSON.stringify({
+  type: 'vm.started',
+  timestamp: new Date().toISOString(),
+  data: 'x'.repeat(720),
+});
+
+async function run(context: BenchContext): Promise<readonly Measured[]> {
+  await using cleanup = new AsyncDisposableStack();
+  const data_dir = join(context.scratch_dir, 'data');
+  cleanup.defer(() => rm(data_dir, { recursive: true, force: true, maxRetries: 5 }));
+  const delivery = await Delivery.open(data_dir);
+  cleanup.defer(() => delivery.close());
+  const receiver = await ReceiverProcess.start(Math.max(GOOD, ...ENDPOINTS));
+  cleanup.defer(() => receiver.end());
+  const stage: Stage = { ...context, delivery, receiver };
+  const results: Measured[] = [];
+  delivery.start();
+  for (const endpoints of ENDPOINTS) results.push(await throughput(stage, endpoints));
+  const [first] = results;
+  results.push(...(await idleDelay(stage)));
+  results.push(...(await delayUnderLoad(stage, (first?.figure.value ?? 0) / 2)));
+  results.push(...(await fairness(stage)));
+  await delivery.stop();
+  results.push(...(await backlog(stage)));
+  return results;
+}
+
+/** Deliveries a second, and posts a second of the loop with as many under way at a time. */
+async function throughput(stage: Stage, endpoints: number): Promise<Measured> {
+  const { delivery, receiver, runs, signal, say } = stage;
+  const origins = receiver.origins.slice(0, endpoints);
+  const org_id = await delivery.organisation(origins);
+  const in_flight = FAST.parallel.first * endpoints;
+  const values: number[] = [];
+  const beside_values: number[] = [];
+  for (let round = 0; round <= runs; round++) {
+    signal.throwIfAborted();
+    const events = DELIVERIES / endpoints;
+    const berth = await perSecond(stage, async (begun) => {
+      await delivery.happen(org_id, events);
+      begun();
+    });
+    const bare = await perSecond(stage, (begun) => {
+      begun();
+      return barePost({ origins, requests: DELIVERIES, in_flight, headers: HEADERS, body: BODY });
+    });
+    say(`${endpoints} endpoints: ${Math.round(berth)} deliveries a second, the loop ${Math.round(bare)}`);
+    if (round === 0) continue;
+    values.push(berth);
+    beside_values.push(bare);
+  }
+  return measured({
+    bench: NAME,
+    figure: `deliveries_${endpoints}`,
+    unit: '1/s',
+    values,
+    beside: `a loop of undici posts, ${in_flight} at a time`,
+    beside_values,
+    remark: 'more is better',
+  });
+}
+
+/** `send` says when the clock starts: once the events are committed, or with the first post. */
+async function perSecond(
+  { receiver, signal }: Stage,
+  send: (begun: () => void) => Promise<void>,
+): Promise<number> {
+  let began_ms = 0;
+  const begun = () => {
+    began_ms = Date.now();
+  };
+  const { last_ms } = await receiver.count(DELIVERIES, false, signal, () => send(begun));
+  return (DELIVERIES * 1000) / (last_ms - began_ms);
+}
+
+/** One event, its receipt, the next: from the event's own timestamp, which its transaction began with. */
+async function idleDelay(stage: Stage): Promise<Measured[]> {
+  const { delivery, receiver, runs, signal, say } = stage;
+  const origins = receiver.origins.slice(0, 1);
+  const org_id = await delivery.organisation(origins);
+  const delays: Percentiles[] = [];
+  const posts: Percentiles[] = [];
+  for (let round = 0; round <= runs; round++) {
+    const delays_ms: number[] = [];
+    const posts_ms: number[] = [];
+    for (let n = 0; n < IDLE_EVENTS; n++) {
+      const counted = await receiver.count(1, true, signal, () => delivery.happen(org_id, 1));
+      delays_ms.push(...counted.delays_ms);
+      await receiver.count(1, false, signal, async () => {
+        const began_ms = performance.now();
+        await barePost({ origins, requests: 1, in_flight: 1, headers: HEADERS, body: BODY });
+        posts_ms.push(performance.now() - began_ms);
+      });
+    }
+    if (round === 0) continue;
+    delays.push(percentilesOf(delays_ms));
+    posts.push(percentilesOf(posts_ms));
+  }
+  say(`idle: ${JSON.stringify(delays)}`);
+  return percentiles('idle_delay', delays, posts, 'one post of the loop, with its connection');
+}
+
+interface Percentiles {
+  readonly p50: number;
+  readonly p99: number;
+}
+
+function percentilesOf(values: readonly number[]): Percentiles {
+  return { p50: quantile(values, 0.5), p99: quantile(values, 0.99) };
+}
+
+function percentiles(
+  figure: string,
+  all: readonly Percentiles[],
+  beside_all: readonly Percentiles[],
+  beside: string,
+): Measured[] {
+  return (['p50', 'p99'] as const).map((each) =>
+    measured({
+      bench: NAME,
+      figure: `${figure}_${each}`,
+      unit: 'ms',
+      values: all.map((one) => one[each]),
+      beside,
+      beside_values: beside_all.map((one) => one[each]),
+      remark: '',
+    }),
+  );
+}
+
+/** A steady stream of events to one endpoint, in a transaction each tick; beside it the loop at the same pace. */
+async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Measured[]> {
+  const { delivery, receiver, runs, signal, say } = stage;
+  const origins = receiver.origins.slice(0, 1);
+  const org_id = await delivery.organisation(origins);
+  const a_tick = Math.max(1, Math.round((rate_per_second * LOAD_TICK_MS) / 1000));
+  const ticks = (LOAD_SECONDS * 1000) / LOAD_TICK_MS;
+  const delays: Percentiles[] = [];
+  const posts: Percentiles[] = [];
+  for (let round = 0; round <= Math.min(runs, 3); round++) {
+    const { delays_ms } = await receiver.count(a_tick * ticks, true, signal, () =>
+      paced(ticks, () => delivery.happen(org_id, a_tick)),
+    );
+    const posts_ms: number[] = [];
+    const loop = { origins, requests: a_tick, in_flight: FAST.parallel.first, headers: HEADERS, body: BODY };
+    const post = async () => {
+      const began_ms = performance.now();
+      await barePost(loop);
+      posts_ms.push(performance.now() - began_ms);
+    };
+    await receiver.count(a_tick * ticks, false, signal, () => paced(ticks, post));
+    say(`at ${a_tick * (1000 / LOAD_TICK_MS)} a second: ${JSON.stringify(percentilesOf(delays_ms))}`);
+    if (round === 0) continue;
+    delays.push(percentilesOf(delays_ms));
+    posts.push(percentilesOf(posts_ms));
+  }
+  return percentiles('half_load_delay', delays, posts, `the loop, ${a_tick} posts every ${LOAD_TICK_MS} ms`);
+}
+
+/** Starts one after the other at the pace's times; one that takes longer than its tick delays none. */
+async function paced(ticks: number, work: () => Promise<void>): Promise<void> {
+  const began_ms = performance.now();
+  const all: Promise<void>[] = [];
+  for (let tick = 0; tick < ticks; tick++) {
+    await sleep(Math.max(0, began_ms + tick * LOAD_TICK_MS - performance.now()));
+    all.push(work());
+  }
+  await Promise.all(all);
+}
+
+const MIB = 1024 * 1024;
+
+/** The memory of this process, sampled while the backlog drains: in its first tenth, and the most of the rest. */
+async function backlog(stage: Stage): Promise<Measured[]> {
+  const { delivery, receiver, signal, say } = stage;
+  const origins = receiver.origins.slice(0, BACKLOG_ENDPOINTS);
+  const org_id = await delivery.organisation(origins);
+  await delivery.happen(org_id, BACKLOG / BACKLOG_ENDPOINTS);
+  await delivery.fanOut();
+  say(`${BACKLOG} deliveries wait`);
+  const began_ms = Date.now();
+  const samples: { readonly at_ms: number; readonly rss_mib: number }[] = [];
+  const sample = () => samples.push({ at_ms: Date.now(), rss_mib: process.memoryUsage.rss() / MIB });
+  const timer = setInterval(sample, 100);
+  const counted = receiver.count(BACKLOG, false, signal, async () => delivery.start());
+  const { last_ms } = await counted.finally(() => clearInterval(timer));
+  await delivery.stop();
+  const tenth_ms = began_ms + (last_ms - began_ms) / 10;
+  const most = (some: typeof samples) => Math.max(...some.map(({ rss_mib }) => rss_mib));
+  const early = most(samples.filter(({ at_ms }) => at_ms <= tenth_ms));
+  const late = most(samples.filter(({ at_ms }) => at_ms > tenth_ms));
+  return [
+    measured({
+      bench: NAME,
+      figure: 'backlog_rss',
+      unit: 'MiB',
+      values: [late],
+      beside: `the most in the first tenth of ${BACKLOG} deliveries`,
+      beside_values: [early],
+      remark: `drained in ${Math.round((last_ms - began_ms) / 1000)} s, ${Math.round((BACKLOG * 1000) / (last_ms - began_ms))} a second`,
+    }),
+  ];
+}
+
+export const webhooksBench: Bench = {
+  name: NAME,
+  summary: 'webhook deliveries a second and their delay, beside a loop of posts; memory under a backlog',
+  run,
+};

@@ -1,0 +1,57 @@
+/**
+ * Connections for the job library. It writes the end of a job without waiting for it, and tries that again for some
+ * SQLSTATEs only: any other failure would be a rejection that nobody handles, which ends the process. So a database that
+ * cannot be reached is told to it as one that "cannot connect now", which it does try again; and once the pool has ended,
+ * whoever still asks waits for ever: a job whose end was not written is one more hint, and hints are harmless.
+ */
+import pg from 'pg';
+import { isUnavailable } from './pool.ts';
+
+const CANNOT_CONNECT_NOW = '57P03';
+
+function translated(error: unknown): unknown {
+  if (!(error instanceof Error) || !isUnavailable(error)) return error;
+  return Object.assign(new Error(error.message, { cause: error }), { code: CANNOT_CONNECT_NOW });
+}
+
+class JobsClient extends pg.Client {
+  override query(...given: unknown[]): never {
+    const query = super.query as (...args: unknown[]) => unknown;
+    const answer = query.apply(this, given);
+    if (!(answer instanceof Promise)) return answer as never;
+    return answer.catch((error: unknown) => {
+      throw translated(error);
+    }) as never;
+  }
+}
+
+export class JobsPool extends pg.Pool {
+  #over = false;
+
+  /** Of up to `max` connections; idle ones that break are replaced. */
+  constructor(url: string, max: number) {
+    super({ connectionString: url, max, connectionTimeoutMillis: 5_000, Client: JobsClient });
+    // The pool listens to idle connections only.
+    this.on('connect', (client) => client.on('error', () => undefined));
+    this.on('error', () => undefined);
+  }
+
+  override connect(): Promise<pg.PoolClient>;
+  override connect(callback: (...given: never[]) => void): void;
+  override connect(callback?: (...given: never[]) => void): Promise<pg.PoolClient> | undefined {
+    if (callback) {
+      super.connect(callback as never);
+      return undefined;
+    }
+    if (this.#over) return new Promise(() => undefined);
+    return super.connect().catch((error: unknown) => {
+      if (this.#over) return new Promise<never>(() => undefined);
+      throw translated(error);
+    });
+  }
+
+  override async end(): Promise<void> {
+    this.#over = true;
+    await super.end();
+  }
+}

@@ -1,0 +1,36 @@
+import type { FileSystemUse } from '../agent-api/types.ts';
+import { type Db, transaction } from '../db/pool.ts';
+import { appendPrivate } from '../events/append.ts';
+import { getInstance } from '../instances/store.ts';
+import { instanceView } from '../instances/view.ts';
+import type { HostId, InstanceId } from '../lib/ids.ts';
+import { markNearlyFull } from './store.ts';
+
+const FULL_ABOVE = 0.9;
+const ROOM_BELOW = 0.85;
+
+/** Tells once that a guest's root file system is more than 90 % used, until it has been below 85 %. */
+export async function noteRootUse(
+  db: Db,
+  host_id: HostId,
+  instance_id: InstanceId,
+  { used_bytes, total_bytes }: FileSystemUse,
+): Promise<void> {
+  const used = used_bytes / total_bytes;
+  // What a guest says of itself: also nonsense.
+  if (!Number.isFinite(used) || (used >= ROOM_BELOW && used <= FULL_ABOVE)) return;
+  const nearly_full = used > FULL_ABOVE;
+  await transaction(db, async (tx) => {
+    if (!(await markNearlyFull(tx, host_id, instance_id, nearly_full)) || !nearly_full) return;
+    const row = await getInstance(tx, instance_id);
+    if (!row || row.deleting) return;
+    await appendPrivate(tx, {
+      type: 'disk.nearly_full',
+      org_id: row.org_id,
+      user_id: null,
+      instance_id,
+      data: { instance: instanceView(row), filesystem: { used_bytes, total_bytes } },
+      actor: host_id,
+    });
+  });
+}

@@ -1,0 +1,24 @@
+/** A public event as the event API shows it and as webhooks send it. */
+import { rfc3339 } from '../lib/clock.ts';
+import type { NumberedEvent } from './store.ts';
+
+export interface EventView {
+  readonly id: string;
+  readonly type: string;
+  readonly timestamp: string;
+  /** The resource as the API shows it, and: */
+  readonly data: Readonly<Record<string, unknown>> & {
+    readonly org_id: string | null;
+    readonly actor: string;
+    /** Of an instance's events: counts them. */
+    readonly sequence: number | null;
+  };
+}
+
+export function eventView(
+  event: Pick<NumberedEvent, 'id' | 'type' | 'created_at' | 'data' | 'org_id' | 'actor' | 'sequence'>,
+): EventView {
+  const { id, type, created_at, org_id, actor, sequence } = event;
+  const data = { ...(event.data as Record<string, unknown>), org_id, actor, sequence };
+  return { id, type, timestamp: rfc3339(created_at), data };
+}

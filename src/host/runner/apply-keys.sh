@@ -1,0 +1,100 @@
+# apply-keys replace|end|look SEQUENCE FINGERPRINT…, run in the guest by its agent, as root; authorized keys on stdin.
+# Replaces the keys that sshd lets in (not `look`), then (not `replace`) ends every connection that came with another
+# key. Prints how many it ended, and how many it could not judge yet: look again for those. Exit code 3: a connection
+# that should end has no process to be found; 4: a call with a higher sequence came first, as those that a hung agent
+# has kept may, all at once.
+#
+# Which key a connection came with is in sshd's log alone; which process has it, in /proc. One that has not
+# authenticated yet is left: it will be measured against the new keys. One that the log does not know is ended too,
+# someone may have emptied the log; unless its process is young and may not have come to its first line.
+bb=/usr/lib/berth/busybox
+run=/run/berth
+young_seconds=10
+what=$1
+sequence=$2
+shift 2
+
+umask 077
+set -e
+exec 9> "$run/keys.lock"
+flock 9
+if [ "$what" != look ]; then
+	latest=0
+	[ ! -e "$run/keys.sequence" ] || read -r latest < "$run/keys.sequence"
+	[ "$sequence" -gt "$latest" ] || exit 4
+	echo "$sequence" > "$run/keys.sequence"
+	$bb cat > "$run/authorized_keys.new"
+	$bb mv -f "$run/authorized_keys.new" "$run/authorized_keys"
+fi
+set +e
+[ "$what" != replace ] || { echo 0 0; exit 0; }
+
+folders=/proc/1/fd
+for process in /proc/[0-9]*; do
+	read -r name 2> /dev/null < "$process/comm" || continue
+	case "$name" in sshd*) folders="$folders $process/fd" ;; esac
+done
+read -r uptime _ < /proc/uptime
+
+status=0
+{
+	echo @keys
+	printf '%s\n' "$@"
+	echo @sockets
+	$bb cat /proc/net/tcp
+	echo @processes
+	# shellcheck disable=SC2086
+	$bb ls -l $folders 2> /dev/null
+	# Last: nothing in it can be taken for the beginning of another part.
+	echo @log
+	$bb cat "$run/sshd.log.1" "$run/sshd.log" 2> /dev/null
+} | $bb awk -v now="$uptime" -v young_seconds="$young_seconds" '
+	function peer(address, port,    number) {
+		split(address, number, ".")
+		return sprintf("%02X%02X%02X%02X:%04X", number[4], number[3], number[2], number[1], port)
+	}
+	# proc(5): starttime is field 22, in hundredths of a second; no name of sshd has a space.
+	function is_young(list,    pid, line, field) {
+		split(list, pid, " ")
+		if ((getline line < ("/proc/" pid[1] "/stat")) <= 0) return 1
+		split(line, field, " ")
+		return now - field[22] / 100 < young_seconds
+	}
+	part != "@log" && /^@/ { part = $1; next }
+	part == "@keys" && $1 != "" { allowed[$1] = 1 }
+	# Established (01), local port 22: the remote end in hexadecimal, the inode (0: not accepted yet).
+	part == "@sockets" && $4 == "01" && $2 ~ /:0016$/ && $10 != "0" { inode_of[$3] = $10 }
+	part == "@processes" && /^\/proc\// { split($1, path, "/"); process = path[3] }
+	part == "@processes" && /socket:\[/ {
+		inode = $NF
+		gsub(/[^0-9]/, "", inode)
+		processes[inode] = processes[inode] " " process
+	}
+	part == "@log" { sub(/\r$/, "") }
+	part == "@log" && /^Connection from / { key_of[peer($3, $5)] = "none yet" }
+	part == "@log" && /^Accepted publickey / { key_of[peer($(NF - 5), $(NF - 3))] = $NF }
+	END {
+		for (remote in inode_of) {
+			key = key_of[remote]
+			list = processes[inode_of[remote]]
+			if (key == "none yet" || key in allowed) continue
+			if (list == "") lost++
+			else if (key == "" && is_young(list)) young++
+			else print list
+		}
+		print "young", young + 0
+		exit lost ? 3 : 0
+	}
+' > "$run/to-end" || status=$?
+
+ended=0
+while read -r processes; do
+	case "$processes" in
+	young*) young=${processes#young } ;;
+	# shellcheck disable=SC2086
+	*) kill -KILL $processes && ended=$((ended + 1)) ;;
+	esac
+done < "$run/to-end"
+$bb rm -f "$run/to-end"
+echo "$ended $young"
+exit "$status"

@@ -1,0 +1,184 @@
+import { Type } from 'typebox';
+import { AppError, invalid } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+import { listDeliveries } from '../../webhooks/delivery-store.ts';
+import { DELIVERY_STATES } from '../../webhooks/model.ts';
+import { pingWebhook, redeliverDelivery, replaySince } from '../../webhooks/send-again.ts';
+import { findWebhook } from '../../webhooks/store.ts';
+import { deliveryView } from '../../webhooks/view.ts';
+import { principalOf } from '../access.ts';
+import type { App } from '../app.ts';
+import type { AppContext } from '../context.ts';
+import { mutate } from '../mutate.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { readLimit } from '../query.ts';
+import {
+  COMMON,
+  EmptyBody,
+  errors,
+  IdParams,
+  named,
+  nullable,
+  oneOf,
+  pageOf,
+  pageQuery,
+  Time,
+} from '../schemas.ts';
+import { ADMINS, webhookId } from './webhooks.ts';
+
+const READ = { access: 'webhooks:read', ...ADMINS } as const;
+const WRITE = { access: 'webhooks:write', ...ADMINS, idempotent: true } as const;
+
+const Attempt = named('WebhookAttempt', {
+  number: Type.Integer(),
+  at: Time,
+  status: nullable(Type.Integer({ description: 'null: there was no answer' })),
+  latency_ms: Type.Integer(),
+  error: nullable(Type.String({ description: 'Why it failed' })),
+  response: Type.String({ description: 'The first 4 KiB of the answer' }),
+});
+const Delivery = named('WebhookDelivery', {
+  id: Type.String(),
+  event_id: Type.String({ description: 'The webhook-id of each attempt' }),
+  event_type: nullable(Type.String({ description: 'null: the event is older than 30 days' })),
+  instance_id: nullable(Type.String()),
+  status: oneOf(DELIVERY_STATES),
+  attempt_count: Type.Integer(),
+  next_attempt_at: nullable(Time),
+  created_at: Time,
+  attempts: Type.Array(Attempt, { description: 'The last ten, oldest first; kept for 14 days' }),
+});
+
+export function registerWebhookDeliveries(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerList(app, context, cursors);
+  registerPing(app, context);
+  registerRedeliver(app, context);
+  registerReplay(app, context);
+}
+
+function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/webhooks/:id/deliveries',
+    config: READ,
+    schema: {
+      operationId: 'listWebhookDeliveries',
+      summary: 'What was and is to be sent to a webhook, the newest events first',
+      tags: ['Webhooks'],
+      params: IdParams,
+      querystring: pageQuery(200, { status: Type.Optional(oneOf(DELIVERY_STATES)) }),
+      response: { 200: pageOf(Delivery), ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => {
+      const principal = principalOf(request);
+      const id = webhookId(request.params);
+      const { limit: limit_text, cursor, ...filter } = request.query;
+      const limit = readLimit(limit_text, 200);
+      const scope = { route: 'webhook-deliveries', principal, filter: { ...filter, webhook_id: id } };
+      const before = cursor === undefined ? null : Number(cursors.open(scope, cursor));
+      if (!(await findWebhook(db, principal.org_id, id))) throw new AppError('NOT_FOUND');
+      const rows = await listDeliveries(db, id, filter, before, limit + 1);
+      // They are in the order of events, so that is what the next page goes on from.
+      const placed = rows.map((row) => ({ id: String(row.position), row }));
+      return page(cursors, scope, placed, limit, ({ row }) => deliveryView(row));
+    },
+  });
+}
+
+function registerPing(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/webhooks/:id/ping',
+    config: WRITE,
+    schema: {
+      operationId: 'pingWebhook',
+      summary: 'Send a webhook.ping to this webhook alone',
+      tags: ['Webhooks'],
+      params: IdParams,
+      body: EmptyBody,
+      response: {
+        202: named('PingWebhookResponse', {
+          event_id: Type.String({ description: 'The webhook-id that it will have' }),
+        }),
+        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT'),
+      },
+    },
+    handler: async (request, reply) => {
+      const mutation = { action: 'webhook.ping' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const id = webhookId(request.params);
+        const event_id = await pingWebhook(tx, principal, id);
+        return { status: 202, body: { event_id }, target: id };
+      });
+      return reply.status(202).send(body);
+    },
+  });
+}
+
+function registerRedeliver(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/webhooks/:id/deliveries/:delivery_id/redeliver',
+    config: WRITE,
+    schema: {
+      operationId: 'redeliverWebhookDelivery',
+      summary: 'Send a delivery again, whatever became of it, with the same webhook-id',
+      tags: ['Webhooks'],
+      params: Type.Object({ id: Type.String(), delivery_id: Type.String() }),
+      body: EmptyBody,
+      response: { 202: Delivery, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+    },
+    handler: async (request, reply) => {
+      const mutation = { action: 'webhook.redeliver' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const { delivery_id } = request.params;
+        const id = webhookId(request.params);
+        if (!isId('whd', delivery_id)) throw new AppError('NOT_FOUND');
+        const row = await redeliverDelivery(tx, principal, id, delivery_id);
+        return { status: 202, body: deliveryView(row), target: id, data: { delivery_id } };
+      });
+      return reply.status(202).send(body);
+    },
+  });
+}
+
+function registerReplay(app: App, context: AppContext): void {
+  app.route({
+    method: 'POST',
+    url: '/v1/webhooks/:id/replay',
+    config: WRITE,
+    schema: {
+      operationId: 'replayWebhook',
+      summary: 'Send every event since a time again, those missed while disabled too',
+      tags: ['Webhooks'],
+      params: IdParams,
+      body: named('ReplayWebhookRequest', {
+        since: Type.String({ maxLength: 40, description: 'RFC 3339; at most 27 days ago' }),
+      }),
+      response: {
+        202: named('ReplayWebhookResponse', {
+          count: Type.Integer({ description: 'How many events are sent' }),
+        }),
+        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT'),
+      },
+    },
+    handler: async (request, reply) => {
+      const since = readTime('since', request.body.since);
+      const mutation = { action: 'webhook.replay' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const id = webhookId(request.params);
+        const count = await replaySince(tx, principal, id, since);
+        return { status: 202, body: { count }, target: id, data: { since: since.toISOString(), count } };
+      });
+      return reply.status(202).send(body);
+    },
+  });
+}
+
+const RFC3339 = /^\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})$/;
+
+function readTime(field: string, text: string): Date {
+  const time = new Date(RFC3339.test(text) ? text.toUpperCase() : Number.NaN);
+  if (Number.isNaN(time.getTime())) throw invalid(field, 'is a time such as 2026-01-15T09:30:00Z');
+  return time;
+}

@@ -1,0 +1,230 @@
+/**
+ * One instance's port and its connections. A connection is
+ *
+ *   held ──target──▶ spliced ──▶ closed
+ *     └──no way, too long──▶ closed
+ *
+ * held while the VM is being woken, or while a revocation is not confirmed: nobody gets through to a guest that may
+ * still let in a revoked key. When the confirmation does not come in time, all connections of the instance end, and
+ * the port takes none until it comes.
+ */
+import { createServer, type Server, type Socket } from 'node:net';
+import type { IngressRoute } from '../agent-api/types.ts';
+import type { Log } from '../lib/log.ts';
+import { HeldSocket } from './held-socket.ts';
+import type { IngressLimits, Totals } from './limits.ts';
+import { splice } from './splice.ts';
+
+export interface PortEvents {
+  /** A connection waits for a VM that does not run. */
+  readonly waits: (port: InstancePort) => void;
+  /** The first connection since there was none. */
+  readonly active: () => void;
+  /** Resolves when the routes are as new as this call, or could not be had. */
+  readonly look: () => Promise<void>;
+}
+
+export class InstancePort {
+  readonly #limits: IngressLimits;
+  readonly #totals: Totals;
+  readonly #events: PortEvents;
+  readonly #log: Log;
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+  readonly #silent = new Set<{ destroy(): void }>();
+  readonly #held = new Set<HeldSocket>();
+  #route: IngressRoute;
+  #revoking: NodeJS.Timeout | null = null;
+  #unconfirmed = false;
+  /** Connections that have said something, and when the last such one ended. */
+  #speaking = 0;
+  #last_spoke_ms: number | null = null;
+
+  constructor(
+    route: IngressRoute,
+    options: { limits: IngressLimits; totals: Totals; events: PortEvents; log: Log },
+  ) {
+    this.#limits = options.limits;
+    this.#totals = options.totals;
+    this.#events = options.events;
+    this.#log = options.log.child({ instance_id: route.instance_id, port: route.port });
+    this.#route = route;
+    // Half-open: what one side still sends after the other has ended its own sending gets through.
+    this.#server = createServer({ noDelay: true, pauseOnConnect: true, allowHalfOpen: true });
+    this.#server.on('connection', (socket) => this.#take(socket));
+    this.update(route);
+  }
+
+  get route(): IngressRoute {
+    return this.#route;
+  }
+  /** Connections wait here for a VM that does not run. */
+  get waiting(): boolean {
+    return this.#held.size > 0 && this.#route.target === null;
+  }
+
+  /** When a connection was last in use, on the clock of `performance.now()`; null: never. One that is open is now. */
+  lastUsed(now_ms: number): number | null {
+    return this.#speaking > 0 ? now_ms : this.#last_spoke_ms;
+  }
+
+  /** @throws the listener's error */
+  listen(host: string): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#server.once('error', reject);
+      this.#server.listen({ host, port: this.#route.port, exclusive: true }, () => {
+        this.#server.off('error', reject);
+        this.#server.on('error', (error) => this.#log.warn({ err: error }, 'listener'));
+        resolve();
+      });
+    });
+  }
+
+  /** Connections that are open stay; those that wait go on, or are closed, as the route says now. */
+  update(route: IngressRoute): void {
+    this.#route = route;
+    if (route.revoking)
+      this.#revoking ??= setTimeout(() => this.#closeUnconfirmed(), this.#limits.revoking_ms);
+    else this.#confirmed();
+    for (const held of [...this.#held]) {
+      const way = this.#way();
+      if (way === 'closed') this.#drop(held);
+      else if (way !== 'wait') this.#splice(this.#letGo(held).release(), way);
+    }
+    if (this.waiting) this.#events.waits(this);
+  }
+
+  /** The VM does not come up for those who wait. */
+  refuse(): void {
+    for (const held of [...this.#held]) this.#drop(held);
+  }
+
+  /** Takes no more and ends all, what is on its way first; resolves when they are gone. */
+  async close(): Promise<void> {
+    this.#confirmed();
+    this.refuse();
+    const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    for (const socket of this.#sockets) socket.destroySoon();
+    await closed;
+  }
+
+  /** Ends all at once. */
+  destroy(): void {
+    this.#confirmed();
+    this.refuse();
+    this.#server.close();
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  /** Where a connection goes now: a target, to those who wait, or nowhere. */
+  #way(): string | 'wait' | 'closed' {
+    const { target, wake, revoking } = this.#route;
+    if (this.#unconfirmed) return 'closed';
+    if (target === null) return wake ? 'wait' : 'closed';
+    return revoking ? 'wait' : target;
+  }
+
+  #take(socket: Socket): void {
+    socket.on('error', () => socket.destroy());
+    const { connections, connections_per_instance } = this.#limits;
+    const full = this.#sockets.size >= connections_per_instance || this.#totals.connections >= connections;
+    if (this.#unconfirmed || full) {
+      socket.destroy();
+      return;
+    }
+    this.#sockets.add(socket);
+    this.#totals.connections += 1;
+    socket.once('close', () => {
+      this.#sockets.delete(socket);
+      this.#totals.connections -= 1;
+    });
+    if (this.#way() === 'closed') void this.#lookAgain(socket);
+    else this.#send(socket);
+  }
+
+  /** Whoever was told `running` a moment ago may be here before the new route is. */
+  async #lookAgain(socket: Socket): Promise<void> {
+    await this.#events.look();
+    if (!socket.destroyed) this.#send(socket);
+  }
+
+  #send(socket: Socket): void {
+    const way = this.#way();
+    if (way === 'closed') socket.destroy();
+    else if (way === 'wait') this.#hold(socket);
+    else this.#splice(socket, way);
+  }
+
+  #hold(socket: Socket): void {
+    if (this.#held.size >= this.#limits.held_per_instance || this.#totals.held >= this.#limits.held) {
+      socket.destroy();
+      return;
+    }
+    const held = new HeldSocket(socket, this.#limits, () => this.#drop(held));
+    this.#held.add(held);
+    this.#totals.held += 1;
+    if (this.waiting) this.#events.waits(this);
+  }
+
+  #letGo(held: HeldSocket): HeldSocket {
+    if (this.#held.delete(held)) this.#totals.held -= 1;
+    return held;
+  }
+
+  #drop(held: HeldSocket): void {
+    this.#letGo(held).drop();
+  }
+
+  #splice(socket: Socket, target: string): void {
+    this.#silent.add(socket);
+    this.#totals.silent.add(socket);
+    if (this.#silent.size > this.#limits.silent_per_instance) endOldest(this.#silent);
+    if (this.#totals.silent.size > this.#limits.silent) endOldest(this.#totals.silent);
+    let spoke = false;
+    const isSilentNoMore = () => {
+      this.#silent.delete(socket);
+      this.#totals.silent.delete(socket);
+    };
+    splice(socket, target, this.#limits, {
+      spoke: () => {
+        spoke = true;
+        isSilentNoMore();
+        this.#speaking += 1;
+        if (this.#speaking === 1) this.#events.active();
+      },
+      closed: () => {
+        isSilentNoMore();
+        if (!spoke) return;
+        this.#speaking -= 1;
+        this.#last_spoke_ms = performance.now();
+      },
+    });
+  }
+
+  #closeUnconfirmed(): void {
+    this.#unconfirmed = true;
+    const open = this.#sockets.size;
+    this.#log.warn(
+      { connections: open },
+      'the guest has not confirmed that a revoked key is out: its port is closed until it does',
+    );
+    this.refuse();
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  #confirmed(): void {
+    if (this.#revoking) clearTimeout(this.#revoking);
+    this.#revoking = null;
+    if (this.#unconfirmed) this.#log.info('the revocation is confirmed: the port is open again');
+    this.#unconfirmed = false;
+  }
+}
+
+/** In order of insertion. */
+function endOldest(set: Set<{ destroy(): void }>): void {
+  for (const first of set) {
+    set.delete(first);
+    first.destroy();
+    return;
+  }
+}

@@ -1,0 +1,302 @@
+/**
+ * What an event tells, to whom: pure. Most events tell nobody. The texts hold names that people chose, never a secret.
+ */
+import type { EventType, PrivateEventType } from '../events/model.ts';
+import type { NumberedEvent } from '../events/store.ts';
+import type { OrgId } from '../lib/ids.ts';
+import type { Kind } from './model.ts';
+
+export interface Concerned {
+  /** Users or service accounts by id. Where `org_id` is set, only while they belong to it. */
+  readonly holders: readonly string[];
+  /** Also whoever has one of these roles there. */
+  readonly roles: readonly ('owner' | 'admin' | 'billing')[];
+  /** Null: holders of their own account's matter. */
+  readonly org_id: OrgId | null;
+}
+
+export interface Told {
+  readonly kind: Kind;
+  readonly title: string;
+  readonly body: string;
+  readonly resource: { readonly type: string; readonly id: string } | null;
+  readonly data: Record<string, unknown>;
+  readonly concerned: Concerned;
+  /** Addresses that another mail has told already. */
+  readonly mailed: readonly string[];
+}
+
+type Composer = (event: NumberedEvent, data: Json) => Told | null;
+type Json = Readonly<Record<string, unknown>>;
+
+const MAX_TITLE = 200;
+const MAX_BODY = 1_000;
+
+/** @returns null where nobody is told */
+export function compose(event: NumberedEvent): Told | null {
+  const composer = COMPOSERS[event.type as EventType | PrivateEventType];
+  const told = composer?.(event, objectOf(event.data)) ?? null;
+  if (told === null) return null;
+  const org = event.org_id === null ? {} : { org_id: event.org_id };
+  return {
+    ...told,
+    title: cut(told.title, MAX_TITLE),
+    body: cut(told.body, MAX_BODY),
+    data: { ...told.data, ...org },
+  };
+}
+
+const ADMINS = ['owner', 'admin'] as const;
+
+const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
+  'vm.failed': (event, data) =>
+    ofInstance(event, data, 'vm.failed', (name, reason) => [
+      `The VM of ${name} has failed`,
+      `${reason.message} Starting it again goes on from what it had written.`,
+      { reason },
+    ]),
+  'vm.recovered': (event, data) =>
+    ofInstance(event, data, 'vm.recovered', (name, reason) => [
+      `${name} runs from its last durable generation`,
+      reason.message,
+      { reason, generation: objectOf(objectOf(data['instance'])['disk'])['generation'] },
+    ]),
+  'disk.flush_failed': (event, data) => {
+    const error = objectOf(data['error']);
+    const cause = data['cause'];
+    return ofInstance(event, data, 'disk.flush_failed', (name) => [
+      `A flush of ${name} has failed`,
+      `${text(error['message'])} Nothing is lost: what is dirty stays marked and goes with the next flush.`,
+      { error, cause },
+    ]);
+  },
+  'disk.nearly_full': (event, data) => {
+    const { used_bytes, total_bytes } = objectOf(data['filesystem']) as Record<string, number>;
+    const percent = Math.floor((100 * (used_bytes ?? 0)) / Math.max(1, total_bytes ?? 1));
+    return ofInstance(event, data, 'disk.nearly_full', (name) => [
+      `The disk of ${name} is nearly full`,
+      `${percent} % of its root file system is used. Free some, or enlarge the disk while the VM is stopped.`,
+      { used_bytes, total_bytes },
+    ]);
+  },
+  'api_key.created': (event, data) => {
+    const key = objectOf(data['api_key']);
+    const holder = key['service_account_id'];
+    return {
+      kind: 'api_key.created',
+      title: `API key "${text(key['name'])}" was made`,
+      body: `It has the scope ${text(key['scope'])} and ends in ${text(key['last4'])}. If that was not you, revoke it and change your password.`,
+      resource: { type: 'api_key', id: text(key['id']) },
+      data: { api_key: shown(key, ['id', 'name', 'scope', 'service_account_id', 'expires_at']) },
+      concerned: within(event.org_id, [event.actor, ...(typeof holder === 'string' ? [holder] : [])]),
+      mailed: [],
+    };
+  },
+  'api_key.expiring': (event, data) => {
+    const key = objectOf(data['api_key']);
+    const holder = event.user_id ?? text(key['service_account_id']);
+    return {
+      kind: 'api_key.expiring',
+      title: `API key "${text(key['name'])}" expires soon`,
+      body: `It ends at ${text(key['expires_at'])}. Make a new one before, and give it to what uses this one.`,
+      resource: { type: 'api_key', id: text(key['id']) },
+      data: { api_key: shown(key, ['id', 'name', 'service_account_id', 'expires_at']) },
+      concerned: within(event.org_id, [holder], event.user_id === null ? ADMINS : []),
+      mailed: [],
+    };
+  },
+  'ssh_key.added': (event, data) => {
+    const key = objectOf(data['ssh_key']);
+    return {
+      kind: 'ssh_key.added',
+      title: `SSH key "${text(key['name'])}" was added`,
+      body: `${text(key['fingerprint'])} is let in where your keys are. If that was not you, remove it and change your password.`,
+      resource: { type: 'ssh_key', id: text(key['id']) },
+      data: { ssh_key: shown(key, ['id', 'name', 'fingerprint']) },
+      concerned: ofAccount([event.actor]),
+      mailed: [],
+    };
+  },
+  'account.locked': (event, data) =>
+    ofOwnAccount(event, data, 'account.locked', [
+      'Your account is locked',
+      `Five wrong passwords or second factors in a row${from(data)}. It is locked until ${text(data['locked_until'])}; a password reset unlocks it.`,
+    ]),
+  'login.new_place': (event, data) =>
+    ofOwnAccount(
+      event,
+      data,
+      'login.new_place',
+      [
+        'A login from a new place',
+        `Somebody logged in${from(data)}, with "${text(data['user_agent'])}". If that was not you, end that session and change your password now.`,
+      ],
+      { type: 'session', id: text(data['session_id']) },
+    ),
+  'mfa.removed': (event, data) => {
+    const factor = objectOf(data['factor']);
+    const what = factor['type'] === 'totp' ? 'authenticator app' : 'passkey';
+    const lines = [
+      'A second factor was removed from your account',
+      `The ${what} "${text(factor['name'])}" was removed${from(data)}. If that was not you, change your password now, end the sessions that you do not know, and add a factor again.`,
+    ] as const;
+    return ofOwnAccount(event, data, 'mfa.removed', lines, { type: 'mfa_factor', id: text(factor['id']) });
+  },
+  'password.changed': (event, data) =>
+    ofOwnAccount(event, data, 'password.changed', [
+      'Your password was changed',
+      `The password of this account was ${HOW_CHANGED[text(data['how'])] ?? 'changed'}, and its other sessions have ended. If it was not you, reset it now.`,
+    ]),
+  'billing_email.changed': (event, data) => {
+    const organisation = objectOf(data['organisation']);
+    const [previous, now] = [text(data['previous']), text(data['billing_email'])];
+    return {
+      kind: 'billing_email.changed',
+      title: `The billing address of ${text(organisation['name'])} was changed`,
+      body: `From ${previous} to ${now}. If nobody of yours did this, look at the audit log of the organisation.`,
+      resource: { type: 'organisation', id: text(organisation['id']) },
+      data: { organisation, previous, billing_email: now },
+      concerned: within(event.org_id, [event.actor], ['owner', 'admin', 'billing']),
+      mailed: [previous, now],
+    };
+  },
+  'webhook.failing': (event, data) =>
+    ofWebhook(event, data, 'webhook.failing', (name) => [
+      `Deliveries to the webhook "${name}" are failing`,
+      'They are tried again. After five days of nothing but failure the webhook is disabled.',
+    ]),
+  'webhook.disabled': (event, data) =>
+    ofWebhook(event, data, 'webhook.disabled', (name) => [
+      `The webhook "${name}" was disabled`,
+      WHY_DISABLED[text(objectOf(data['webhook'])['disabled_reason'])] ?? '',
+    ]),
+  'org.invited': (event, data) => {
+    const organisation = objectOf(data['organisation']);
+    return {
+      kind: 'org.invited',
+      title: `You are invited to ${text(organisation['name'])}`,
+      body: `As ${text(data['role'])}. The mail to your address says how to accept.`,
+      resource: { type: 'organisation', id: text(organisation['id']) },
+      data: { organisation, role: data['role'], invitation_id: data['invitation_id'] },
+      concerned: ofAccount([event.user_id ?? '']),
+      mailed: [],
+    };
+  },
+  'member.role_changed': (event, data) => {
+    const member = objectOf(data['member']);
+    return {
+      kind: 'org.role_changed',
+      title: `Your role is now ${text(member['role'])}`,
+      body: `It was ${text(data['previous_role'])} before, in the organisation ${event.org_id ?? ''}.`,
+      resource: { type: 'organisation', id: event.org_id ?? '' },
+      data: { role: member['role'], previous_role: data['previous_role'] },
+      concerned: within(event.org_id, [text(member['id'])]),
+      mailed: [],
+    };
+  },
+};
+
+const HOW_CHANGED: Readonly<Record<string, string>> = {
+  changed: 'changed',
+  reset: 'reset by mail',
+  server: 'reset on the server',
+};
+
+interface ReasonSaid {
+  readonly code: string;
+  readonly message: string;
+}
+
+function ofInstance(
+  event: NumberedEvent,
+  data: Json,
+  kind: Kind,
+  say: (name: string, reason: ReasonSaid) => readonly [string, string, Json],
+): Told {
+  const instance = objectOf(data['instance']);
+  const found = objectOf(objectOf(instance['vm'])['reason']);
+  const reason = { code: text(found['code']), message: text(found['message']) };
+  const [title, body, more] = say(text(instance['name']), reason);
+  return {
+    kind,
+    title,
+    body,
+    resource: { type: 'instance', id: event.instance_id ?? '' },
+    data: { instance: shown(instance, ['id', 'name']), ...more },
+    concerned: within(event.org_id, [text(instance['created_by'])], ADMINS),
+    mailed: [],
+  };
+}
+
+const WHY_DISABLED: Readonly<Record<string, string>> = {
+  failing:
+    'For five days every delivery has failed. Enable it again once its receiver answers, and replay what it missed.',
+  gone: 'Its receiver answered 410 Gone, which asks for no more deliveries.',
+  requested: 'Somebody of the organisation disabled it. Nothing is sent until it is enabled again.',
+};
+
+function ofWebhook(
+  event: NumberedEvent,
+  data: Json,
+  kind: Kind,
+  say: (name: string) => readonly [string, string],
+): Told {
+  const webhook = objectOf(data['webhook']);
+  const [title, body] = say(text(webhook['name']));
+  return {
+    kind,
+    title,
+    body,
+    resource: { type: 'webhook', id: text(webhook['id']) },
+    data: { webhook: shown(webhook, ['id', 'name', 'url']) },
+    concerned: within(event.org_id, [text(webhook['created_by'])], ADMINS),
+    mailed: [],
+  };
+}
+
+function ofOwnAccount(
+  event: NumberedEvent,
+  data: Json,
+  kind: Kind,
+  [title, body]: readonly [string, string],
+  resource?: { readonly type: string; readonly id: string },
+): Told {
+  const user_id = event.user_id ?? '';
+  return {
+    kind,
+    title,
+    body,
+    resource: resource ?? { type: 'user', id: user_id },
+    data: { ...data },
+    concerned: ofAccount([user_id]),
+    mailed: [],
+  };
+}
+
+function within(org_id: OrgId | null, holders: readonly string[], roles: Concerned['roles'] = []): Concerned {
+  return { holders: [...new Set(holders)], roles, org_id };
+}
+
+function ofAccount(holders: readonly string[]): Concerned {
+  return { holders, roles: [], org_id: null };
+}
+
+function from(data: Json): string {
+  return typeof data['ip'] === 'string' ? `, from the address ${data['ip']}` : '';
+}
+
+function objectOf(value: unknown): Json {
+  return typeof value === 'object' && value !== null ? (value as Json) : {};
+}
+
+function text(value: unknown): string {
+  return typeof value === 'string' ? value : '';
+}
+
+function shown(of: Json, names: readonly string[]): Json {
+  return Object.fromEntries(names.filter((name) => name in of).map((name) => [name, of[name]]));
+}
+
+function cut(long: string, most: number): string {
+  return long.length <= most ? long : `${long.slice(0, most - 1).toWellFormed()}…`;
+}

@@ -1,0 +1,43 @@
+/** Reading one's notifications. Not in the audit log: it concerns nobody else. Streams of the same reader are told. */
+import { notify } from '../db/notify.ts';
+import { type Db, transaction } from '../db/pool.ts';
+import { AppError, invalid } from '../lib/errors.ts';
+import { isId, type NotificationId } from '../lib/ids.ts';
+import { markAll, markOne, type NotificationRow, type ReadUpTo, type Recipient } from './store.ts';
+
+/** @throws AppError NOT_FOUND, also for another's */
+export async function markRead(
+  db: Db,
+  recipient: Recipient,
+  id: NotificationId,
+  read: boolean,
+): Promise<NotificationRow> {
+  return transaction(db, async (tx) => {
+    const row = await markOne(tx, recipient, id, read);
+    if (!row) throw new AppError('NOT_FOUND');
+    await notify(tx, 'notifications', recipient);
+    return row;
+  });
+}
+
+/** Answers how many were unread and are read now. */
+export async function markAllRead(db: Db, recipient: Recipient, up_to: ReadUpTo): Promise<number> {
+  return transaction(db, async (tx) => {
+    const count = await markAll(tx, recipient, up_to);
+    if (count > 0) await notify(tx, 'notifications', recipient);
+    return count;
+  });
+}
+
+/** An id or a time. @throws AppError INVALID_REQUEST */
+export function readUpTo(before: string | undefined): ReadUpTo {
+  if (before === undefined) return null;
+  if (isId('ntf', before)) return { id: before };
+  const time = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$/i.test(before)
+    ? new Date(before)
+    : null;
+  if (time === null || Number.isNaN(time.getTime())) {
+    throw invalid('before', 'must be the id of a notification or a time (RFC 3339)');
+  }
+  return { time };
+}

@@ -1,0 +1,43 @@
+/** What goes by mail to a person, by kind: all, but for what the person has muted. */
+import type { Tx } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
+import type { UserId } from '../lib/ids.ts';
+import { isMutable, KIND_NAMES, type Kind } from './model.ts';
+import { listPreferences, replacePreferences } from './store.ts';
+
+export interface Preferences {
+  readonly mail: Record<Kind, boolean>;
+  /** Of security, or told by a mail of its own: cannot be muted. */
+  readonly always: Kind[];
+}
+
+export async function readPreferences(tx: Tx, user_id: UserId): Promise<Preferences> {
+  const said = await listPreferences(tx, user_id);
+  const mail = KIND_NAMES.map((kind) => [kind, !isMutable(kind) || (said.get(kind) ?? true)] as const);
+  return {
+    mail: Object.fromEntries(mail) as Record<Kind, boolean>,
+    always: KIND_NAMES.filter((kind) => !isMutable(kind)),
+  };
+}
+
+/** Replaces all: a kind that is not named is as by default. @throws AppError INVALID_REQUEST for muting what cannot be */
+export async function setPreferences(
+  tx: Tx,
+  user_id: UserId,
+  wanted: Partial<Record<Kind, boolean>>,
+): Promise<Preferences> {
+  const off = KIND_NAMES.filter((kind) => wanted[kind] === false);
+  const muted = off.filter((kind) => !isMutable(kind));
+  if (muted.length > 0) {
+    throw new AppError('INVALID_REQUEST', {
+      message: `mail: ${muted.join(', ')} cannot be muted`,
+      details: muted.map((kind) => ({ field: `mail.${kind}`, issue: 'cannot be muted' })).slice(0, 10),
+    });
+  }
+  await replacePreferences(
+    tx,
+    user_id,
+    off.map((kind) => ({ kind, mail: false })),
+  );
+  return readPreferences(tx, user_id);
+}

@@ -1,0 +1,42 @@
+/** When VMs were last used, as the ingress says it, and which of them have been idle for too long. */
+import { sql } from 'kysely';
+import type { ActivityReport } from '../agent-api/types.ts';
+import type { Tx } from '../db/pool.ts';
+import type { InstanceId } from '../lib/ids.ts';
+
+/** Without a report as young as this there is no verdict: connections may be open that nobody has told of. */
+const REPORT_VALID_S = 20;
+
+export async function recordActivity(tx: Tx, { watched_ms, active }: ActivityReport): Promise<void> {
+  await sql`
+    insert into ingress_watch (since, reported_at) values (now() - ${seconds(watched_ms)}, now())
+    on conflict (one) do update set since = excluded.since, reported_at = excluded.reported_at`.execute(tx);
+  if (active.length === 0) return;
+  const ids = active.map((each) => each.instance_id);
+  const agos = active.map((each) => each.ago_ms / 1000);
+  await sql`
+    update vms set active_at = greatest(vms.active_at, now() - make_interval(secs => said.ago))
+    from unnest(${ids}::text[], ${agos}::float8[]) as said (instance_id, ago)
+    join instances on instances.id = said.instance_id and instances.idle_timeout_seconds is not null
+    where vms.instance_id = said.instance_id and vms.state in ('running', 'restarting')`.execute(tx);
+}
+
+function seconds(ms: number) {
+  return sql`make_interval(secs => ${ms / 1000}::float8)`;
+}
+
+/**
+ * Running VMs that no connection and no call has used for their timeout. What happened before the ingress began to
+ * watch is not known, so the time counts from then at the earliest.
+ */
+export async function listIdle(tx: Tx): Promise<InstanceId[]> {
+  const { rows } = await sql<{ id: InstanceId }>`
+    select i.id from vms v
+    join instances i on i.id = v.instance_id
+    cross join ingress_watch w
+    where v.state = 'running' and not i.deleting and i.idle_timeout_seconds is not null
+      and w.reported_at > now() - make_interval(secs => ${REPORT_VALID_S})
+      and greatest(v.started_at, v.active_at, w.since) < now() - make_interval(secs => i.idle_timeout_seconds)
+    order by i.id limit 100`.execute(tx);
+  return rows.map((row) => row.id);
+}

@@ -1,0 +1,61 @@
+/** What the ingress is told: every instance's port, and what becomes of its connections now. */
+import type { IngressRoute } from '../agent-api/types.ts';
+import type { Tx } from '../db/pool.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import { allowedKeys } from '../ssh-keys/store.ts';
+import type { VmState } from './model.ts';
+
+export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
+  const rows = await tx
+    .selectFrom('instances as i')
+    .leftJoinLateral(
+      (eb) =>
+        eb
+          .selectFrom('vms')
+          .select(['state', 'ssh_address', 'applied_keys'])
+          .whereRef('vms.instance_id', '=', 'i.id')
+          .orderBy('vms.boot', 'desc')
+          .limit(1)
+          .as('v'),
+      (join) => join.onTrue(),
+    )
+    .select(['i.id', 'i.ssh_port', 'i.wake_on_connect', 'v.state', 'v.ssh_address', 'v.applied_keys'])
+    .where('i.deleting', '=', false)
+    .orderBy('i.id')
+    .execute();
+  const reachable = rows.filter((row) => row.ssh_address !== null && isReachable(row.state));
+  const allowed = await fingerprints(
+    tx,
+    reachable.map((row) => row.id),
+  );
+  const targets = new Map(reachable.map((row) => [row.id, row]));
+  return rows.map((row) => {
+    const applied = targets.get(row.id)?.applied_keys ?? [];
+    return {
+      instance_id: row.id,
+      port: row.ssh_port,
+      target: targets.get(row.id)?.ssh_address ?? null,
+      revoking: applied.some((each) => allowed.get(row.id)?.has(each) !== true),
+      // A failed VM is not started by whoever knocks: it would fail again and again.
+      wake: row.wake_on_connect && row.state !== 'failed',
+    };
+  });
+}
+
+function isReachable(state: VmState | null): boolean {
+  return state === 'running' || state === 'restarting';
+}
+
+async function fingerprints(
+  tx: Tx,
+  ids: readonly InstanceId[],
+): Promise<ReadonlyMap<InstanceId, ReadonlySet<string>>> {
+  const found = new Map<InstanceId, Set<string>>();
+  if (ids.length === 0) return found;
+  for (const { instance_id, fingerprint } of await allowedKeys(tx, ids).execute()) {
+    const set = found.get(instance_id);
+    if (set) set.add(fingerprint);
+    else found.set(instance_id, new Set([fingerprint]));
+  }
+  return found;
+}

@@ -1,0 +1,87 @@
+import { actorOf, type Principal } from '../auth/principal.ts';
+import { addJobs } from '../db/jobs.ts';
+import type { Tx } from '../db/pool.ts';
+import { present } from '../lib/assert.ts';
+import { AppError } from '../lib/errors.ts';
+import type { WebhookId } from '../lib/ids.ts';
+import type { Sealer } from '../lib/seal.ts';
+import { disable } from './disable.ts';
+import { sendJob } from './lanes.ts';
+import type { WebhookStatus } from './model.ts';
+import { newSecret } from './sign.ts';
+import {
+  enableWebhook,
+  findWebhook,
+  lockWebhook,
+  markWebhookDeleted,
+  replaceWebhookSecret,
+  updateWebhook,
+  type WebhookChange,
+  type WebhookRow,
+} from './store.ts';
+
+/** Called with the row that was found, under its lock; throws to refuse. */
+export type Check = (before: WebhookRow) => void;
+
+/** The webhook of the caller's organisation, held until the transaction's end. @throws AppError NOT_FOUND */
+export async function lockedWebhook(tx: Tx, { org_id }: Principal, id: WebhookId): Promise<WebhookRow> {
+  const row = await lockWebhook(tx, org_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  return row;
+}
+
+/** As {@link lockedWebhook}. @throws AppError CONFLICT when it is disabled */
+export async function enabledWebhook(tx: Tx, principal: Principal, id: WebhookId): Promise<WebhookRow> {
+  const row = await lockedWebhook(tx, principal, id);
+  if (row.status === 'enabled') return row;
+  throw new AppError('CONFLICT', {
+    message: 'The webhook is disabled; enable it first (PATCH with status "enabled").',
+  });
+}
+
+/** @param change `url` is judged already. @throws AppError NOT_FOUND */
+export async function changeWebhook(
+  tx: Tx,
+  principal: Principal,
+  id: WebhookId,
+  { status, ...change }: WebhookChange & { readonly status?: WebhookStatus },
+  check: Check,
+): Promise<WebhookRow> {
+  const before = await lockedWebhook(tx, principal, id);
+  check(before);
+  if (Object.keys(change).length > 0) await updateWebhook(tx, id, change);
+  if (status === 'disabled') await disable(tx, id, 'requested', actorOf(principal));
+  if (status === 'enabled' && before.status === 'disabled') {
+    await enableWebhook(tx, id);
+    await addJobs(tx, [sendJob(id, false)]);
+  }
+  return present(await findWebhook(tx, principal.org_id, id), 'webhook after its change');
+}
+
+/** Nothing more is sent once this is committed, but what is under way. @throws AppError NOT_FOUND */
+export async function deleteWebhook(
+  tx: Tx,
+  principal: Principal,
+  id: WebhookId,
+  check: Check,
+): Promise<WebhookRow> {
+  const row = await lockedWebhook(tx, principal, id);
+  check(row);
+  await markWebhookDeleted(tx, id);
+  return row;
+}
+
+/** A new secret; for `grace_seconds` what is sent is signed with the one before as well. @throws AppError NOT_FOUND */
+export async function rotateSecret(
+  tx: Tx,
+  principal: Principal,
+  secrets: Sealer,
+  id: WebhookId,
+  grace_seconds: number,
+  check: Check,
+): Promise<WebhookRow & { secret: string }> {
+  check(await lockedWebhook(tx, principal, id));
+  const secret = newSecret();
+  const row = await replaceWebhookSecret(tx, id, secrets.seal(secret, id), grace_seconds);
+  return { ...row, secret };
+}

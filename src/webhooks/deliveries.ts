@@ -1,0 +1,164 @@
+/**
+ * The senders of one process: takes the jobs of both lanes, each of which names a webhook, and drains it under its lease.
+ * Rows are the truth and jobs are hints: whatever is lost with a process is found again by {@link reviveForgotten}.
+ */
+import { randomUUID } from 'node:crypto';
+import { addJobs } from '../db/jobs.ts';
+import type { NotifyHub } from '../db/notify.ts';
+import type { Db } from '../db/pool.ts';
+import { runJobs } from '../db/run-jobs.ts';
+import type { WebhookId } from '../lib/ids.ts';
+import type { Log } from '../lib/log.ts';
+import type { Sealer } from '../lib/seal.ts';
+import { Drain, type DrainParts } from './drain.ts';
+import { giveLease, listForgotten, nextDueMs, renewLeases, setLane, takeLease } from './drain-store.ts';
+import { FAST, type Lane, SLOW, SLOW_MS, sendJob } from './lanes.ts';
+import type { Outbound } from './outbound/outbound.ts';
+
+export interface DeliveryParts {
+  readonly url: string;
+  readonly db: Db;
+  readonly hub: NotifyHub;
+  readonly log: Log;
+  readonly outbound: Outbound;
+  readonly secrets: Sealer;
+}
+
+const RENEW_MS = 4_000;
+/** Receivers that have a request when the process is told to stop get this long; then it is sent again by the next. */
+const GRACE_MS = 5_000;
+/** Rows that say they are due and cannot be read are not looked at without end. */
+const NOTHING_FOUND_MS = 5_000;
+
+/** Sends until `signal` aborts; resolves when every request has ended and its outcome is written, or it was given up. */
+export async function runDeliveries(parts: DeliveryParts, signal: AbortSignal): Promise<void> {
+  const senders = new Senders(parts);
+  const renew = setInterval(() => senders.renew(), RENEW_MS);
+  const stop = () => senders.stop();
+  signal.addEventListener('abort', stop, { once: true });
+  const tasks = [FAST, SLOW].map((lane) => ({
+    name: lane.task,
+    slots: lane.slots,
+    work: (payload: unknown) => senders.send(lane, (payload as { webhook_id: WebhookId }).webhook_id),
+  }));
+  try {
+    await runJobs(parts.url, tasks, parts.log, signal);
+    await senders.ended();
+  } finally {
+    signal.removeEventListener('abort', stop);
+    clearInterval(renew);
+  }
+}
+
+/** Makes jobs for webhooks that have something due while nobody sends for them. */
+export async function reviveForgotten(db: Db): Promise<void> {
+  const forgotten = await listForgotten(db);
+  await addJobs(
+    db,
+    forgotten.map(({ id, slow }) => sendJob(id, slow)),
+  );
+}
+
+class Senders {
+  readonly #parts: DeliveryParts;
+  /** Names this process in leases. */
+  readonly #owner = randomUUID();
+  readonly #give_up = new AbortController();
+  readonly #drains = new Map<WebhookId, Drain>();
+  readonly #under_way = new Set<Promise<void>>();
+  #stopping = false;
+
+  constructor(parts: DeliveryParts) {
+    this.#parts = parts;
+  }
+
+  renew(): void {
+    if (this.#drains.size === 0) return;
+    const { db, log } = this.#parts;
+    renewLeases(db, this.#owner, [...this.#drains.keys()]).catch((error: unknown) =>
+      log.warn({ err: error }, 'webhooks: leases were not renewed'),
+    );
+  }
+
+  stop(): void {
+    this.#stopping = true;
+    for (const drain of this.#drains.values()) drain.end('stopped');
+    setTimeout(() => this.#give_up.abort(), GRACE_MS).unref();
+  }
+
+  async ended(): Promise<void> {
+    await Promise.allSettled(this.#under_way);
+  }
+
+  /** A job: over when the webhook has nothing due any more, its turn is over, or it has turned out to be slow. */
+  async send(lane: Lane, webhook_id: WebhookId): Promise<void> {
+    const live = this.#drains.get(webhook_id);
+    if (live) return live.wake();
+    const { db, outbound, secrets, hub, log } = this.#parts;
+    const parts: DrainParts = { db, outbound, secrets, give_up: this.#give_up.signal };
+    const drain = new Drain(webhook_id, lane, parts);
+    this.#drains.set(webhook_id, drain);
+    const unsubscribe = hub.subscribe('webhook', webhook_id, () => drain.wake());
+    if (this.#stopping) drain.end('stopped');
+    const whole = this.#drain(drain, lane).finally(() => {
+      unsubscribe();
+      this.#forget(drain);
+      this.#under_way.delete(whole);
+    });
+    this.#under_way.add(whole);
+    whole.catch((error: unknown) => log.warn({ err: error, webhook_id }, 'webhooks: sending broke off'));
+    await Promise.race([whole, drain.handedOver]);
+  }
+
+  async #drain(drain: Drain, lane: Lane): Promise<void> {
+    const { db } = this.#parts;
+    const id = drain.webhook_id;
+    if (!(await this.#take(drain))) return;
+    try {
+      do await drain.pump();
+      while (drain.ended === null && !(await this.#give(drain)));
+    } catch (error) {
+      await giveLease(db, id, this.#owner, true).catch(() => undefined);
+      throw error;
+    }
+    if (drain.ended !== null) await giveLease(db, id, this.#owner, true);
+    this.#forget(drain);
+    await this.#schedule(drain, lane);
+  }
+
+  /** Whoever wakes it while the lease is refused has news that the lease's holder may not have heard. */
+  async #take(drain: Drain): Promise<boolean> {
+    for (;;) {
+      drain.heard();
+      if (await takeLease(this.#parts.db, drain.webhook_id, this.#owner)) return true;
+      if (!drain.woken) return false;
+    }
+  }
+
+  /** False when there is more to do. */
+  async #give(drain: Drain): Promise<boolean> {
+    if (!(await giveLease(this.#parts.db, drain.webhook_id, this.#owner, false))) {
+      drain.wake();
+      return false;
+    }
+    return !drain.woken || !(await this.#take(drain));
+  }
+
+  #forget(drain: Drain): void {
+    if (this.#drains.get(drain.webhook_id) === drain) this.#drains.delete(drain.webhook_id);
+  }
+
+  async #schedule(drain: Drain, lane: Lane): Promise<void> {
+    if (drain.ended === 'disabled') return;
+    const { db } = this.#parts;
+    const { count, slowest_ms } = drain.sent;
+    const slow = drain.ended === 'slow' || (lane === SLOW && (count === 0 || slowest_ms > SLOW_MS));
+    if (slow !== (lane === SLOW)) await setLane(db, drain.webhook_id, slow);
+    const wait_ms = await nextDueMs(db, drain.webhook_id);
+    if (wait_ms === null) return;
+    // Woken between its last look and the end: the job that woke it is gone, and this one takes its place at once.
+    const found_nothing = wait_ms === 0 && drain.ended === null && count === 0 && !drain.woken;
+    const run_at = new Date(Date.now() + (found_nothing ? NOTHING_FOUND_MS : wait_ms));
+    await addJobs(db, [sendJob(drain.webhook_id, slow, run_at)], true);
+  }
+}

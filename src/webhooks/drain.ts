@@ -1,0 +1,275 @@
+/**
+ * Sends one webhook's deliveries, until none is due. Between two reads of the database up to WINDOW of them are held.
+ * Invariants: of one instance, what is sent in order has one request under way at a time, in the order of positions;
+ * what tries again has places of its own and holds nothing up; an outcome is written before its delivery is let go;
+ * what was not sent yet is let go at any time without a trace.
+ *
+ *   read → held ─┬─ in order, of an instance: behind the one before ─┐
+ *                ├─ in order, of none ───────────────────────────────┼─ sent → outcome → written → let go
+ *                └─ again ───────────────────────────────────────────┘
+ */
+import type { KeyObject } from 'node:crypto';
+import { type Db, isUnavailable, sqlStateOf } from '../db/pool.ts';
+import { backoffMs, pause } from '../lib/backoff.ts';
+import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
+import type { Sealer } from '../lib/seal.ts';
+import { type DueDelivery, findReceiver, listDue, type Outcome, type Receiver } from './drain-store.ts';
+import { FAST, type Lane, SLOW_MS } from './lanes.ts';
+import { messageBody, messageHeaders } from './message.ts';
+import type { Outbound } from './outbound/outbound.ts';
+import { outcomeOf } from './outcome.ts';
+import { record } from './record.ts';
+import { signingKey } from './sign.ts';
+
+export interface DrainParts {
+  readonly db: Db;
+  readonly outbound: Outbound;
+  /** Opens the webhooks' secrets. */
+  readonly secrets: Sealer;
+  /** Requests under way are given up, and count for nothing. */
+  readonly give_up: AbortSignal;
+}
+
+/** Why it ends while there is more: slow answers, the turn is over, the process stops, the webhook is not enabled. */
+export type End = 'slow' | 'turn' | 'stopped' | 'disabled';
+
+const WINDOW = 128;
+const AGAIN_WINDOW = 32;
+const DEADLOCK = '40P01';
+const AWAY_MS = 500;
+
+interface Target {
+  readonly url: string;
+  readonly keys: readonly KeyObject[];
+}
+
+export class Drain {
+  readonly webhook_id: WebhookId;
+  readonly #parts: DrainParts;
+  readonly #lane: Lane;
+  readonly #held = new Map<WebhookDeliveryId, DueDelivery>();
+  readonly #ready: { first: DueDelivery[]; again: DueDelivery[] } = { first: [], again: [] };
+  readonly #running = { first: 0, again: 0 };
+  /** By instance: what waits behind the one that is ready or under way. */
+  readonly #behind = new Map<string, DueDelivery[]>();
+  readonly #handed_over = Promise.withResolvers<void>();
+  #outcomes: Outcome[] = [];
+  #target: Target | undefined;
+  #failing = false;
+  #more = false;
+  #ended: End | null = null;
+  #fault: unknown;
+  #poked = false;
+  #poke: () => void = () => undefined;
+  #sent = 0;
+  #slowest_ms = 0;
+
+  constructor(webhook_id: WebhookId, lane: Lane, parts: DrainParts) {
+    this.webhook_id = webhook_id;
+    this.#lane = lane;
+    this.#parts = parts;
+  }
+
+  get ended(): End | null {
+    return this.#ended;
+  }
+  /** How many requests have ended, and how long the longest took. */
+  get sent(): { readonly count: number; readonly slowest_ms: number } {
+    return { count: this.#sent, slowest_ms: this.#slowest_ms };
+  }
+  /** There may be more than was read; stays so until {@link pump} has looked. */
+  get woken(): boolean {
+    return this.#more;
+  }
+  /** Resolves when it turns out to be slow: what is under way goes on, but not in a slot of the fast lane. */
+  get handedOver(): Promise<void> {
+    return this.#handed_over.promise;
+  }
+
+  /** What woke it so far will be seen. */
+  heard(): void {
+    this.#more = false;
+  }
+
+  wake(): void {
+    this.#more = true;
+    this.#changed();
+  }
+
+  /** What was not sent is let go; what is under way is waited for. */
+  end(why: End): void {
+    if (this.#ended !== null) return;
+    this.#ended = why;
+    for (const row of [...this.#ready.first, ...this.#ready.again, ...[...this.#behind.values()].flat()]) {
+      this.#held.delete(row.id);
+    }
+    this.#ready.first = [];
+    this.#ready.again = [];
+    this.#behind.clear();
+    if (why === 'slow') this.#handed_over.resolve();
+    this.#changed();
+  }
+
+  /** Reads, sends and writes until nothing is held and nothing is due, or it was ended. */
+  async pump(): Promise<void> {
+    this.#more = true;
+    const turn = setTimeout(() => this.end('turn'), this.#lane.turn_ms);
+    try {
+      for (;;) {
+        const reads = this.#more && this.#ended === null && this.#held.size <= WINDOW / 2;
+        const outcomes = this.#outcomes;
+        this.#outcomes = [];
+        if (reads || outcomes.length > 0) {
+          await Promise.all([reads ? this.#read() : undefined, this.#write(outcomes)]);
+        } else if (this.#held.size === 0) {
+          break;
+        } else {
+          await this.#nextChange();
+        }
+      }
+      if (this.#fault !== undefined) throw this.#fault;
+    } catch (error) {
+      this.end('stopped');
+      // The lease is given back after this: nothing of ours may be under way then.
+      while (this.#running.first + this.#running.again > 0) await this.#nextChange();
+      throw error;
+    } finally {
+      clearTimeout(turn);
+    }
+  }
+
+  #changed(): void {
+    this.#poked = true;
+    this.#poke();
+  }
+
+  async #nextChange(): Promise<void> {
+    if (!this.#poked) {
+      await new Promise<void>((resolve) => {
+        this.#poke = resolve;
+      });
+    }
+    this.#poked = false;
+  }
+
+  /** A database that is away is asked again later: what is under way goes on meanwhile. */
+  async #read(): Promise<void> {
+    try {
+      await this.#readDue();
+    } catch (error) {
+      if (!isUnavailable(error)) throw error;
+      this.#more = true;
+      await pause(AWAY_MS, this.#parts.give_up);
+    }
+  }
+
+  async #readDue(): Promise<void> {
+    this.#more = false;
+    const { db } = this.#parts;
+    const limits = { first: WINDOW - this.#held.size, again: AGAIN_WINDOW };
+    const [receiver, due] = await Promise.all([
+      findReceiver(db, this.webhook_id),
+      listDue(db, this.webhook_id, [...this.#held.keys()], limits),
+    ]);
+    if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
+    this.#failing ||= receiver.failing;
+    this.#target = { url: receiver.url, keys: this.#keysOf(receiver) };
+    if (this.#ended !== null) return;
+    const in_order = due.filter((row) => row.in_order).length;
+    if (in_order === limits.first || due.length - in_order === limits.again) this.#more = true;
+    for (const row of due) this.#admit(row);
+    this.#advance();
+  }
+
+  #keysOf({ id, secret, previous_secret }: Receiver): KeyObject[] {
+    return [secret, previous_secret].flatMap((sealed) => {
+      if (sealed === null) return [];
+      const plain = this.#parts.secrets.open(sealed, id);
+      if (plain === null) throw new Error('a webhook secret does not open: the secret key has changed');
+      return [signingKey(plain)];
+    });
+  }
+
+  #admit(row: DueDelivery): void {
+    this.#held.set(row.id, row);
+    if (!row.in_order) {
+      this.#ready.again.push(row);
+      return;
+    }
+    const behind = row.instance_id === null ? undefined : this.#behind.get(row.instance_id);
+    if (behind) behind.push(row);
+    else {
+      if (row.instance_id !== null) this.#behind.set(row.instance_id, []);
+      this.#ready.first.push(row);
+    }
+  }
+
+  #advance(): void {
+    const { parallel } = this.#lane;
+    for (const kind of ['first', 'again'] as const) {
+      while (this.#running[kind] < parallel[kind]) {
+        const row = this.#ready[kind].shift();
+        if (row === undefined) break;
+        this.#running[kind] += 1;
+        this.#send(row).then(
+          () => this.#settled(kind, row),
+          (error: unknown) => {
+            this.#fault ??= error;
+            this.#held.delete(row.id);
+            this.#settled(kind, row);
+            this.end('stopped');
+          },
+        );
+      }
+    }
+  }
+
+  async #send(row: DueDelivery): Promise<void> {
+    const { outbound, give_up } = this.#parts;
+    const { url, keys } = this.#target ?? { url: '', keys: [] };
+    const at = new Date();
+    const body = messageBody(row);
+    const slow = setTimeout(() => this.#turnSlow(), SLOW_MS);
+    const answer = await outbound
+      .post(url, messageHeaders(keys, row.event_id, body, at.getTime()), body, give_up)
+      .finally(() => clearTimeout(slow));
+    if (answer.status === null && give_up.aborted) {
+      this.#held.delete(row.id);
+      return;
+    }
+    this.#sent += 1;
+    this.#slowest_ms = Math.max(this.#slowest_ms, answer.latency_ms);
+    this.#outcomes.push(outcomeOf(row, answer, at));
+  }
+
+  #turnSlow(): void {
+    if (this.#lane === FAST) this.end('slow');
+  }
+
+  #settled(kind: 'first' | 'again', row: DueDelivery): void {
+    this.#running[kind] -= 1;
+    if (row.in_order && row.instance_id !== null) {
+      const next = this.#behind.get(row.instance_id)?.shift();
+      if (next) this.#ready.first.push(next);
+      else this.#behind.delete(row.instance_id);
+    }
+    this.#advance();
+    this.#changed();
+  }
+
+  /** For as long as the database is away: what was sent once need not be sent twice. */
+  async #write(outcomes: readonly Outcome[]): Promise<void> {
+    if (outcomes.length === 0) return;
+    for (let attempt = 0; ; attempt++) {
+      try {
+        this.#failing = await record(this.#parts.db, this.webhook_id, outcomes, this.#failing);
+        break;
+      } catch (error) {
+        const passes = isUnavailable(error) || sqlStateOf(error) === DEADLOCK;
+        if (!passes || this.#parts.give_up.aborted) throw error;
+        await pause(backoffMs(attempt, 50, 1_000), this.#parts.give_up);
+      }
+    }
+    for (const { id } of outcomes) this.#held.delete(id);
+  }
+}

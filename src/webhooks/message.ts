@@ -1,0 +1,40 @@
+/** What a receiver is sent. */
+import type { KeyObject } from 'node:crypto';
+import { rfc3339 } from '../lib/clock.ts';
+import type { EventId, OrgId } from '../lib/ids.ts';
+import { signature } from './sign.ts';
+
+export interface SentEvent {
+  readonly event_id: EventId;
+  readonly org_id: OrgId | null;
+  readonly type: string;
+  readonly data: Record<string, unknown>;
+  readonly actor: string;
+  readonly sequence: number | null;
+  readonly event_at: Date;
+}
+
+/**
+ * The same bytes at every attempt: made of the stored event alone, whose `data` PostgreSQL keeps in one order of its
+ * own. Members may be added at the end in a later version, never moved.
+ */
+export function messageBody({ type, event_at, data, org_id, actor, sequence }: SentEvent): string {
+  return JSON.stringify({ type, timestamp: rfc3339(event_at), data: { ...data, org_id, actor, sequence } });
+}
+
+/** `webhook-id` is the event's: a receiver that has seen it needs no second look, however it came to be sent again. */
+export function messageHeaders(
+  keys: readonly KeyObject[],
+  id: EventId,
+  body: string,
+  now_ms: number,
+): Record<string, string> {
+  const timestamp_s = Math.floor(now_ms / 1000);
+  return {
+    'content-type': 'application/json',
+    'user-agent': 'Berth-Webhooks/1',
+    'webhook-id': id,
+    'webhook-timestamp': String(timestamp_s),
+    'webhook-signature': signature(keys, id, timestamp_s, body),
+  };
+}

@@ -1,0 +1,42 @@
+/**
+ * What a webhook's URL may be, as far as its text tells: https (http only where the operator has allowed networks), no
+ * user, no fragment, and no literal address that may not be reached, in whatever notation: the URL standard's parser has
+ * made `2130706433`, `0x7f.1` and `017700000001` into 127.0.0.1 before it is judged.
+ */
+import { isIP } from 'node:net';
+import { invalid } from '../../lib/errors.ts';
+import { type Network, type Protocol, refusal } from './address-policy.ts';
+
+export const MAX_URL_LENGTH = 2048;
+
+/** @throws AppError INVALID_REQUEST about `url` */
+export function checkUrl(text: string, allow: readonly Network[]): URL {
+  // The parser would drop or encode these silently.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+  if (/[\u0000-\u0020\u007f]/.test(text)) throw invalid('url', 'has a space or a control character in it');
+  const url = URL.parse(text);
+  if (url === null) throw invalid('url', 'is no URL; one is https://example.org/hook');
+  if (text.length > MAX_URL_LENGTH || url.href.length > MAX_URL_LENGTH) {
+    throw invalid('url', `has at most ${MAX_URL_LENGTH} characters`);
+  }
+  const protocol = protocolOf(url);
+  if (protocol === null) throw invalid('url', 'begins with https://');
+  if (url.username !== '' || url.password !== '') throw invalid('url', 'holds no user or password');
+  if (text.includes('#')) throw invalid('url', 'has no fragment (#…): it would never be sent');
+  if (url.port === '0') throw invalid('url', 'has a port from 1 to 65535');
+  if (protocol === 'http:' && allow.length === 0) throw invalid('url', 'begins with https://');
+  const literal = literalOf(url);
+  const reason = literal === null ? null : refusal(literal, protocol, allow);
+  if (reason !== null) throw invalid('url', `its address ${reason}`);
+  return url;
+}
+
+export function protocolOf({ protocol }: URL): Protocol | null {
+  return protocol === 'https:' || protocol === 'http:' ? protocol : null;
+}
+
+/** The address in the URL, without brackets; null when it has a name. */
+export function literalOf({ hostname }: URL): string | null {
+  const bare = hostname.replace(/^\[(.*)\]$/, '$1');
+  return isIP(bare) === 0 ? null : bare;
+}

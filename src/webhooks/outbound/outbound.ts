@@ -1,0 +1,252 @@
+/**
+ * The one way out to receivers. Invariants: every connection goes to an address that the policy has judged for this
+ * very connection (names are resolved once, and what was judged is what is dialled; literals are judged as well, since
+ * no resolver is ever asked about them); a redirect is an answer, never followed; a request ends after `timeout_ms` in
+ * all, however slowly bytes come; of a body little is read. Nothing that a receiver does makes {@link Outbound.post} throw.
+ */
+import { isIP, type LookupFunction } from 'node:net';
+import { performance } from 'node:perf_hooks';
+import { Agent, buildConnector, type Dispatcher } from 'undici';
+import { invalid } from '../../lib/errors.ts';
+import { type Network, type Protocol, refusal } from './address-policy.ts';
+import { KEPT_BYTES, printable, retryAfterSeconds } from './answer.ts';
+import { checkUrl, literalOf, protocolOf } from './check-url.ts';
+import { AddressRefused, failureText } from './failure.ts';
+import { createResolve, NameUnknown, type Resolve } from './resolve.ts';
+
+export interface OutboundOptions {
+  /** BERTH_WEBHOOK_ALLOW_CIDRS. */
+  readonly allow_cidrs: readonly Network[];
+  /** Of a whole request. */
+  readonly timeout_ms?: number;
+  readonly resolve?: Resolve;
+}
+
+/** One of `status` and `error` is null, the other is not. */
+export interface Answer {
+  /** Of an answer that came to its end, or was cut short because nobody needs more of it. */
+  readonly status: number | null;
+  /** Why there is no answer, for the webhook's owner. */
+  readonly error: string | null;
+  /** What came of the body: valid UTF-8 of at most 4 KiB, without control characters. */
+  readonly response: string;
+  readonly latency_ms: number;
+  /** At most a week. */
+  readonly retry_after_seconds: number | null;
+}
+
+export const TIMEOUT_MS = 15_000;
+/** A body up to this is read to its end, which keeps its connection for the next request; a longer one is cut off. */
+const READ_BYTES = 64 * 1024;
+const MAX_HEADER_BYTES = 16 * 1024;
+const IDLE_MS = 4_000;
+const MAX_IDLE_MS = 30_000;
+/** How long one of several addresses is tried before the next. */
+const ATTEMPT_MS = 2_000;
+/** Whoever makes a webhook does not wait longer for a name server. */
+const CHECK_MS = 3_000;
+
+export class Outbound {
+  readonly #allow: readonly Network[];
+  readonly #timeout_ms: number;
+  readonly #resolve: Resolve;
+  readonly #agent: Agent;
+
+  constructor(options: OutboundOptions) {
+    this.#allow = options.allow_cidrs;
+    this.#timeout_ms = options.timeout_ms ?? TIMEOUT_MS;
+    this.#resolve = options.resolve ?? createResolve();
+    this.#agent = new Agent({
+      connect: this.#connector(),
+      connectTimeout: this.#timeout_ms,
+      // The one clock is that of `post`; these look at pauses only.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      maxHeaderSize: MAX_HEADER_BYTES,
+      keepAliveTimeout: IDLE_MS,
+      keepAliveMaxTimeout: MAX_IDLE_MS,
+      pipelining: 1,
+      // Requests to one origin never wait for each other, and no receiver counts streams for us.
+      allowH2: false,
+    });
+  }
+
+  /**
+   * A URL that may be given to a webhook now. A name that does not resolve (yet) is accepted.
+   * @throws AppError INVALID_REQUEST about `url`
+   */
+  async checkUrl(text: string): Promise<URL> {
+    const url = checkUrl(text, this.#allow);
+    const protocol = protocolOf(url);
+    if (protocol === null || literalOf(url) !== null) return url;
+    for (const address of await this.#addressesSoon(url.hostname)) {
+      const reason = refusal(address, protocol, this.#allow);
+      if (reason !== null) throw invalid('url', `the address of its host ${reason}`);
+    }
+    return url;
+  }
+
+  /** `headers` in lower case, beside those that HTTP needs. `signal` ends the request early, as a failure. */
+  post(
+    url: string,
+    headers: Readonly<Record<string, string>>,
+    body: string,
+    signal?: AbortSignal,
+  ): Promise<Answer> {
+    return new Promise((resolve) => {
+      const exchange = new Exchange(this.#timeout_ms, resolve, signal);
+      const parsed = URL.parse(url);
+      if (parsed === null || protocolOf(parsed) === null) {
+        exchange.fail('the URL cannot be used');
+        return;
+      }
+      const { origin, pathname, search } = parsed;
+      try {
+        this.#agent.dispatch({ origin, path: pathname + search, method: 'POST', headers, body }, exchange);
+      } catch (error) {
+        exchange.fail(failureText(error));
+      }
+    });
+  }
+
+  /** Ends what is under way, as failures. */
+  async close(): Promise<void> {
+    await this.#agent.destroy();
+  }
+
+  async #addressesSoon(name: string): Promise<readonly string[]> {
+    const { promise: late, resolve: giveUp } = Promise.withResolvers<readonly string[]>();
+    const timer = setTimeout(giveUp, CHECK_MS, []);
+    const found = this.#resolve(name).catch((error: unknown) => {
+      if (error instanceof NameUnknown) return [];
+      throw error;
+    });
+    return Promise.race([found, late]).finally(() => clearTimeout(timer));
+  }
+
+  /** undici's own, given the judged addresses of a name and nothing else. */
+  #connector(): buildConnector.connector {
+    const connectors = { 'https:': this.#connectorFor('https:'), 'http:': this.#connectorFor('http:') };
+    return (options, callback) => {
+      const protocol: Protocol = options.protocol === 'http:' ? 'http:' : 'https:';
+      const reason = isIP(options.hostname) === 0 ? null : refusal(options.hostname, protocol, this.#allow);
+      if (reason !== null) {
+        callback(new AddressRefused(`the address ${reason}`), null);
+        return;
+      }
+      connectors[protocol](options, callback);
+    };
+  }
+
+  #connectorFor(protocol: Protocol): buildConnector.connector {
+    const lookup: LookupFunction = (name, { all }, callback) => {
+      this.#judged(name, protocol).then(
+        (addresses) => {
+          const found = addresses.map((address) => ({ address, family: isIP(address) }));
+          const [first] = found;
+          if (all) callback(null, found);
+          else callback(null, first?.address ?? '', first?.family ?? 0);
+        },
+        (error: Error) => callback(error, ''),
+      );
+    };
+    return buildConnector({
+      lookup,
+      timeout: this.#timeout_ms,
+      allowH2: false,
+      autoSelectFamily: true,
+      autoSelectFamilyAttemptTimeout: ATTEMPT_MS,
+    });
+  }
+
+  /** One address that may not be reached refuses its name: who mixes them is up to something. */
+  async #judged(name: string, protocol: Protocol): Promise<readonly string[]> {
+    const addresses = await this.#resolve(name);
+    for (const address of addresses) {
+      const reason = refusal(address, protocol, this.#allow);
+      if (reason !== null) throw new AddressRefused(`the address of the host ${reason}`);
+    }
+    return addresses;
+  }
+}
+
+/** One request and its answer; settled once. */
+class Exchange implements Dispatcher.DispatchHandler {
+  readonly #began_ms = performance.now();
+  readonly #settle: (answer: Answer) => void;
+  readonly #signal: AbortSignal | undefined;
+  readonly #timer: NodeJS.Timeout;
+  #controller: Dispatcher.DispatchController | undefined;
+  #settled = false;
+  #status = 0;
+  #retry_after_seconds: number | null = null;
+  readonly #chunks: Buffer[] = [];
+  #kept_bytes = 0;
+  #read_bytes = 0;
+
+  constructor(timeout_ms: number, settle: (answer: Answer) => void, signal: AbortSignal | undefined) {
+    this.#settle = settle;
+    this.#signal = signal;
+    this.#timer = setTimeout(() => {
+      const what = this.#status === 0 ? 'no answer' : 'the answer did not end';
+      this.fail(`${what} within ${timeout_ms / 1000} s`);
+    }, timeout_ms);
+    signal?.addEventListener('abort', this.#onAbort);
+    if (signal?.aborted) this.#onAbort();
+  }
+
+  readonly #onAbort = () => this.fail('the request was given up');
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.#controller = controller;
+    // The connection came after the end: nothing is sent any more.
+    if (this.#settled) controller.abort(new Error('settled'));
+  }
+
+  onResponseStart(_: Dispatcher.DispatchController, status: number, headers: Headers): void {
+    // 1xx come before the answer.
+    if (status < 200) return;
+    this.#status = status;
+    this.#retry_after_seconds = retryAfterSeconds(headers['retry-after'], Date.now());
+  }
+
+  onResponseData(_: Dispatcher.DispatchController, chunk: Buffer): void {
+    this.#read_bytes += chunk.length;
+    const room = KEPT_BYTES - this.#kept_bytes;
+    if (room > 0) {
+      // A copy: a slice would hold the whole of the parser's memory.
+      this.#chunks.push(Buffer.from(chunk.subarray(0, room)));
+      this.#kept_bytes += Math.min(room, chunk.length);
+    }
+    if (this.#read_bytes > READ_BYTES) this.#end(this.#status, null);
+  }
+
+  onResponseEnd(): void {
+    this.#end(this.#status, null, true);
+  }
+
+  onResponseError(_: Dispatcher.DispatchController, error: Error): void {
+    this.#end(null, failureText(error), true);
+  }
+
+  fail(error: string): void {
+    this.#end(null, error);
+  }
+
+  #end(status: number | null, error: string | null, over = false): void {
+    if (this.#settled) return;
+    this.#settled = true;
+    clearTimeout(this.#timer);
+    this.#signal?.removeEventListener('abort', this.#onAbort);
+    if (!over) this.#controller?.abort(new Error('settled'));
+    this.#settle({
+      status,
+      error,
+      response: printable(this.#chunks),
+      latency_ms: Math.round(performance.now() - this.#began_ms),
+      retry_after_seconds: this.#retry_after_seconds,
+    });
+  }
+}
+
+type Headers = Record<string, string | string[] | undefined>;

@@ -1,0 +1,53 @@
+/**
+ * Names to addresses, for the guard. The machine's own resolver (getaddrinfo) holds one of libuv's four threads for
+ * each name that nobody answers for, and with them every file operation of the process: so names are asked by c-ares,
+ * which holds none. What is in the hosts file comes first, as everywhere.
+ */
+import { Resolver } from 'node:dns/promises';
+import { readFile } from 'node:fs/promises';
+import { isIP } from 'node:net';
+
+/** All addresses of a name; @throws NameUnknown */
+export type Resolve = (name: string) => Promise<readonly string[]>;
+
+export class NameUnknown extends Error {
+  override name = 'NameUnknown';
+}
+
+export interface ResolverOptions {
+  /** Name servers (`ADDRESS:PORT`) instead of the machine's. */
+  readonly servers?: readonly string[];
+  readonly hosts_path?: string;
+}
+
+const QUERY_TIMEOUT_MS = 2_000;
+const TRIES = 2;
+/** Of one name: more is no receiver. */
+const MAX_ADDRESSES = 32;
+
+export function createResolve(options: ResolverOptions = {}): Resolve {
+  const resolver = new Resolver({ timeout: QUERY_TIMEOUT_MS, tries: TRIES });
+  if (options.servers) resolver.setServers(options.servers);
+  const hosts_path = options.hosts_path ?? '/etc/hosts';
+  return async (name) => {
+    const bare = name.toLowerCase().replace(/\.$/, '');
+    const fixed = await fromHosts(bare, hosts_path);
+    if (fixed.length > 0) return fixed;
+    // Never asked of a name server (RFC 6761).
+    if (bare === 'localhost' || bare.endsWith('.localhost')) return ['127.0.0.1', '::1'];
+    const found = await Promise.allSettled([resolver.resolve4(bare), resolver.resolve6(bare)]);
+    const addresses = found.flatMap((each) => (each.status === 'fulfilled' ? each.value : []));
+    if (addresses.length === 0 || addresses.length > MAX_ADDRESSES) {
+      throw new NameUnknown(addresses.length === 0 ? 'no address' : 'too many addresses');
+    }
+    return addresses;
+  };
+}
+
+async function fromHosts(name: string, path: string): Promise<string[]> {
+  const text = await readFile(path, 'utf8').catch(() => '');
+  return text.split('\n').flatMap((line) => {
+    const [address = '', ...names] = line.replace(/#.*/, '').trim().split(/\s+/);
+    return isIP(address) !== 0 && names.some((each) => each.toLowerCase() === name) ? [address] : [];
+  });
+}

@@ -1,0 +1,36 @@
+/** What an answer means for its delivery. Pure. */
+import type { DueDelivery, Outcome } from './drain-store.ts';
+import type { Answer } from './outbound/outbound.ts';
+import { retryDelayMs } from './schedule.ts';
+
+/** The receiver wants nothing more, ever (RFC 9110, section 15.5.11). */
+export const GONE = 410;
+
+export function outcomeOf(
+  { id, attempts, tries }: Pick<DueDelivery, 'id' | 'attempts' | 'tries'>,
+  answer: Answer,
+  at: Date,
+  random: () => number = Math.random,
+): Outcome {
+  const { status, latency_ms, error, response, retry_after_seconds } = answer;
+  const delivered = status !== null && status >= 200 && status < 300;
+  const retry_in_ms =
+    delivered || status === GONE ? null : retryDelayMs(tries + 1, retry_after_seconds, random);
+  return {
+    id,
+    number: attempts + 1,
+    tries: tries + 1,
+    at,
+    status,
+    latency_ms,
+    error: error ?? problemOf(status),
+    response,
+    state: delivered ? 'delivered' : retry_in_ms === null ? 'failed' : 'pending',
+    retry_in_ms,
+  };
+}
+
+function problemOf(status: number | null): string | null {
+  if (status === null || (status >= 200 && status < 300)) return null;
+  return status >= 300 && status < 400 ? 'a redirect, which is not followed' : 'not a 2xx status';
+}

@@ -1,0 +1,50 @@
+/** What became of a batch: kept with its attempts, and what follows from it for the webhook. */
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { appendPrivate } from '../events/append.ts';
+import type { WebhookId } from '../lib/ids.ts';
+import { disable } from './disable.ts';
+import { noteHealth, type Outcome, recordOutcomes } from './drain-store.ts';
+import { GONE } from './outcome.ts';
+import { findOwner, markFailingTold } from './store.ts';
+import { webhookView } from './view.ts';
+
+/** A delivery that has failed so often is no hiccup. */
+const TELLING_TRIES = 5;
+
+/** `failing`: whether the webhook may stand as failing, or must be looked at. Answers whether it does after this batch. */
+export async function record(
+  db: Db,
+  webhook_id: WebhookId,
+  outcomes: readonly Outcome[],
+  failing: boolean,
+): Promise<boolean> {
+  const took = outcomes.some(({ state }) => state === 'delivered');
+  const failures = outcomes.filter(({ state }) => state !== 'delivered');
+  if (failures.length === 0 && !failing) {
+    await recordOutcomes(db, outcomes);
+    return false;
+  }
+  await transaction(db, async (tx) => {
+    await recordOutcomes(tx, outcomes);
+    const health = await noteHealth(tx, webhook_id, took);
+    if (failures.some(({ status }) => status === GONE)) return disable(tx, webhook_id, 'gone', 'system');
+    if (took || !health) return;
+    if (health.hopeless) return disable(tx, webhook_id, 'failing', 'system');
+    const persists = health.persists || failures.some(({ tries }) => tries >= TELLING_TRIES);
+    if (persists && !health.failing_told) await tell(tx, webhook_id);
+  });
+  return !took;
+}
+
+async function tell(tx: Tx, id: WebhookId): Promise<void> {
+  const row = await markFailingTold(tx, id);
+  const org_id = await findOwner(tx, id);
+  if (!row || !org_id) return;
+  await appendPrivate(tx, {
+    org_id,
+    user_id: null,
+    type: 'webhook.failing',
+    data: { webhook: webhookView(row) },
+    actor: 'system',
+  });
+}

@@ -1,0 +1,34 @@
+import { rfc3339 } from '../lib/clock.ts';
+import type { DeliveryRow } from './delivery-store.ts';
+import type { WebhookRow } from './store.ts';
+
+export function webhookView(row: WebhookRow) {
+  return {
+    id: row.id,
+    url: row.url,
+    events: row.events,
+    name: row.name,
+    status: row.status,
+    disabled_reason: row.disabled_reason,
+    disabled_at: row.disabled_at && rfc3339(row.disabled_at),
+    failing_since: row.failing_since && rfc3339(row.failing_since),
+    previous_secret_expires_at: row.previous_expires_at && rfc3339(row.previous_expires_at),
+    created_by: row.created_by,
+    created_at: rfc3339(row.created_at),
+    updated_at: rfc3339(row.updated_at),
+  };
+}
+
+export function deliveryView(row: DeliveryRow) {
+  return {
+    id: row.id,
+    event_id: row.event_id,
+    event_type: row.event_type,
+    instance_id: row.instance_id,
+    status: row.state,
+    attempt_count: row.attempts,
+    next_attempt_at: row.state !== 'pending' ? null : rfc3339(row.next_attempt_at ?? row.created_at),
+    created_at: rfc3339(row.created_at),
+    attempts: row.last_attempts.map(({ at, ...attempt }) => ({ ...attempt, at: rfc3339(new Date(at)) })),
+  };
+}

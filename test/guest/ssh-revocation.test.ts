@@ -1,0 +1,169 @@
+/**
+ * A revoked key's live connections end, those of another key stay. Two people's keys, real ssh, every kind of
+ * connection; then with a guest that hides or does not answer.
+ */
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, freePort, Installation } from '../support/installation.ts';
+import { type RunningSsh, runProgram, SshClient } from '../support/ssh-client.ts';
+import { until, untilWorks } from '../support/waiting.ts';
+
+/** From the answer to the revocation. */
+const WITHIN = { timeout_ms: 5_000 };
+
+/** SSH_FXP_INIT of version 3 (draft-ietf-secsh-filexfer-02, section 4). */
+const SFTP_INIT = '\0\0\0\x05\x01\0\0\0\x03';
+
+interface Kept {
+  readonly client: SshClient;
+  readonly id: string;
+  readonly kinds: Readonly<Record<string, RunningSsh>>;
+  readonly control: string;
+}
+
+describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 500_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+  let names = 0;
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'revoked');
+  });
+  after(() => berth?.dispose());
+
+  /** A new key on the account that gets in. */
+  const newKey = async () => {
+    names += 1;
+    const client = new SshClient(berth.data_dir, `key-${names}`);
+    client.know(guest.target.known_hosts);
+    const body = { name: `key-${names}`, public_key: client.public_key };
+    const { id } = await berth.client.expect<{ id: string }>(201, 'POST', '/v1/me/ssh-keys', body);
+    await untilWorks('the new key gets in', () => client.output(guest.target, 'true'));
+    return { client, id };
+  };
+  const revoke = (id: string) => berth.client.expect(204, 'DELETE', `/v1/me/ssh-keys/${id}`);
+  const says = async (ssh: RunningSsh, text: string) => {
+    ssh.send(`echo ${text}-$((40+2))\n`);
+    await until(`${text} is answered`, () => ssh.printed().includes(`${text}-42`));
+  };
+
+  /** One connection of every kind, each known to be up. */
+  const connectAll = async ({ client, id }: { client: SshClient; id: string }): Promise<Kept> => {
+    const port = await freePort();
+    const control = join(berth.data_dir, `control-${id.slice(-8)}`);
+    const multiplexed = [`ControlPath=${control}`];
+    const kinds = {
+      shell: client.start(guest.target, { flags: ['-tt'] }),
+      exec: client.start(guest.target, { command: 'sh' }),
+      forwarding: client.start(guest.target, { flags: ['-N', '-L', `127.0.0.1:${port}:127.0.0.1:22`, '-v'] }),
+      master: client.start(guest.target, { flags: ['-N', '-M', '-v'], options: multiplexed }),
+      // The subsystem alone: the program sftp notices its connection's end only when it is told something.
+      sftp: client.start(guest.target, { flags: ['-s'], command: 'sftp' }),
+    };
+    await says(kinds.shell, 'shell');
+    await says(kinds.exec, 'exec');
+    kinds.sftp.send(SFTP_INIT);
+    await until('sftp answers', () => kinds.sftp.printed().includes('posix-rename@openssh.com'));
+    for (const kind of ['forwarding', 'master'] as const) {
+      await until(`${kind} is up`, () =>
+        /Entering interactive session|Entering mux/.test(kinds[kind].printed()),
+      );
+    }
+    const over = await client.run(guest.target, 'echo multiplexed', { options: multiplexed });
+    assert.equal(over.stdout, 'multiplexed\n', over.stderr);
+    return { client, id, kinds, control };
+  };
+  const stillThere = async (kept: Kept) => {
+    for (const [kind, ssh] of Object.entries(kept.kinds)) assert(ssh.running(), `${kind}: ${ssh.printed()}`);
+    await says(kept.kinds['shell'] as RunningSsh, `still${names}`);
+    await says(kept.kinds['exec'] as RunningSsh, `still${names}`);
+    const options = [`ControlPath=${kept.control}`];
+    assert.equal((await kept.client.run(guest.target, 'echo on', { options })).stdout, 'on\n');
+  };
+  const allEnd = async (kept: Kept) => {
+    const open = () => Object.entries(kept.kinds).filter(([, ssh]) => ssh.running());
+    await until(`all of ${Object.keys(kept.kinds)} have ended`, () => open().length === 0, WITHIN);
+    const checked = await runProgram('ssh', ['-o', `ControlPath=${kept.control}`, '-O', 'check', 'x']);
+    assert.notEqual(checked.code, 0, 'the multiplexed connection is gone');
+  };
+  const isRefused = async (client: SshClient) => {
+    const result = await client.run(guest.target, 'true');
+    assert.equal(result.code, 255);
+    assert.match(result.stderr, /Permission denied \(publickey\)/);
+  };
+
+  let staying: Kept;
+
+  test('ends its shell, its command, its forwarding, its multiplexed connection and its sftp; another key stays', async () => {
+    staying = await connectAll(await newKey());
+    const going = await connectAll(await newKey());
+    await revoke(going.id);
+    await allEnd(going);
+    await isRefused(going.client);
+    await stillThere(staying);
+  });
+
+  test('by taking it out of the key set does the same', async () => {
+    const going = await connectAll(await newKey());
+    await berth.client.expect(200, 'PUT', `${guest.path}/ssh-keys`, { ssh_key_ids: [staying.id] });
+    await allEnd(going);
+    await isRefused(going.client);
+    await stillThere(staying);
+    await berth.client.expect(200, 'PUT', `${guest.path}/ssh-keys`, { mode: 'account' });
+    await guest.shAgain('true');
+  });
+
+  test('ends connections from before the log was cut short', async () => {
+    const going = await connectAll(await newKey());
+    await guest.sh('yes "a line of noise" | head -c 1200000 >> /run/berth/sshd.log');
+    await until(
+      'the log is cut',
+      async () => Number(await guest.sh('stat -c %s /run/berth/sshd.log')) < 100_000,
+      { timeout_ms: 60_000, every_ms: 1_000 },
+    );
+    assert(Number(await guest.sh('stat -c %s /run/berth/sshd.log.1')) < 20_000, 'only what is open is kept');
+    await revoke(going.id);
+    await allEnd(going);
+    await stillThere(staying);
+  });
+
+  test('ends connections also when the agent has just died', async () => {
+    const going = await connectAll(await newKey());
+    await berth.kill('agent');
+    await revoke(going.id);
+    await allEnd(going);
+    await berth.recovered('agent');
+    await guest.shAgain('true');
+    await isRefused(going.client);
+  });
+
+  test('closes the port when the guest does not confirm, until it does', async () => {
+    const going = await connectAll(await newKey());
+    const bystander = berth.ssh.start(guest.target, { command: 'sh' });
+    await says(bystander, 'bystander');
+    // It comes back by itself, because by then nobody gets in to wake it.
+    const pause = 'kill -STOP $(pidof qemu-ga); (sleep 20; kill -CONT $(pidof qemu-ga)) > /dev/null 2>&1 &';
+    await guest.sh(pause);
+    await revoke(going.id);
+    await allEnd(going);
+    await until('the connections of all others too', () => !bystander.running(), WITHIN);
+    const refused = await berth.ssh.run(guest.target, 'true');
+    assert.match(refused.stderr, /Connection (closed|reset)/);
+    await guest.shAgain('true');
+    await isRefused(going.client);
+  });
+
+  test('ends what a guest that has emptied its log does not know any more', async () => {
+    const going = await newKey();
+    const shell = going.client.start(guest.target, { command: 'sh' });
+    await says(shell, 'hiding');
+    await says(shell, 'hiding');
+    shell.send(': > /run/berth/sshd.log; : > /run/berth/sshd.log.1; echo emptied\n');
+    await until('the log is empty', () => shell.printed().includes('emptied'));
+    await revoke(going.id);
+    await until('it has ended all the same', () => !shell.running(), { timeout_ms: 20_000 });
+  });
+});

@@ -1,0 +1,74 @@
+/** A VM that comes when it is called and goes when nobody uses it, with real ssh. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { after, before, describe, test } from 'node:test';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import type { SshBody } from '../support/rest-client.ts';
+
+const IDLE_S = 60;
+
+describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+  let details: SshBody;
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'sleeper');
+    details = guest.target;
+  });
+  after(() => berth?.dispose());
+
+  const change = (body: object) => berth.client.expect(200, 'PATCH', guest.path, body);
+  /** How a plain connection ends: with what was heard until then. */
+  const knock = async () => {
+    const socket = connect({ host: details.host, port: details.port });
+    const parts: Buffer[] = [];
+    socket.on('data', (part: Buffer) => parts.push(part)).on('error', () => undefined);
+    await once(socket, 'close');
+    return Buffer.concat(parts).toString('latin1');
+  };
+
+  test('without wake the port of a stopped VM is there, and closes a connection at once', async () => {
+    await guest.stop();
+    assert.equal(await knock(), '');
+    assert.equal((await guest.vm()).state, 'stopped');
+  });
+
+  test('with wake one ssh is enough: the VM is started, and the session waits for it', async () => {
+    await change({ wake_on_connect: true });
+    const options = ['ConnectTimeout=110'];
+    const first = await berth.ssh.run(guest.target, 'hostname', { options });
+    assert.equal(first.stdout, 'sleeper\n', first.stderr);
+    const vm = await guest.reached('running');
+    assert.deepEqual([vm.boot, vm.reason?.code], [2, 'ready']);
+  });
+
+  test('a connection that comes while the VM is stopping waits for the next boot', async () => {
+    await berth.client.expect(202, 'DELETE', `${guest.path}/vm`);
+    const options = ['ConnectTimeout=110'];
+    const next = await berth.ssh.run(guest.target, 'hostname', { options });
+    assert.equal(next.stdout, 'sleeper\n', next.stderr);
+    assert.equal((await guest.vm()).boot, 3);
+  });
+
+  test('an open connection keeps the VM, so does a control plane that was away; then it stops by itself', async () => {
+    await change({ idle_timeout_seconds: IDLE_S });
+    const open = await berth.ssh.run(guest.target, `echo kept > /srv/kept; sleep ${IDLE_S + 10}; echo awake`);
+    assert.equal(open.stdout, 'awake\n', open.stderr);
+    await berth.kill('control-plane');
+    await berth.recovered('control-plane');
+    assert.equal((await guest.vm()).state, 'running');
+    const vm = await guest.becomes('stopped by itself', ({ state }) => state === 'stopped', 240_000);
+    assert.deepEqual([vm.reason?.code, vm.reason?.actor, vm.disk.dirty_bytes], ['idle', 'system', 0]);
+  });
+
+  test('what was written is there after the next call', async () => {
+    await berth.removeOverlays(guest.id);
+    const options = ['ConnectTimeout=110'];
+    const back = await berth.ssh.run(guest.target, 'cat /srv/kept', { options });
+    assert.equal(back.stdout, 'kept\n', back.stderr);
+  });
+});

@@ -1,0 +1,137 @@
+/** GET /v1/events/stream. What all streams have in common is in notification-stream.test.ts. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { append } from '../../src/events/append.ts';
+import { apiForFile } from '../support/api.ts';
+import { readEvents } from '../support/event-reader.ts';
+import { assertError } from '../support/expect.ts';
+import { makeKey, type Person } from '../support/people.ts';
+import { instanceIn } from '../support/states.ts';
+import { tellAll } from '../support/telling.ts';
+
+const api = await apiForFile({ context: { heartbeat_ms: 50 } });
+const { db, agent } = api;
+const PATH = '/v1/events/stream';
+const open = (who: Person | string, query = '', headers: Record<string, string> = {}) =>
+  readEvents(`${api.origin}${PATH}${query}`, typeof who === 'string' ? who : who.session, headers);
+
+const ping = (who: Person, n = 0) =>
+  append(db, { org_id: who.org_id, type: 'webhook.ping', data: { n }, actor: 'system' });
+
+describe('200', () => {
+  test('what happens comes as it is listed, under its type and id', async () => {
+    const who = await api.person();
+    const stream = await open(who);
+    const { id } = await instanceIn(api, who, 'running');
+    await agent.failed(id);
+    await tellAll(db);
+    const frames = [await stream.next(), await stream.next(), await stream.next()];
+    const { body } = await api.as(who).get<{ data: { id: string; type: string }[] }>('/v1/events');
+    assert.deepEqual(
+      frames.map((frame) => frame?.data),
+      body.data.toReversed(),
+    );
+    assert.deepEqual(
+      frames.map((frame) => [frame?.id, frame?.event]),
+      body.data.toReversed().map((event) => [event.id, event.type]),
+    );
+    await stream.cut();
+  });
+
+  test('cut again and again while events come: all of them, in order, once', async () => {
+    const who = await api.person();
+    const seen: number[] = [];
+    let last: string | undefined;
+    let stream = await open(who);
+    const happening = (async () => {
+      for (let n = 0; n < 200; n++) {
+        // Several transactions at once, and dispatchers that meet each other.
+        await Promise.all([ping(who, n), n % 3 === 0 ? tellAll(db) : undefined]);
+      }
+      await tellAll(db);
+    })();
+    while (seen.length < 200) {
+      for (const frame of await stream.nextOf('webhook.ping', Math.min(23, 200 - seen.length))) {
+        seen.push(frame.data.data.n);
+        last = frame.id ?? last;
+      }
+      await stream.cut();
+      stream = await open(who, '', { 'last-event-id': last ?? '' });
+    }
+    await happening;
+    await stream.cut();
+    assert.deepEqual(
+      seen,
+      Array.from({ length: 200 }, (_, n) => n),
+    );
+  });
+
+  test('a filter holds for the stream, and for where it goes on', async () => {
+    const who = await api.person();
+    const stream = await open(who, '?type=webhook.disabled');
+    await ping(who, 1);
+    await append(db, { org_id: who.org_id, type: 'webhook.disabled', data: {}, actor: 'system' });
+    await tellAll(db);
+    const frame = await stream.next();
+    assert.equal(frame?.event, 'webhook.disabled');
+    await stream.cut();
+    await ping(who, 2);
+    await tellAll(db);
+    const rest = await open(who, '?type=webhook.ping', { 'last-event-id': frame.id ?? '' });
+    assert.equal((await rest.next())?.data.data.n, 2);
+    await rest.cut();
+  });
+
+  test('by scope, as the list', async () => {
+    const who = await api.person();
+    const { key } = await makeKey(db, who, 'instances:read');
+    const stream = await open(key);
+    await ping(who);
+    const { id } = await instanceIn(api, who, 'running');
+    await tellAll(db);
+    assert.equal((await stream.next())?.data.data.instance.id, id);
+    await stream.cut();
+  });
+
+  test('another organisation’s are not in it', async () => {
+    const [who, other] = [await api.person(), await api.person()];
+    const stream = await open(who);
+    await ping(other, 1);
+    await ping(who, 2);
+    await tellAll(db);
+    assert.equal((await stream.next())?.data.data.n, 2);
+    await stream.cut();
+  });
+
+  test('who has left the organisation reads on in no other', async () => {
+    const owner = await api.person();
+    const guest = await api.person({ org_id: owner.org_id, role: 'member' });
+    const stream = await open(guest);
+    const path = `/v1/orgs/${owner.org_id}/members/${guest.user_id}`;
+    assert.equal((await api.as(owner).delete(path)).status, 204);
+    await ping(owner);
+    await tellAll(db);
+    const rest = await stream.rest();
+    assert.deepEqual(
+      rest.map(({ event, data }) => [event, data.code]),
+      [['end', 'FORBIDDEN']],
+    );
+  });
+});
+
+describe('400', () => {
+  test('a filter or a Last-Event-ID that is none', async () => {
+    const who = await api.person();
+    for (const query of ['type=vm', 'resource=x', 'limit=5', 'cursor=x']) {
+      assertError(await api.as(who).get(`${PATH}?${query}`), 'INVALID_REQUEST');
+    }
+    const headers = { 'last-event-id': '12' };
+    assertError(await api.as(who).get(PATH, { headers }), 'INVALID_REQUEST');
+  });
+});
+
+describe('401', () => {
+  test('without a credential', async () => {
+    assertError(await api.client.get(PATH), 'UNAUTHENTICATED');
+  });
+});

@@ -1,0 +1,192 @@
+/** GET /v1/events: the organisation's events as a list, filtered, and as far as the caller's scopes go. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { sql } from 'kysely';
+import { append, appendPrivate } from '../../src/events/append.ts';
+import { EVENT_TYPES, PRIVATE_EVENT_TYPES } from '../../src/events/model.ts';
+import { deleteOldEvents } from '../../src/events/store.ts';
+import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { apiForFile } from '../support/api.ts';
+import type { Page } from '../support/client.ts';
+import { assertError } from '../support/expect.ts';
+import { makeKey, makeServiceKey, type Person, randomPublicKey } from '../support/people.ts';
+import { instanceIn } from '../support/states.ts';
+import { tellAll } from '../support/telling.ts';
+
+const api = await apiForFile();
+const { db, agent } = api;
+const PATH = '/v1/events';
+
+interface EventOut {
+  readonly id: string;
+  readonly type: string;
+  readonly timestamp: string;
+  readonly data: Record<string, unknown>;
+}
+
+async function events(who: Person | string, query = ''): Promise<Page<EventOut>> {
+  await tellAll(db);
+  const answer = await api.as(who).get<Page<EventOut>>(`${PATH}${query}`);
+  assert.equal(answer.status, 200, answer.text);
+  return answer.body;
+}
+const typesOf = async (who: Person | string, query = '') =>
+  (await events(who, query)).data.map(({ type }) => type);
+
+/** Events of every public type, in the order of the model. */
+async function withAll(): Promise<Person> {
+  const who = await api.person();
+  const { org_id } = who;
+  for (const type of EVENT_TYPES) await append(db, { org_id, type, data: {}, actor: 'system' });
+  return who;
+}
+
+describe('200', () => {
+  test('an event has id, type, timestamp, and its resource with organisation, actor and sequence', async () => {
+    const who = await api.person();
+    const instance = await instanceIn(api, who, 'running');
+    const { data } = await events(who);
+    assert.deepEqual(
+      data.map(({ type }) => type),
+      ['vm.started', 'instance.created'],
+    );
+    const [started, created] = data;
+    assert.ok(started && created);
+    assert.deepEqual(Object.keys(started).sort(), ['data', 'id', 'timestamp', 'type']);
+    assert.match(started.id, /^evt_/);
+    assert.match(started.timestamp, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+    const { org_id, actor, sequence } = created.data;
+    assert.deepEqual({ org_id, actor, sequence }, { org_id: who.org_id, actor: who.user_id, sequence: 1 });
+    assert.deepEqual([started.data['actor'], started.data['sequence']], [api.host_id, 2]);
+    assert.equal((started.data['instance'] as { id: string }).id, instance.id);
+  });
+
+  test('newest first, by pages, whole while new ones come', async () => {
+    const who = await withAll();
+    const all = (await events(who)).data.map(({ id }) => id);
+    assert.equal(all.length, EVENT_TYPES.length);
+    const seen: string[] = [];
+    for (let cursor: string | null = ''; cursor !== null; ) {
+      const page = await events(who, `?limit=5${cursor === '' ? '' : `&cursor=${cursor}`}`);
+      seen.push(...page.data.map(({ id }) => id));
+      cursor = page.next_cursor;
+      await append(db, { org_id: who.org_id, type: 'webhook.ping', data: {}, actor: 'system' });
+    }
+    assert.deepEqual(seen, all);
+  });
+
+  test('by type', async () => {
+    const who = await withAll();
+    for (const type of EVENT_TYPES) assert.deepEqual(await typesOf(who, `?type=${type}`), [type]);
+  });
+
+  test('by resource: an instance, an API key, an SSH key, a member, a webhook', async () => {
+    const who = await api.person();
+    const [one] = [await instanceIn(api, who, 'running'), await instanceIn(api, who, 'running')];
+    await agent.failed(one.id);
+    const key = await api.as(who).post<{ id: string }>('/v1/api-keys', { name: 'a', scope: 'vm:read' });
+    await api.as(who).delete(`/v1/api-keys/${key.body.id}`);
+    const line = randomPublicKey().line;
+    const ssh = await api.as(who).post<{ id: string }>('/v1/me/ssh-keys', { name: 'a', public_key: line });
+    const member = await api.person({ org_id: who.org_id, role: 'member' });
+    await api.as(who).delete(`/v1/orgs/${who.org_id}/members/${member.user_id}`);
+    const webhook = newId('wh');
+    const data = { webhook: { id: webhook } };
+    await append(db, { org_id: who.org_id, type: 'webhook.disabled', data, actor: 'system' });
+    const of = (id: string) => typesOf(who, `?resource=${id}`);
+    assert.deepEqual(await of(one.id), ['vm.failed', 'vm.started', 'instance.created']);
+    assert.deepEqual(await of(key.body.id), ['api_key.revoked', 'api_key.created']);
+    assert.deepEqual(await of(ssh.body.id), ['ssh_key.added']);
+    assert.deepEqual(await of(member.user_id), ['member.removed']);
+    assert.deepEqual(await of(webhook), ['webhook.disabled']);
+    assert.deepEqual(await of(newId('inst')), []);
+    assert.deepEqual(await typesOf(who, `?resource=${one.id}&type=vm.failed`), ['vm.failed']);
+  });
+
+  test('instances, VMs, disks and keys with instances:read, the others with org:read', async () => {
+    const who = await withAll();
+    const { key: instances } = await makeKey(db, who, 'instances:read');
+    const { key: org } = await makeKey(db, who, 'org:read');
+    const { key: robot } = await makeServiceKey(db, who.org_id, 'org:read');
+    const others = EVENT_TYPES.filter((type) => /^(member|webhook)\./.test(type)).toReversed();
+    assert.deepEqual(await typesOf(org), others);
+    assert.deepEqual(await typesOf(robot), others);
+    const rest = EVENT_TYPES.filter((type) => !others.includes(type)).toReversed();
+    assert.deepEqual(await typesOf(instances), rest);
+    assert.deepEqual(await typesOf(instances, '?type=member.added'), []);
+    assert.deepEqual(await typesOf(org, '?type=vm.failed'), []);
+  });
+
+  test('any member sees them; what is private, and what is another organisation’s, nobody', async () => {
+    const who = await withAll();
+    const { org_id, user_id } = who;
+    for (const type of PRIVATE_EVENT_TYPES) {
+      await appendPrivate(db, { org_id, user_id, type, data: {}, actor: 'system' });
+    }
+    for (const role of ['member', 'billing'] as const) {
+      const member = await api.person({ org_id, role });
+      assert.deepEqual(await typesOf(member), EVENT_TYPES.toReversed());
+    }
+    assert.deepEqual(await typesOf(await api.person()), []);
+  });
+
+  test('after 30 days they are gone', async () => {
+    const who = await withAll();
+    const newest = (await events(who, '?limit=1')).data[0];
+    await db
+      .updateTable('events')
+      .set({ created_at: sql`now() - interval '31 days'` })
+      .where('org_id', '=', who.org_id)
+      .where('id', '!=', newest?.id as never)
+      .execute();
+    await deleteOldEvents(db);
+    assert.deepEqual((await events(who)).data, [newest]);
+  });
+});
+
+describe('400', () => {
+  test('a type or resource that is none, a limit out of 1 to 200, a cursor of another filter', async () => {
+    const who = await withAll();
+    const private_type = `type=${PRIVATE_EVENT_TYPES[0]}`;
+    const bad = ['type=vm', 'type=', private_type, 'type=vm.failed&type=vm.started', 'resource=x'];
+    for (const query of [
+      ...bad,
+      'resource=org_1',
+      'resource=',
+      'limit=0',
+      'limit=201',
+      'cursor=x',
+      'since=1',
+    ]) {
+      assertError(await api.as(who).get(`${PATH}?${query}`), 'INVALID_REQUEST');
+    }
+    const { next_cursor } = await events(who, '?limit=1');
+    assertError(await api.as(who).get(`${PATH}?type=vm.failed&cursor=${next_cursor}`), 'INVALID_REQUEST');
+  });
+});
+
+describe('403', () => {
+  test('a key with neither scope', async () => {
+    const { key } = await makeKey(db, await api.person(), 'vm:read webhooks:read');
+    for (const path of [PATH, `${PATH}/stream`]) assertError(await api.as(key).get(path), 'FORBIDDEN');
+  });
+});
+
+test('an event that is not committed yet is not skipped: it comes after those that were', async () => {
+  const who = await api.person();
+  const id: InstanceId = newId('inst');
+  assert.deepEqual(await typesOf(who, `?resource=${id}`), []);
+  const held = Promise.withResolvers<void>();
+  const appended = Promise.withResolvers<void>();
+  const slow = db.transaction().execute(async (tx) => {
+    await append(tx, { org_id: who.org_id, type: 'member.added', data: {}, actor: 'system' });
+    appended.resolve();
+    await held.promise;
+  });
+  await appended.promise;
+  await append(db, { org_id: who.org_id, type: 'member.removed', data: {}, actor: 'system' });
+  assert.deepEqual(await typesOf(who), ['member.removed']);
+  held.resolve();
+  await slow;
+  assert.deepEqual(await typesOf(who), ['member.added', 'member.removed']);
+});

@@ -1,0 +1,251 @@
+/** What the ingress is told and believed: revocations that wait for the guest, wake, idle stop. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { sql } from 'kysely';
+import type { IngressRoute } from '../../src/agent-api/types.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { stopIdle } from '../../src/tasks/stop-idle.ts';
+import { apiForFile } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
+import { makePerson, makeSshKey, type Person } from '../support/people.ts';
+import { instanceIn, stateOf } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const client = api.as(owner);
+const { agent, db } = api;
+const log = createLog('test', 'silent');
+const signal = new AbortController().signal;
+
+const routes = async () => agent.client.routes({ seen: null, blocked: [] }, signal);
+async function routeOf(id: InstanceId): Promise<IngressRoute> {
+  const found = (await routes()).routes.find((each) => each.instance_id === id);
+  assert(found);
+  return found;
+}
+
+describe('a revocation', () => {
+  const fingerprints = async (id: InstanceId) => {
+    const set = await client.get<{ data: { fingerprint: string }[] }>(`/v1/instances/${id}/ssh-keys`);
+    return set.body.data.map((key) => key.fingerprint);
+  };
+  /** Running, its guest lets in what it should. */
+  const runningWith = async (who: Person, ...members: Person[]) => {
+    const { id } = await instanceIn(api, who, 'starting');
+    const keys = [];
+    for (const each of members) keys.push(await makeSshKey(db, each.user_id));
+    await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: keys.map((key) => key.id) });
+    await agent.ready(id, null, await fingerprints(id));
+    assert.equal((await routeOf(id)).revoking, false);
+    return { id, keys };
+  };
+  const colleague = () => api.person({ org_id: owner.org_id, role: 'member' });
+
+  const ways: Record<string, (id: InstanceId, leaver: Person, key_id: string) => Promise<unknown>> = {
+    'of the key': (_id, leaver, key_id) => api.as(leaver).delete(`/v1/me/ssh-keys/${key_id}`),
+    'by another key set': (id) => client.put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] }),
+    'by a return to the account': (id) => client.put(`/v1/instances/${id}/ssh-keys`, { mode: 'account' }),
+    'with the member': (_id, leaver) => client.delete(`/v1/orgs/${owner.org_id}/members/${leaver.user_id}`),
+  };
+  for (const [what, act] of Object.entries(ways)) {
+    test(`${what} is unconfirmed until the guest says so, and the ingress hears of it at once`, async () => {
+      const leaver = await colleague();
+      const { id, keys } = await runningWith(owner, leaver);
+      const { etag } = await routes();
+      const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+      await act(id, leaver, keys[0]?.id ?? '');
+      const told = (await held).routes.find((each) => each.instance_id === id);
+      assert.deepEqual([told?.revoking, typeof told?.target], [true, 'string']);
+      const { vm_id, epoch } = await agent.known(id);
+      const stale = await agent.client.reportKeys({ vm_id, epoch: epoch - 1, applied_keys: [] });
+      assert.equal(stale.outcome, 'fenced');
+      assert.equal((await routeOf(id)).revoking, true);
+      await agent.client.reportKeys({ vm_id, epoch, applied_keys: await fingerprints(id) });
+      assert.equal((await routeOf(id)).revoking, false);
+    });
+  }
+
+  test('an added key leaves nothing to confirm', async () => {
+    const someone = await colleague();
+    const { id } = await runningWith(owner, someone);
+    const more = await makeSshKey(db, someone.user_id);
+    const ids = (await client.get<{ data: { id: string }[] }>(`/v1/instances/${id}/ssh-keys`)).body.data;
+    await client.put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [...ids.map((key) => key.id), more.id] });
+    assert.equal((await routeOf(id)).revoking, false);
+  });
+
+  test('a stop takes the target away, and the ingress hears of it at once', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const { etag } = await routes();
+    const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+    await client.delete(`/v1/instances/${id}/vm`);
+    assert.equal((await held).routes.find((each) => each.instance_id === id)?.target, null);
+  });
+
+  test('a stopped VM has none', async () => {
+    const { id } = await runningWith(owner, await colleague());
+    await client.put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
+    await client.delete(`/v1/instances/${id}/vm`);
+    assert.deepEqual([(await routeOf(id)).revoking, (await routeOf(id)).target], [false, null]);
+  });
+});
+
+describe('a wake', () => {
+  const wakeable = async (state: 'stopped' | 'running' | 'stopping' | 'failed', who = owner) => {
+    const { id } = await instanceIn(api, who, state);
+    await api.as(who).patch(`/v1/instances/${id}`, { wake_on_connect: true });
+    return id;
+  };
+  const wake = (instance_id: InstanceId) => agent.client.wake({ instance_id }, signal);
+
+  test('starts a stopped VM once, as the system, and says why', async () => {
+    const id = await wakeable('stopped');
+    assert.equal((await routeOf(id)).wake, true);
+    const answers = await Promise.all([wake(id), wake(id), wake(id)]);
+    assert(answers.every((each) => each.outcome === 'coming'));
+    const vm = await stateOf(api, owner, id);
+    assert.deepEqual(
+      [vm.state, vm.boot, vm.reason?.code, vm.reason?.actor],
+      ['starting', 1, 'woken', 'system'],
+    );
+    await agent.assigned(id);
+  });
+
+  test('waits for a stop to end, and then starts', async () => {
+    const id = await wakeable('stopping');
+    assert.equal((await wake(id)).outcome, 'coming');
+    assert.equal((await stateOf(api, owner, id)).state, 'stopping');
+    await agent.stopped(id);
+    await wake(id);
+    assert.equal((await stateOf(api, owner, id)).state, 'starting');
+  });
+
+  test('is refused where it is off, for a failed VM, and for one that never was', async () => {
+    const off = (await instanceIn(api, owner, 'stopped')).id;
+    const failed = await wakeable('failed');
+    assert.equal((await routeOf(off)).wake, false);
+    assert.equal((await routeOf(failed)).wake, false);
+    const { id: other } = await api.instance(owner);
+    await client.delete(`/v1/instances/${other}`);
+    for (const id of [off, failed, other]) assert.equal((await wake(id)).outcome, 'refused');
+    assert.equal((await stateOf(api, owner, off)).boot, 0);
+  });
+
+  test('is refused beyond the quota, with the reason', async () => {
+    const poor = await makePerson(db);
+    const id = await wakeable('stopped', poor);
+    await db.updateTable('organisations').set({ quota_cpus: 0 }).where('id', '=', poor.org_id).execute();
+    const answer = await wake(id);
+    assert(answer.outcome === 'refused');
+    assert.match(answer.why, /quota/);
+  });
+});
+
+describe('an idle stop', () => {
+  /** Running since long ago, with a timeout of a minute. */
+  const idler = async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const answer = await client.patch(`/v1/instances/${id}`, { idle_timeout_seconds: 60 });
+    assert.equal(answer.status, 200, answer.text);
+    await longAgo(id);
+    return id;
+  };
+  const longAgo = (id: InstanceId) =>
+    sql`update vms set started_at = now() - interval '1 hour', active_at = now() - interval '1 hour'
+        where instance_id = ${id}`.execute(db);
+  const report = (watched_ms: number, active: { instance_id: InstanceId; ago_ms: number }[] = []) =>
+    agent.client.reportActivity({ watched_ms, active }, signal);
+  const isStopped = async (id: InstanceId) => {
+    await stopIdle(db, log);
+    return (await stateOf(api, owner, id)).state === 'stopping';
+  };
+  const LONG = 3_600_000;
+
+  test('comes when no connection and no call was there for the timeout, and says so', async () => {
+    const id = await idler();
+    await report(LONG);
+    assert.equal(await isStopped(id), true);
+    const { reason } = await stateOf(api, owner, id);
+    assert.deepEqual([reason?.code, reason?.actor], ['idle', 'system']);
+    assert.equal((await agent.known(id)).desired, 'stopped');
+  });
+
+  test('is put off by a connection, also one that has ended meanwhile', async () => {
+    const id = await idler();
+    await report(LONG, [{ instance_id: id, ago_ms: 30_000 }]);
+    assert.equal(await isStopped(id), false);
+    await longAgo(id);
+    await report(LONG, [{ instance_id: id, ago_ms: 61_000 }]);
+    assert.equal(await isStopped(id), true);
+  });
+
+  test('is put off by calls on the VM, not by looking at it', async () => {
+    await report(LONG);
+    const calls: Record<string, (path: string) => Promise<unknown>> = {
+      start: (path) => client.post(`${path}/vm`),
+      settings: (path) => client.patch(path, { idle_timeout_seconds: 120 }),
+    };
+    for (const call of Object.values(calls)) {
+      const id = await idler();
+      await call(`/v1/instances/${id}`);
+      assert.equal(await isStopped(id), false);
+    }
+    const id = await idler();
+    await client.get(`/v1/instances/${id}/vm`);
+    await client.get(`/v1/instances/${id}/ssh`);
+    assert.equal(await isStopped(id), true);
+  });
+
+  test('is nobody’s verdict without a report of the ingress, nor soon after it began to watch', async () => {
+    const id = await idler();
+    await report(LONG);
+    await sql`update ingress_watch set reported_at = now() - interval '1 minute'`.execute(db);
+    assert.equal(await isStopped(id), false);
+    await report(5_000);
+    assert.equal(await isStopped(id), false);
+    await report(LONG);
+    assert.equal(await isStopped(id), true);
+  });
+
+  test('never comes without a timeout', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await longAgo(id);
+    await report(LONG);
+    assert.equal(await isStopped(id), false);
+  });
+});
+
+describe('the settings', () => {
+  test('are taken at creation and by PATCH, and shown', async () => {
+    const made = await api.instance(owner, { idle_timeout_seconds: 60, wake_on_connect: true });
+    assert.deepEqual([made.idle_timeout_seconds, made.wake_on_connect], [60, true]);
+    const plain = await api.instance(owner);
+    assert.deepEqual([plain.idle_timeout_seconds, plain.wake_on_connect], [null, false]);
+    const change = { idle_timeout_seconds: null, wake_on_connect: false, auto_flush_seconds: 7 };
+    const { body } = await client.patch<typeof change>(`/v1/instances/${made.id}`, change);
+    const { idle_timeout_seconds, wake_on_connect, auto_flush_seconds } = body;
+    assert.deepEqual({ idle_timeout_seconds, wake_on_connect, auto_flush_seconds }, change);
+  });
+
+  test('of a running VM reach its host and the ingress', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await client.patch(`/v1/instances/${id}`, { auto_flush_seconds: 9, wake_on_connect: true });
+    await agent.assigned(id, 'the new interval', (each) => each.spec.auto_flush_seconds === 9);
+    assert.equal((await routeOf(id)).wake, true);
+  });
+
+  for (const bad of [
+    { idle_timeout_seconds: 59 },
+    { idle_timeout_seconds: 2_592_001 },
+    { idle_timeout_seconds: 'x' },
+    { wake_on_connect: null },
+    { auto_flush_seconds: 0 },
+  ]) {
+    test(`400 for ${JSON.stringify(bad)}`, async () => {
+      const { id } = await api.instance(owner);
+      assertError(await client.patch(`/v1/instances/${id}`, bad), 'INVALID_REQUEST');
+      assertError(await client.post('/v1/instances', { name: 'bad-setting', ...bad }), 'INVALID_REQUEST');
+    });
+  }
+});

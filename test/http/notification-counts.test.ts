@@ -1,0 +1,129 @@
+/** Counts stay exact, and nothing unseen is marked as read, whatever happens at the same time. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { newId } from '../../src/lib/ids.ts';
+import { apiForFile } from '../support/api.ts';
+import type { Person } from '../support/people.ts';
+import { happen, notificationsOf, tellAll } from '../support/telling.ts';
+
+const api = await apiForFile();
+const PATH = '/v1/notifications';
+const unread = async (who: Person) =>
+  (await api.as(who).get<{ count: number }>(`${PATH}/unread-count`)).body.count;
+
+test('repeats on one resource within an hour are one notification with a count, while it is unread', async () => {
+  const who = await api.person();
+  const key = newId('key');
+  for (let n = 0; n < 3; n++) await happen(api.db, who, key);
+  await happen(api.db, who);
+  await tellAll(api.db);
+  const before = await notificationsOf(api.as(who));
+  assert.deepEqual(before.map(({ count }) => count).sort(), [1, 3]);
+  await happen(api.db, who, key);
+  await tellAll(api.db);
+  const after = await notificationsOf(api.as(who));
+  assert.deepEqual(after.map(({ count }) => count).sort(), [1, 4]);
+  const shown = (all: typeof before) => all.map(({ id, created_at }) => ({ id, created_at }));
+  assert.deepEqual(shown(after), shown(before), 'ids, times and order stay');
+  const repeated = after.find(({ count }) => count === 4);
+  await api.as(who).patch(`${PATH}/${repeated?.id}`, { read: true });
+  await happen(api.db, who, key);
+  await tellAll(api.db);
+  assert.deepEqual(
+    (await notificationsOf(api.as(who))).map(({ count }) => count).sort(),
+    [1, 1, 4],
+    'one that was read stays as it was read',
+  );
+});
+
+test('after an hour it is a new one', async () => {
+  const who = await api.person();
+  const key = newId('key');
+  await happen(api.db, who, key);
+  await tellAll(api.db);
+  const old = new Date(Date.now() - 3_601_000);
+  await api.db
+    .updateTable('notifications')
+    .set({ created_at: old })
+    .where('recipient', '=', who.user_id)
+    .execute();
+  await happen(api.db, who, key);
+  await tellAll(api.db);
+  assert.equal((await notificationsOf(api.as(who))).length, 2);
+});
+
+test('the unread count is exact after 50 changes at once', async () => {
+  const who = await api.person();
+  for (let n = 0; n < 60; n++) await happen(api.db, who);
+  await tellAll(api.db);
+  const ids = (await notificationsOf(api.as(who), '?limit=100')).map(({ id }) => id);
+  const mark = (id: string | undefined, read: boolean) => api.as(who).patch(`${PATH}/${id}`, { read });
+  await Promise.all([
+    // 30 are read, ten of them twice at once.
+    ...ids.slice(0, 20).map((id) => mark(id, true)),
+    ...ids.slice(0, 10).map((id) => mark(id, true)),
+    ...ids.slice(20, 30).map((id) => mark(id, true)),
+    // Ten new ones come.
+    ...Array.from({ length: 10 }, async () => {
+      await happen(api.db, who);
+      await tellAll(api.db);
+    }),
+  ]);
+  await tellAll(api.db);
+  assert.equal(await unread(who), 60 - 30 + 10);
+  assert.equal((await notificationsOf(api.as(who), '?status=unread&limit=100')).length, 40);
+});
+
+test('read-all while new ones are raised: what it counted is read, every other one is not', async () => {
+  const who = await api.person();
+  let read = 0;
+  const readAll = async () => {
+    const { body } = await api.as(who).post<{ count: number }>(`${PATH}/read-all`);
+    read += body.count;
+  };
+  const raising = async () => {
+    await happen(api.db, who);
+    await tellAll(api.db);
+  };
+  await Promise.all(Array.from({ length: 40 }, (_, n) => (n % 2 === 0 ? raising() : readAll())));
+  await tellAll(api.db);
+  const left = await unread(who);
+  assert.equal(read + left, 20);
+  const all = await notificationsOf(api.as(who), '?limit=100');
+  assert.equal(all.length, 20);
+  assert.equal(all.filter(({ read_at }) => read_at !== null).length, read);
+});
+
+test('read-all and repeats of one resource at once: each happening is in a count, none is lost', async () => {
+  const who = await api.person();
+  const key = newId('key');
+  await Promise.all(
+    Array.from({ length: 40 }, async (_, n) => {
+      if (n % 2 === 0) return api.as(who).post(`${PATH}/read-all`);
+      await happen(api.db, who, key);
+      return tellAll(api.db);
+    }),
+  );
+  await tellAll(api.db);
+  const counts = (await notificationsOf(api.as(who), '?limit=100')).map(({ count }) => count);
+  assert.equal(
+    counts.reduce((sum, count) => sum + count, 0),
+    20,
+  );
+});
+
+test('who leaves the organisation is told nothing of it any more, and an account that ends takes its own along', async () => {
+  const owner = await api.person();
+  const admin = await api.person({ org_id: owner.org_id, role: 'admin' });
+  await happen(api.db, admin);
+  await tellAll(api.db);
+  await happen(api.db, admin);
+  await api.db.deleteFrom('users').where('id', '=', admin.user_id).execute();
+  await tellAll(api.db);
+  const left = await api.db
+    .selectFrom('notifications')
+    .select('id')
+    .where('recipient', '=', admin.user_id)
+    .execute();
+  assert.deepEqual(left, []);
+});

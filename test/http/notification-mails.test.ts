@@ -1,0 +1,158 @@
+/** What goes by mail: by preference, of security always; after the commit, once, and again while it cannot be sent. */
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import { sql } from 'kysely';
+import { appendPrivate } from '../../src/events/append.ts';
+import { newId } from '../../src/lib/ids.ts';
+import type { Mail } from '../../src/mail/mailer.ts';
+import { apiForFile } from '../support/api.ts';
+import { makeMailFolder } from '../support/mail-folder.ts';
+import { makeSudo, type Person } from '../support/people.ts';
+import { instanceIn } from '../support/states.ts';
+import { happen, tellAll, tellByMail } from '../support/telling.ts';
+
+const api = await apiForFile();
+const { db, agent } = api;
+const folder = await makeMailFolder();
+after(() => folder.close());
+
+const sent: Mail[] = [];
+const keep = async (mail: Mail) => void sent.push(mail);
+const to = (who: Person) => sent.filter((mail) => mail.to === who.email);
+const waiting = () => db.selectFrom('notification_mails').selectAll().execute();
+
+/** As if the waits were over. */
+async function letWaitsEnd(): Promise<void> {
+  await db.updateTable('notification_mails').set({ due_at: sql`now() - interval '1 second'` }).execute();
+}
+
+test('nothing is sent before it is committed, and then one mail of each', async () => {
+  const who = await api.person();
+  await happen(db, who);
+  await tellAll(db);
+  assert.deepEqual(to(who), [], 'raising is not sending');
+  await Promise.all([tellByMail(db, keep), tellByMail(db, keep), tellByMail(db, keep)]);
+  assert.equal(to(who).length, 1);
+  assert.match(to(who)[0]?.text ?? '', /SHA256:x/);
+  assert.deepEqual(await waiting(), []);
+});
+
+test('a kind that is muted is not mailed, and is still raised', async () => {
+  const owner = await api.person();
+  const quiet = await api.person({ org_id: owner.org_id, role: 'admin' });
+  await api.as(quiet).put('/v1/notifications/preferences', { mail: { 'vm.failed': false } });
+  const { id } = await instanceIn(api, owner, 'running');
+  await agent.failed(id);
+  await tellByMail(db, keep);
+  assert.equal(to(owner).length, 1);
+  assert.deepEqual(to(quiet), []);
+  const { body } = await api.as(quiet).get<{ count: number }>('/v1/notifications/unread-count');
+  assert.equal(body.count, 1);
+});
+
+test('of security each repeat is mailed; of the others only what is new', async () => {
+  const who = await api.person();
+  const { id } = await instanceIn(api, who, 'running');
+  for (let n = 0; n < 2; n++) {
+    const data = { how: 'changed' };
+    await appendPrivate(db, {
+      type: 'password.changed',
+      org_id: null,
+      user_id: who.user_id,
+      data,
+      actor: who.user_id,
+    });
+    const { vm_id, epoch } = await agent.known(id);
+    await agent.client.reportFlushFailure({ vm_id, epoch, error: { code: 'x', message: 'X.' } });
+    await tellByMail(db, keep);
+  }
+  const subjects = to(who).map(({ subject }) => subject.replace(/of .* has/, 'of it has'));
+  assert.deepEqual(subjects.sort(), [
+    'A flush of it has failed',
+    'Your password was changed',
+    'Your password was changed',
+  ]);
+  assert.equal(new Set(to(who).map((mail) => mail.id)).size, 3, 'each is a mail of its own');
+});
+
+test('the billing address: whom the change itself tells gets no second mail', async () => {
+  const owner = await api.person();
+  const admin = await api.person({ org_id: owner.org_id, role: 'admin' });
+  const headers = await makeSudo(db, owner);
+  const json = { email: 'bills@example.org' };
+  await api.as(owner).call('PUT', `/v1/orgs/${owner.org_id}/billing-email`, { json, headers });
+  await tellByMail(db, keep);
+  assert.equal(api.mails.filter((mail) => mail.to === owner.email).length, 1);
+  assert.deepEqual(to(owner), [], 'it was the address before');
+  assert.equal(to(admin).length, 1);
+});
+
+test('an invitation is told by its own mail alone', async () => {
+  const [owner, guest] = [await api.person(), await api.person()];
+  const body = { email: guest.email, role: 'member' };
+  await api.as(owner).post(`/v1/orgs/${owner.org_id}/invitations`, body);
+  await tellByMail(db, keep);
+  assert.equal(api.mails.filter((mail) => mail.to === guest.email).length, 1);
+  assert.deepEqual(to(guest), []);
+});
+
+test('a mail server that is away: it is tried again, holds up no other, and is given up after a day', async () => {
+  const [one, two] = [await api.person(), await api.person()];
+  await happen(db, one);
+  await happen(db, two);
+  const away = async (mail: Mail) => {
+    if (mail.to === one.email) throw new Error('connection refused');
+    await keep(mail);
+  };
+  await tellByMail(db, away);
+  assert.deepEqual([to(one).length, to(two).length], [0, 1]);
+  const [left] = await waiting();
+  assert.ok(left && left.attempts === 1 && left.due_at.getTime() > Date.now());
+  await tellByMail(db, keep);
+  assert.equal(to(one).length, 0, 'not before its time');
+  await letWaitsEnd();
+  await tellByMail(db, keep);
+  assert.equal(to(one).length, 1);
+  await happen(db, one);
+  await tellAll(db);
+  for (let n = 0; n < 24; n++) {
+    assert.equal((await waiting()).length, 1, `after ${n} tries`);
+    await letWaitsEnd();
+    await tellByMail(db, away);
+  }
+  assert.deepEqual(await waiting(), []);
+});
+
+test('what is raised while its mail goes out is mailed after it', async () => {
+  const who = await api.person();
+  const again = () =>
+    appendPrivate(db, {
+      type: 'password.changed',
+      org_id: null,
+      user_id: who.user_id,
+      data: { how: 'changed' },
+      actor: who.user_id,
+    });
+  await again();
+  let first = true;
+  await tellByMail(db, async (mail) => {
+    if (first) {
+      first = false;
+      await again();
+      await tellAll(db);
+    }
+    await keep(mail);
+  });
+  await tellByMail(db, keep);
+  assert.equal(to(who).length, 2);
+});
+
+test('as a file: named after the notification, so that the same one sent again is the same file', async () => {
+  const who = await api.person();
+  const mail = { to: who.email, subject: 'Grüße', text: 'Hello', id: `${newId('ntf')}.1` };
+  await folder.mailer.deliver(mail);
+  await folder.mailer.deliver(mail);
+  const [text, ...more] = await folder.to(who.email);
+  assert.deepEqual(more, []);
+  assert.ok(text?.includes(`Message-ID: <${mail.id}@example.org>`), text);
+});

@@ -1,0 +1,308 @@
+/** Waiting for a VM, revocations, limits and what is told of use: one ingress with a scripted control plane. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer as createHttpServer } from 'node:http';
+import type { Socket } from 'node:net';
+import { type TestContext, test } from 'node:test';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import type { ActivityReport, IngressRoute, WakeResponse } from '../../src/agent-api/types.ts';
+import { Ingress } from '../../src/ingress/ingress.ts';
+import type { IngressLimits } from '../../src/ingress/limits.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { dial, freePort, HOST, listen, readAll, target } from '../support/sockets.ts';
+import { until } from '../support/waiting.ts';
+
+const log = createLog('test', 'silent');
+const instance_id = newId('inst');
+
+interface Setup {
+  readonly ingress: Ingress;
+  readonly port: number;
+  /** Instances that a start was asked for, in order. */
+  readonly wakes: string[];
+  readonly reports: ActivityReport[];
+  /** What a wake is answered with; null: with a failure. */
+  answer: WakeResponse | null;
+  readonly client: ControlPlaneClient;
+  /** What the control plane knows, which the ingress may not have heard yet; and how often it was asked. */
+  newest: { readonly routes: IngressRoute[]; asked: number };
+  set(change: Partial<IngressRoute>): Promise<void>;
+}
+
+async function setUp(
+  t: TestContext,
+  route: Partial<IngressRoute>,
+  limits: Partial<IngressLimits> = {},
+): Promise<Setup> {
+  const wakes: string[] = [];
+  const reports: ActivityReport[] = [];
+  // Of the control plane only what the ingress says to it; its own side is tested in test/http.
+  const control = createHttpServer((request, response) => {
+    void request.toArray().then((parts) => {
+      const body = JSON.parse(Buffer.concat(parts).toString());
+      if (request.url === '/internal/v1/wake') wakes.push(body.instance_id);
+      if (request.url === '/internal/v1/activity') reports.push(body);
+      if (request.url === '/internal/v1/routes' && setup.newest.routes.length > 0) {
+        setup.newest.asked += 1;
+        response.setHeader('content-type', 'application/json');
+        response.end(JSON.stringify({ etag: 'e', routes: setup.newest.routes }));
+        return;
+      }
+      response.statusCode = setup.answer === null ? 503 : 200;
+      response.setHeader('content-type', 'application/json');
+      response.end(JSON.stringify(setup.answer));
+    });
+  });
+  const client = new ControlPlaneClient({
+    address: `http://${HOST}:${await listen(control)}`,
+    token: 'token',
+  });
+  const ingress = new Ingress({ host: HOST, client, log, limits });
+  const port = await freePort();
+  const setup: Setup = {
+    ingress,
+    port,
+    wakes,
+    reports,
+    answer: { outcome: 'coming' },
+    client,
+    newest: { routes: [], asked: 0 },
+    set: (change) =>
+      ingress.apply([{ instance_id, port, target: null, revoking: false, wake: false, ...route, ...change }]),
+  };
+  t.after(async () => {
+    await ingress.close();
+    await client.close();
+    control.closeAllConnections();
+    control.close();
+  });
+  await setup.set({});
+  return setup;
+}
+
+const echo = (t: TestContext) => target(t, (socket) => socket.pipe(socket));
+const closed = async (socket: Socket) => assert.equal((await readAll(socket)).length, 0);
+
+test('a connection to a stopped VM asks for its start, waits, and is then joined with all it has sent', async (t) => {
+  const { port, wakes, set } = await setUp(t, { wake: true });
+  const socket = dial(t, port);
+  socket.write('SSH-2.0-client\r\n');
+  await until('a start is asked for', () => wakes[0] === instance_id);
+  await set({ target: await echo(t) });
+  const [answer] = await once(socket, 'data');
+  assert.equal(String(answer), 'SSH-2.0-client\r\n');
+  socket.write('more');
+  assert.equal(String((await once(socket, 'data'))[0]), 'more');
+});
+
+test('more than is kept of a waiting caller arrives whole all the same', async (t) => {
+  const { port, set } = await setUp(t, { wake: true }, { held_bytes: 1_000 });
+  const sent = Buffer.alloc(8 * 1024 * 1024, 'x');
+  const socket = dial(t, port);
+  socket.write(sent);
+  await until('the kernel holds it back', () => socket.writableNeedDrain);
+  const received = Promise.withResolvers<number>();
+  const address = await target(t, (behind) => {
+    let bytes = 0;
+    behind.on('data', (part) => {
+      bytes += part.length;
+      if (bytes === sent.length) received.resolve(bytes);
+    });
+  });
+  await set({ target: address });
+  assert.equal(await received.promise, sent.length);
+});
+
+test('a start is asked for again while the VM is not there, also after a failure', async (t) => {
+  const setup = await setUp(t, { wake: true });
+  setup.answer = null;
+  const socket = dial(t, setup.port);
+  await until('asked twice', () => setup.wakes.length >= 2);
+  setup.answer = { outcome: 'coming' };
+  await until('and again', () => setup.wakes.length >= 3);
+  await setup.set({ target: await echo(t) });
+  socket.write('hello');
+  assert.equal(String((await once(socket, 'data'))[0]), 'hello');
+});
+
+test('a refused start closes those who wait', async (t) => {
+  const setup = await setUp(t, { wake: true });
+  setup.answer = { outcome: 'refused', why: 'the quota' };
+  await closed(dial(t, setup.port));
+  assert.equal(setup.wakes.length, 1);
+});
+
+test('a VM that fails while it is woken closes those who wait', async (t) => {
+  const { port, wakes, set } = await setUp(t, { wake: true });
+  const socket = dial(t, port);
+  await until('it waits', () => wakes.length > 0);
+  await set({ wake: false });
+  await closed(socket);
+});
+
+test('nobody waits for longer than the limit', async (t) => {
+  const { port } = await setUp(t, { wake: true }, { held_ms: 50 });
+  await closed(dial(t, port));
+});
+
+test('a caller who hangs up while waiting makes room, and is not joined', async (t) => {
+  const { port, wakes, set } = await setUp(t, { wake: true }, { held_per_instance: 1 });
+  const first = dial(t, port);
+  await until('it waits', () => wakes.length > 0);
+  await closed(dial(t, port));
+  first.destroy();
+  const second = await until('there is room', async () => {
+    const socket = dial(t, port);
+    const asked = wakes.length;
+    const answer = await Promise.race([
+      readAll(socket).then(() => null),
+      until('it waits', () => wakes.length > asked).then(() => socket),
+    ]);
+    return answer;
+  });
+  await set({ target: await echo(t) });
+  second.write('I');
+  assert.equal(String((await once(second, 'data'))[0]), 'I');
+});
+
+test('while a revocation is unconfirmed nobody new gets through, and those who are there stay', async (t) => {
+  const { port, set } = await setUp(t, { target: await echo(t) });
+  const there = dial(t, port);
+  there.write('1');
+  await once(there, 'data');
+  await set({ revoking: true });
+  const late = dial(t, port);
+  late.write('2');
+  there.write('3');
+  assert.equal(String((await once(there, 'data'))[0]), '3');
+  assert.equal(late.bytesRead, 0);
+  await set({ revoking: false });
+  assert.equal(String((await once(late, 'data'))[0]), '2');
+});
+
+test('a revocation that is not confirmed in time ends all connections and closes the port until it is', async (t) => {
+  const { port, set } = await setUp(t, { target: await echo(t) }, { revoking_ms: 50 });
+  const there = dial(t, port);
+  there.write('1');
+  await once(there, 'data');
+  await set({ revoking: true });
+  const late = dial(t, port);
+  await Promise.all([readAll(there), closed(late)]);
+  await closed(dial(t, port));
+  // A new target does not open it, a confirmation does.
+  await set({ revoking: true, target: await echo(t) });
+  await closed(dial(t, port));
+  await set({ revoking: false });
+  const back = dial(t, port);
+  back.write('4');
+  assert.equal(String((await once(back, 'data'))[0]), '4');
+});
+
+test('who waits for a confirmation when the VM stops waits for its next boot instead', async (t) => {
+  const { port, set, wakes } = await setUp(t, { target: await echo(t), revoking: true, wake: true });
+  const socket = dial(t, port);
+  socket.write('I');
+  await once(socket, 'connect');
+  await set({ target: null, revoking: false });
+  await until('a start is asked for', () => wakes.length > 0);
+  await set({ target: await echo(t), revoking: false });
+  assert.equal(String((await once(socket, 'data'))[0]), 'I');
+});
+
+test('an ingress that ends takes no more, and ends what is open', async (t) => {
+  const { ingress, port } = await setUp(t, { target: await echo(t) });
+  const open = dial(t, port);
+  open.write('?');
+  await once(open, 'data');
+  await Promise.all([ingress.close(), readAll(open)]);
+  const [error] = await once(dial(t, port), 'error');
+  assert.equal(error.code, 'ECONNREFUSED');
+});
+
+test('connections beyond the limit of an instance, or of all, are closed at once', async (t) => {
+  for (const limits of [{ connections_per_instance: 2 }, { connections: 2 }]) {
+    const { port } = await setUp(t, { target: await echo(t) }, limits);
+    const open = [dial(t, port), dial(t, port)];
+    for (const socket of open) {
+      socket.write('!');
+      await once(socket, 'data');
+    }
+    await closed(dial(t, port));
+    open[0]?.destroy();
+    await until('there is room again', async () => {
+      const socket = dial(t, port);
+      socket.write('?');
+      return Promise.race([once(socket, 'data').then(() => true), readAll(socket).then(() => false)]);
+    });
+  }
+});
+
+test('of those who say nothing the oldest goes when there are too many, never one who has spoken', async (t) => {
+  const { port } = await setUp(t, { target: await echo(t) }, { silent_per_instance: 2 });
+  const speaker = dial(t, port);
+  speaker.write('!');
+  await once(speaker, 'data');
+  const silent = [];
+  for (let i = 0; i < 3; i++) {
+    const socket = dial(t, port);
+    await once(socket, 'connect');
+    silent.push(socket);
+  }
+  await closed(silent[0] as Socket);
+  for (const socket of [speaker, silent[2] as Socket]) {
+    socket.write('?');
+    assert.equal(String((await once(socket, 'data'))[0]), '?');
+  }
+});
+
+test('who says nothing for too long is closed', async (t) => {
+  const { port } = await setUp(t, { target: await echo(t) }, { silent_ms: 50 });
+  await closed(dial(t, port));
+});
+
+test('use is told of: one that is open, one that was, none, and again what was not heard', async (t) => {
+  const setup = await setUp(t, { target: await echo(t) }, { report_ms: 100 });
+  const ended = new AbortController();
+  const running = setup.ingress.run(ended.signal);
+  t.after(async () => {
+    ended.abort();
+    await running;
+  });
+  const reported = (wanted: (report: ActivityReport) => boolean) =>
+    until('it is reported', () => setup.reports.slice(from).find(wanted), { timeout_ms: 15_000 });
+  let from = 0;
+  await reported(({ active }) => active.length === 0);
+  const socket = dial(t, setup.port);
+  socket.write('!');
+  await once(socket, 'data');
+  const open = await reported(({ active }) => active.length === 1);
+  assert.equal(open.active[0]?.instance_id, instance_id);
+  assert(open.watched_ms >= 0);
+  // While nothing is heard the connection ends.
+  setup.answer = null;
+  socket.destroy();
+  from = setup.reports.length;
+  await reported(() => true);
+  setup.answer = { outcome: 'coming' };
+  from = setup.reports.length;
+  const told = await reported(() => true);
+  assert.equal(told.active.length, 1, 'its end lies in the time that was not heard of');
+  from = setup.reports.length;
+  assert.equal((await reported(() => true)).active.length, 0);
+});
+
+test('a VM that has just come up is reached, although its route is still on its way', async (t) => {
+  const { port, newest } = await setUp(t, {});
+  newest.routes.push({ instance_id, port, target: await echo(t), revoking: false, wake: false });
+  const socket = dial(t, port);
+  socket.write('SSH-2.0-client\r\n');
+  assert.equal(String((await once(socket, 'data'))[0]), 'SSH-2.0-client\r\n');
+});
+
+test('connections to a VM that does not run are closed, and many at once ask for the routes once or twice', async (t) => {
+  const { port, newest } = await setUp(t, {});
+  newest.routes.push({ instance_id, port, target: null, revoking: false, wake: false });
+  await Promise.all(Array.from({ length: 50 }, () => closed(dial(t, port))));
+  assert.ok(newest.asked >= 1 && newest.asked <= 10, `${newest.asked} readings for 50 connections`);
+});

@@ -1,0 +1,191 @@
+/**
+ * PostgreSQL with its watch, control planes and a receiver, each a real process that a test may kill: no agent, no
+ * guests. The test itself writes the events.
+ */
+import { type ChildProcess, fork, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathsIn } from '../../src/config/paths.ts';
+import { migrate } from '../../src/db/migrate.ts';
+import { type Db, openPool, transaction } from '../../src/db/pool.ts';
+import { append } from '../../src/events/append.ts';
+import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
+import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
+import type { OrgId } from '../../src/lib/ids.ts';
+import { freePort } from './installation.ts';
+import { RestClient } from './rest-client.ts';
+import { untilWorks } from './waiting.ts';
+
+const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
+const RECEIVER = join(import.meta.dirname, 'recording-receiver.ts');
+const PASSWORD = 'only for this test';
+
+/** What a receiver got, in order; the same event maybe several times. */
+export interface Received {
+  readonly id: string;
+  readonly body_hash: string;
+  readonly n: number;
+}
+
+interface ControlPlane {
+  readonly data_dir: string;
+  readonly port: number;
+  child: ChildProcess | undefined;
+}
+
+export class DeliveryLab {
+  readonly folder = mkdtempSync(join(tmpdir(), 'berth-lab-'));
+  readonly #key = randomBytes(32).toString('hex');
+  readonly #control_planes: ControlPlane[] = [];
+  readonly #receivers = new Map<string, { readonly port: number; child: ChildProcess | undefined }>();
+  #postgres: EmbeddedPostgres | undefined;
+  #db: Db | undefined;
+  #client: RestClient | undefined;
+  #org_id: OrgId | undefined;
+
+  /** With `control_planes` of them, an administrator, and nothing else. */
+  static async start(control_planes: number): Promise<DeliveryLab> {
+    const lab = new DeliveryLab();
+    try {
+      lab.#postgres = await startEmbeddedPostgres(pathsIn(join(lab.folder, 'db')), { say: () => undefined });
+      await migrate(lab.#postgres.database_url);
+      lab.#db = openPool(lab.#postgres.database_url, () => undefined);
+      for (let nth = 0; nth < control_planes; nth++) {
+        const data_dir = join(lab.folder, `c${nth}`);
+        await makeDataFolder(pathsIn(data_dir));
+        await ensureSecrets(pathsIn(data_dir), Buffer.from(lab.#key, 'hex'), false);
+        lab.#control_planes.push({ data_dir, port: await freePort(), child: undefined });
+        await lab.startControlPlane(nth);
+      }
+      lab.#client = new RestClient(`http://127.0.0.1:${lab.#control_planes[0]?.port}`);
+      await lab.#client.login('admin@localhost', PASSWORD);
+      lab.#org_id = (await lab.db.selectFrom('organisations').select('id').executeTakeFirstOrThrow()).id;
+      return lab;
+    } catch (error) {
+      await lab.dispose();
+      throw error;
+    }
+  }
+
+  get db(): Db {
+    return present(this.#db);
+  }
+
+  get client(): RestClient {
+    return present(this.#client);
+  }
+
+  /** Resolves when it serves its API. */
+  async startControlPlane(nth: number): Promise<void> {
+    const control_plane = present(this.#control_planes[nth]);
+    const log = join(this.folder, `c${nth}.log`);
+    const child = spawn(process.execPath, [MAIN, 'control-plane'], {
+      env: {
+        PATH: process.env['PATH'],
+        DATABASE_URL: present(this.#postgres).database_url,
+        BERTH_DATA_DIR: control_plane.data_dir,
+        BERTH_LISTEN: `127.0.0.1:${control_plane.port}`,
+        BERTH_SECRET_KEY: this.#key,
+        BERTH_ADMIN_PASSWORD: PASSWORD,
+        BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.1/32',
+        BERTH_RATE_LIMITS: 'off',
+      },
+      stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+    });
+    child.stderr?.on('data', (text: Buffer) => appendFileSync(log, text));
+    control_plane.child = child;
+    await untilWorks('the control plane answers', async () => {
+      if (child.exitCode !== null || child.signalCode !== null) {
+        throw new Error(`it ended: ${existsSync(log) ? readFileSync(log, 'utf8') : ''}`);
+      }
+      await fetch(`http://127.0.0.1:${control_plane.port}/healthz`);
+    });
+  }
+
+  async killControlPlane(nth: number): Promise<void> {
+    await kill(this.#control_planes[nth]?.child);
+  }
+
+  /** Its watch starts it again. */
+  killPostgres(): void {
+    process.kill(present(this.#postgres).pid(), 'SIGKILL');
+  }
+
+  /** Resolves with its URL when it listens. A name that was used before keeps its port and what it has got. */
+  async startReceiver(name: string): Promise<string> {
+    const port = this.#receivers.get(name)?.port ?? (await freePort());
+    const child = fork(RECEIVER, [this.#fileOf(name), String(port)], { stdio: 'inherit' });
+    this.#receivers.set(name, { port, child });
+    await once(child, 'message');
+    return `http://127.0.0.1:${port}/`;
+  }
+
+  async killReceiver(name: string): Promise<void> {
+    await kill(this.#receivers.get(name)?.child);
+  }
+
+  /** From now on it answers nothing, until {@link answer}. */
+  hold(name: string): void {
+    writeFileSync(`${this.#fileOf(name)}.hold`, '');
+  }
+
+  answer(name: string): void {
+    rmSync(`${this.#fileOf(name)}.hold`);
+  }
+
+  received(name: string): readonly Received[] {
+    const file = this.#fileOf(name);
+    if (!existsSync(file)) return [];
+    const lines = readFileSync(file, 'utf8').split('\n').slice(0, -1);
+    return lines.map((line) => {
+      const [id = '', body_hash = '', n] = line.split(' ');
+      return { id, body_hash, n: Number(n) };
+    });
+  }
+
+  async createWebhook(name: string, url: string): Promise<string> {
+    const body = { name, url, events: ['member.added'] };
+    return (await this.client.expect<{ id: string }>(201, 'POST', '/v1/webhooks', body)).id;
+  }
+
+  /** `data.n` counts from `first`; in transactions of a few. Again when the database goes away: then some are doubled. */
+  async happen(first: number, count: number): Promise<void> {
+    const org_id = present(this.#org_id);
+    for (let n = first; n < first + count; n += 10) {
+      const last = Math.min(n + 10, first + count);
+      const write = () =>
+        transaction(this.db, async (tx) => {
+          for (let each = n; each < last; each++) {
+            await append(tx, { org_id, type: 'member.added', data: { n: each }, actor: 'system' });
+          }
+        });
+      await untilWorks('events are written', write);
+    }
+  }
+
+  async dispose(): Promise<void> {
+    for (const { child } of [...this.#control_planes, ...this.#receivers.values()]) await kill(child);
+    await this.#db?.destroy();
+    await this.#postgres?.stop();
+    rmSync(this.folder, { recursive: true, force: true, maxRetries: 5 });
+  }
+
+  #fileOf(name: string): string {
+    return join(this.folder, `received-${name}`);
+  }
+}
+
+function present<T>(value: T | undefined): T {
+  if (value === undefined) throw new Error('the lab is not up');
+  return value;
+}
+
+async function kill(child: ChildProcess | undefined): Promise<void> {
+  if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+  const gone = once(child, 'exit');
+  child.kill('SIGKILL');
+  await gone;
+}

@@ -1,0 +1,29 @@
+/**
+ * A FIDO token in software: `sk-dummy.so` of OpenSSH's own regression tests, which makes and uses real sk- keys. It is
+ * taken out of Debian's package openssh-tests, which is not installed: that would bring a server and more along.
+ */
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+
+const CACHE = join(import.meta.dirname, '..', '..', '.cache');
+const FOLDER = join(CACHE, 'openssh-tests');
+const PROVIDER = join(FOLDER, 'usr/lib/openssh/regress/misc/sk-dummy/sk-dummy.so');
+
+/** The library's path, for SecurityKeyProvider. */
+export function skProvider(): string {
+  if (!existsSync(PROVIDER)) {
+    mkdirSync(CACHE, { recursive: true });
+    const work = mkdtempSync(join(CACHE, 'openssh-tests-'));
+    try {
+      const options = { cwd: work, stdio: 'pipe' } as const;
+      execFileSync('apt-get', ['-q', '-o', 'APT::Sandbox::User=root', 'download', 'openssh-tests'], options);
+      execFileSync('sh', ['-c', 'dpkg-deb -x openssh-tests_*.deb x'], options);
+      rmSync(FOLDER, { recursive: true, force: true });
+      renameSync(join(work, 'x'), FOLDER);
+    } finally {
+      rmSync(work, { recursive: true, force: true });
+    }
+  }
+  return PROVIDER;
+}

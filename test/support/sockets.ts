@@ -1,0 +1,50 @@
+/** TCP on loopback: a server that a test scripts, and a client that it minds. */
+import { once } from 'node:events';
+import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
+import type { TestContext } from 'node:test';
+
+export const HOST = '127.0.0.1';
+
+/** Stands for sshd in a VM. What it accepts is destroyed at the end of the test. */
+export async function target(t: TestContext, serve: (socket: Socket) => void): Promise<string> {
+  const sockets = new Set<Socket>();
+  const server = createServer({ allowHalfOpen: true }, (socket) => {
+    sockets.add(socket);
+    socket.on('error', () => socket.destroy());
+    serve(socket);
+  });
+  t.after(() => {
+    for (const socket of sockets) socket.destroy();
+    server.close();
+  });
+  return `${HOST}:${await listen(server)}`;
+}
+
+export async function listen(server: Server): Promise<number> {
+  server.listen(0, HOST);
+  await once(server, 'listening');
+  return (server.address() as AddressInfo).port;
+}
+
+export async function freePort(): Promise<number> {
+  const server = createServer();
+  const port = await listen(server);
+  server.close();
+  await once(server, 'close');
+  return port;
+}
+
+export function dial(t: TestContext, port: number): Socket {
+  const socket = connect({ port, host: HOST, allowHalfOpen: true });
+  t.after(() => socket.destroy());
+  socket.on('error', () => undefined);
+  return socket;
+}
+
+/** All until the far side's end. Unlike `for await` it leaves our own sending as it is. */
+export async function readAll(socket: Socket): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  socket.on('data', (part: Buffer) => parts.push(part));
+  await Promise.race([once(socket, 'end'), once(socket, 'close')]);
+  return Buffer.concat(parts);
+}
