@@ -8,6 +8,7 @@ import { newId, type OrgId, type WebhookId } from '../../src/lib/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Answer, Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
+import { makeGenerations } from '../support/generations.ts';
 import { type Document, endpointsOf } from '../support/openapi.ts';
 import { makeKey, makeSession, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
@@ -126,11 +127,20 @@ const ORGANISATIONS: Record<string, Call> = {
     return api.as(who).post('/v1/invitations/accept', { token: await invited(who) });
   },
 };
+async function withGeneration(): Promise<string> {
+  const { id } = await api.instance(owner);
+  await makeGenerations(api.db, id, 1);
+  return `/v1/instances/${id}`;
+}
 const INSTANCES: Record<string, Call> = {
   createInstance: () => api.as(owner).post('/v1/instances', { name: newName() }),
   changeInstance: async () =>
     api.as(owner).patch(`/v1/instances/${(await api.instance(owner)).id}`, { labels: { a: 'b' } }),
   deleteInstance: async () => api.as(owner).delete(`/v1/instances/${(await api.instance(owner)).id}`),
+  changeGeneration: async () =>
+    api.as(owner).patch(`${await withGeneration()}/generations/1`, { pinned: true }),
+  restoreInstance: async () => api.as(owner).post(`${await withGeneration()}/restore`, { generation: 1 }),
+  forkInstance: async () => api.as(owner).post(`${await withGeneration()}/fork`, { name: newName() }),
   replaceKeySet: async () =>
     api.as(owner).put(`/v1/instances/${(await api.instance(owner)).id}/ssh-keys`, { ssh_key_ids: [] }),
   startVm: async () => api.as(owner).post(await vm('stopped')),
