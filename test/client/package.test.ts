@@ -60,7 +60,7 @@ test('installed in an empty folder, the documented example passes the type check
   await api.agent.ready(instance_id);
   const flush_id = await api.agent.askedToFlush(instance_id);
   await api.agent.endFlush(flush_id);
-  await api.agent.assigned(instance_id, 'it is to stop', ({ wanted }) => wanted === 'stopped');
+  await api.agent.assigned(instance_id, 'it is to stop', ({ desired }) => desired === 'stopped');
   await api.agent.stopped(instance_id);
   const { stdout } = await running;
   assert.match(stdout, /^web runs: ssh .*\ngeneration 1 is durable\nstopped\n$/);
