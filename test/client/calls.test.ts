@@ -167,7 +167,8 @@ test('waiting ends when the VM runs, and with its reason when it fails', async (
 
 test('events come live, and none is lost or doubled over a cut', async () => {
   const { berth, who } = await somebody();
-  const idOf = ({ value }: IteratorResult<Event, void>) => (value?.data['instance'] as { id: string }).id;
+  const idOf = ({ value }: IteratorResult<Event, void>) =>
+    (value as Event).data['instance'] as { id: string };
   const aborter = new AbortController();
   const opened: (() => void)[] = [];
   const open = () => new Promise<void>((resolve) => opened.push(resolve));
@@ -180,14 +181,14 @@ test('events come live, and none is lost or doubled over a cut', async () => {
   await first_open;
   const one = await api.instance(who);
   await tellAll(api.db);
-  assert.equal(idOf(await first), one.id);
+  assert.equal(idOf(await first).id, one.id);
   const second = events.next();
   proxy.closeAllConnections();
   const two = await api.instance(who);
   const three = await api.instance(who);
   await tellAll(api.db);
-  assert.equal(idOf(await second), two.id);
-  assert.equal(idOf(await events.next()), three.id);
+  assert.equal(idOf(await second).id, two.id);
+  assert.equal(idOf(await events.next()).id, three.id);
   const last = events.next();
   aborter.abort(new Error('enough'));
   await assert.rejects(last, /enough/);
