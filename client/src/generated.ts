@@ -2,36 +2,15 @@
 
 export type ErrorBody = {
   error: {
-    code:
-      | 'INVALID_REQUEST'
-      | 'UNAUTHENTICATED'
-      | 'Unauthenticated'
-      | 'MFA_REQUIRED'
-      | 'FORBIDDEN'
-      | 'SUDO_REQUIRED'
-      | 'NOT_FOUND'
-      | 'CONFLICT'
-      | 'VM_NOT_RUNNING'
-      | 'IDEMPOTENCY_IN_PROGRESS'
-      | 'PRECONDITION_FAILED'
-      | 'PAYLOAD_TOO_LARGE'
-      | 'UNSUPPORTED_MEDIA_TYPE'
-      | 'IDEMPOTENCY_KEY_REUSED'
-      | 'ACCOUNT_LOCKED'
-      | 'RATE_LIMITED'
-      | 'QUOTA_EXCEEDED'
-      | 'INTERNAL'
-      | 'UNAVAILABLE';
+    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'UNAVAILABLE';
     /** For people; programs read the code */
     message: string;
     request_id: string;
     /** Where it helps: what is wrong with which field */
-    details?:
-      | Array<{
-          field: string;
-          issue: string;
-        }>
-      | undefined;
+    details?: Array<{
+      field: string;
+      issue: string;
+    }> | undefined;
   };
 };
 
@@ -44,24 +23,22 @@ export type AddMfaFactorRequest = {
   name: string;
 };
 
-export type AddMfaFactorResponse =
-  | {
-      id: string;
-      name: string;
-      type: 'totp';
-      /** Base32, shown this once */
-      secret: string;
-      /** The same as a QR code holds it */
-      otpauth_url: string;
-    }
-  | {
-      id: string;
-      name: string;
-      type: 'webauthn';
-      options: {
-        [more: string]: unknown;
-      };
-    };
+export type AddMfaFactorResponse = {
+  id: string;
+  name: string;
+  type: 'totp';
+  /** Base32, shown this once */
+  secret: string;
+  /** The same as a QR code holds it */
+  otpauth_url: string;
+} | {
+  id: string;
+  name: string;
+  type: 'webauthn';
+  options: {
+    [more: string]: unknown;
+  };
+};
 
 export type AddSshKeyRequest = {
   name: string;
@@ -140,34 +117,7 @@ export type ChangeWebhookRequest = {
   /** https; http only to networks that the operator excepts */
   url?: string | undefined;
   /** Types of events, or `*` for all */
-  events?:
-    | Array<
-        | 'instance.created'
-        | 'instance.deleted'
-        | 'instance.forked'
-        | 'instance.restored'
-        | 'instance.ssh_keys_replaced'
-        | 'vm.started'
-        | 'vm.stopped'
-        | 'vm.suspended'
-        | 'vm.restarted'
-        | 'vm.failed'
-        | 'vm.recovered'
-        | 'disk.flushed'
-        | 'disk.flush_failed'
-        | 'ssh_key.added'
-        | 'ssh_key.revoked'
-        | 'api_key.created'
-        | 'api_key.rotated'
-        | 'api_key.revoked'
-        | 'member.added'
-        | 'member.removed'
-        | 'member.role_changed'
-        | 'webhook.disabled'
-        | 'webhook.ping'
-        | '*'
-      >
-    | undefined;
+  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
   name?: string | undefined;
   status?: 'enabled' | 'disabled' | undefined;
 };
@@ -258,32 +208,7 @@ export type CreateWebhookRequest = {
   /** https; http only to networks that the operator excepts */
   url: string;
   /** Types of events, or `*` for all */
-  events: Array<
-    | 'instance.created'
-    | 'instance.deleted'
-    | 'instance.forked'
-    | 'instance.restored'
-    | 'instance.ssh_keys_replaced'
-    | 'vm.started'
-    | 'vm.stopped'
-    | 'vm.suspended'
-    | 'vm.restarted'
-    | 'vm.failed'
-    | 'vm.recovered'
-    | 'disk.flushed'
-    | 'disk.flush_failed'
-    | 'ssh_key.added'
-    | 'ssh_key.revoked'
-    | 'api_key.created'
-    | 'api_key.rotated'
-    | 'api_key.revoked'
-    | 'member.added'
-    | 'member.removed'
-    | 'member.role_changed'
-    | 'webhook.disabled'
-    | 'webhook.ping'
-    | '*'
-  >;
+  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
   name: string;
 };
 
@@ -333,30 +258,7 @@ export type Event = {
   };
 };
 
-export type EventType =
-  | 'instance.created'
-  | 'instance.deleted'
-  | 'instance.forked'
-  | 'instance.restored'
-  | 'instance.ssh_keys_replaced'
-  | 'vm.started'
-  | 'vm.stopped'
-  | 'vm.suspended'
-  | 'vm.restarted'
-  | 'vm.failed'
-  | 'vm.recovered'
-  | 'disk.flushed'
-  | 'disk.flush_failed'
-  | 'ssh_key.added'
-  | 'ssh_key.revoked'
-  | 'api_key.created'
-  | 'api_key.rotated'
-  | 'api_key.revoked'
-  | 'member.added'
-  | 'member.removed'
-  | 'member.role_changed'
-  | 'webhook.disabled'
-  | 'webhook.ping';
+export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
 
 export type FlushReceipt = {
   generation: number;
@@ -513,11 +415,9 @@ export type LoginByPasskeyRequest = {
   rawId: string;
   type: 'public-key';
   authenticatorAttachment?: string | null | undefined;
-  clientExtensionResults?:
-    | {
-        [more: string]: unknown;
-      }
-    | undefined;
+  clientExtensionResults?: {
+    [more: string]: unknown;
+  } | undefined;
   response: {
     clientDataJSON: string;
     authenticatorData: string;
@@ -533,26 +433,22 @@ export type LoginRequest = {
   /** Six digits */
   totp_code?: string | undefined;
   recovery_code?: string | undefined;
-  webauthn?:
-    | {
-        id: string;
-        rawId: string;
-        type: 'public-key';
-        authenticatorAttachment?: string | null | undefined;
-        clientExtensionResults?:
-          | {
-              [more: string]: unknown;
-            }
-          | undefined;
-        response: {
-          clientDataJSON: string;
-          authenticatorData: string;
-          signature: string;
-          userHandle?: string | null | undefined;
-          [more: string]: unknown;
-        };
-      }
-    | undefined;
+  webauthn?: {
+    id: string;
+    rawId: string;
+    type: 'public-key';
+    authenticatorAttachment?: string | null | undefined;
+    clientExtensionResults?: {
+      [more: string]: unknown;
+    } | undefined;
+    response: {
+      clientDataJSON: string;
+      authenticatorData: string;
+      signature: string;
+      userHandle?: string | null | undefined;
+      [more: string]: unknown;
+    };
+  } | undefined;
 };
 
 export type MarkAllNotificationsRequest = {
@@ -604,23 +500,7 @@ export type Notification = {
   read_at: string | null;
 };
 
-export type NotificationKind =
-  | 'vm.failed'
-  | 'vm.recovered'
-  | 'disk.flush_failed'
-  | 'disk.nearly_full'
-  | 'api_key.created'
-  | 'api_key.expiring'
-  | 'ssh_key.added'
-  | 'account.locked'
-  | 'login.new_place'
-  | 'mfa.removed'
-  | 'password.changed'
-  | 'billing_email.changed'
-  | 'webhook.failing'
-  | 'webhook.disabled'
-  | 'org.invited'
-  | 'org.role_changed';
+export type NotificationKind = 'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed';
 
 export type NotificationPreferences = {
   mail: {
@@ -642,24 +522,7 @@ export type NotificationPreferences = {
     'org.role_changed': boolean;
   };
   /** Those that cannot be muted */
-  always: Array<
-    | 'vm.failed'
-    | 'vm.recovered'
-    | 'disk.flush_failed'
-    | 'disk.nearly_full'
-    | 'api_key.created'
-    | 'api_key.expiring'
-    | 'ssh_key.added'
-    | 'account.locked'
-    | 'login.new_place'
-    | 'mfa.removed'
-    | 'password.changed'
-    | 'billing_email.changed'
-    | 'webhook.failing'
-    | 'webhook.disabled'
-    | 'org.invited'
-    | 'org.role_changed'
-  >;
+  always: Array<'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed'>;
 };
 
 export type NotificationResource = {
@@ -716,13 +579,11 @@ export type RegisterRequest = {
   invitation_token?: string | undefined;
 };
 
-export type ReplaceKeySetRequest =
-  | {
-      ssh_key_ids: Array<string>;
-    }
-  | {
-      mode: 'account';
-    };
+export type ReplaceKeySetRequest = {
+  ssh_key_ids: Array<string>;
+} | {
+  mode: 'account';
+};
 
 export type ReplayWebhookRequest = {
   /** RFC 3339; at most 27 days ago */
@@ -827,27 +688,23 @@ export type User = {
   mfa_enabled: boolean;
 };
 
-export type VerifyMfaFactorRequest =
-  | {
-      /** Six digits */
-      code: string;
-    }
-  | {
-      id: string;
-      rawId: string;
-      type: 'public-key';
-      authenticatorAttachment?: string | null | undefined;
-      clientExtensionResults?:
-        | {
-            [more: string]: unknown;
-          }
-        | undefined;
-      response: {
-        clientDataJSON: string;
-        attestationObject: string;
-        [more: string]: unknown;
-      };
-    };
+export type VerifyMfaFactorRequest = {
+  /** Six digits */
+  code: string;
+} | {
+  id: string;
+  rawId: string;
+  type: 'public-key';
+  authenticatorAttachment?: string | null | undefined;
+  clientExtensionResults?: {
+    [more: string]: unknown;
+  } | undefined;
+  response: {
+    clientDataJSON: string;
+    attestationObject: string;
+    [more: string]: unknown;
+  };
+};
 
 export type VerifyMfaFactorResponse = {
   /** Shown this once, each good for one login. Null when the account has some already; those stay good */
@@ -873,15 +730,7 @@ export type VmReason = {
   actor: string;
 };
 
-export type VmState =
-  | 'starting'
-  | 'running'
-  | 'restarting'
-  | 'suspending'
-  | 'suspended'
-  | 'stopping'
-  | 'stopped'
-  | 'failed';
+export type VmState = 'starting' | 'running' | 'restarting' | 'suspending' | 'suspended' | 'stopping' | 'stopped' | 'failed';
 
 export type Webhook = {
   id: string;
@@ -1054,11 +903,7 @@ export interface Operations {
   };
   /** The caller's API keys; for owners and administrators also those of service accounts */
   listApiKeys: {
-    input: {
-      query?:
-        | { limit?: number | undefined; cursor?: string | undefined; service_account_id?: string | undefined }
-        | undefined;
-    };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; service_account_id?: string | undefined } | undefined };
     answer: ListApiKeysResponse;
   };
   /** One API key, without the key */
@@ -1128,10 +973,7 @@ export interface Operations {
   };
   /** The members of an organisation, those who joined last first */
   listMembers: {
-    input: {
-      path: { id: string };
-      query?: { limit?: number | undefined; cursor?: string | undefined } | undefined;
-    };
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListMembersResponse;
   };
   /** One member; anybody may look up their own membership */
@@ -1156,10 +998,7 @@ export interface Operations {
   };
   /** The invitations that can still be accepted */
   listInvitations: {
-    input: {
-      path: { id: string };
-      query?: { limit?: number | undefined; cursor?: string | undefined } | undefined;
-    };
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListInvitationsResponse;
   };
   /** Withdraw an invitation */
@@ -1174,16 +1013,7 @@ export interface Operations {
   };
   /** Who did what, when and from where */
   listAudit: {
-    input: {
-      query?:
-        | {
-            limit?: number | undefined;
-            cursor?: string | undefined;
-            action?: string | undefined;
-            actor?: string | undefined;
-          }
-        | undefined;
-    };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; action?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListAuditResponse;
   };
   /** Images that instances can be made of */
@@ -1198,17 +1028,7 @@ export interface Operations {
   };
   /** The organisation's instances */
   listInstances: {
-    input: {
-      query?:
-        | {
-            limit?: number | undefined;
-            cursor?: string | undefined;
-            name?: string | undefined;
-            label?: string | undefined;
-            state?: VmState | undefined;
-          }
-        | undefined;
-    };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; name?: string | undefined; label?: string | undefined; state?: VmState | undefined } | undefined };
     answer: ListInstancesResponse;
   };
   /** One instance */
@@ -1228,12 +1048,7 @@ export interface Operations {
   };
   /** The state of the VM; with `wait`, once it is reached, the VM failed, or the time is over */
   getVm: {
-    input: {
-      path: { id: string };
-      query?:
-        | { wait?: 'running' | 'stopped' | 'suspended' | undefined; timeout_seconds?: number | undefined }
-        | undefined;
-    };
+    input: { path: { id: string }; query?: { wait?: 'running' | 'stopped' | 'suspended' | undefined; timeout_seconds?: number | undefined } | undefined };
     answer: Vm;
   };
   /** Start the VM */
@@ -1303,16 +1118,7 @@ export interface Operations {
   };
   /** What was and is to be sent to a webhook, the newest events first */
   listWebhookDeliveries: {
-    input: {
-      path: { id: string };
-      query?:
-        | {
-            limit?: number | undefined;
-            cursor?: string | undefined;
-            status?: 'pending' | 'delivered' | 'failed' | undefined;
-          }
-        | undefined;
-    };
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'pending' | 'delivered' | 'failed' | undefined } | undefined };
     answer: ListWebhookDeliveriesResponse;
   };
   /** Send a webhook.ping to this webhook alone */
@@ -1332,11 +1138,7 @@ export interface Operations {
   };
   /** The caller's notifications */
   listNotifications: {
-    input: {
-      query?:
-        | { limit?: number | undefined; cursor?: string | undefined; status?: 'unread' | 'read' | undefined }
-        | undefined;
-    };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'unread' | 'read' | undefined } | undefined };
     answer: ListNotificationsResponse;
   };
   /** How many are unread */
@@ -1371,76 +1173,12 @@ export interface Operations {
   };
   /** The organisation's events of the last 30 days */
   listEvents: {
-    input: {
-      query?:
-        | {
-            limit?: number | undefined;
-            cursor?: string | undefined;
-            type?:
-              | 'instance.created'
-              | 'instance.deleted'
-              | 'instance.forked'
-              | 'instance.restored'
-              | 'instance.ssh_keys_replaced'
-              | 'vm.started'
-              | 'vm.stopped'
-              | 'vm.suspended'
-              | 'vm.restarted'
-              | 'vm.failed'
-              | 'vm.recovered'
-              | 'disk.flushed'
-              | 'disk.flush_failed'
-              | 'ssh_key.added'
-              | 'ssh_key.revoked'
-              | 'api_key.created'
-              | 'api_key.rotated'
-              | 'api_key.revoked'
-              | 'member.added'
-              | 'member.removed'
-              | 'member.role_changed'
-              | 'webhook.disabled'
-              | 'webhook.ping'
-              | undefined;
-            resource?: string | undefined;
-          }
-        | undefined;
-    };
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
     answer: ListEventsResponse;
   };
   /** The organisation's events as they happen */
   streamEvents: {
-    input: {
-      query?:
-        | {
-            type?:
-              | 'instance.created'
-              | 'instance.deleted'
-              | 'instance.forked'
-              | 'instance.restored'
-              | 'instance.ssh_keys_replaced'
-              | 'vm.started'
-              | 'vm.stopped'
-              | 'vm.suspended'
-              | 'vm.restarted'
-              | 'vm.failed'
-              | 'vm.recovered'
-              | 'disk.flushed'
-              | 'disk.flush_failed'
-              | 'ssh_key.added'
-              | 'ssh_key.revoked'
-              | 'api_key.created'
-              | 'api_key.rotated'
-              | 'api_key.revoked'
-              | 'member.added'
-              | 'member.removed'
-              | 'member.role_changed'
-              | 'webhook.disabled'
-              | 'webhook.ping'
-              | undefined;
-            resource?: string | undefined;
-          }
-        | undefined;
-    };
+    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
     answer: string;
   };
 }
@@ -1451,11 +1189,7 @@ export const OPERATIONS = {
   logout: { method: 'POST', path: '/v1/auth/logout', takes_idempotency_key: false },
   changePassword: { method: 'POST', path: '/v1/auth/password', takes_idempotency_key: false },
   requestPasswordReset: { method: 'POST', path: '/v1/auth/password-reset', takes_idempotency_key: false },
-  confirmPasswordReset: {
-    method: 'POST',
-    path: '/v1/auth/password-reset/confirm',
-    takes_idempotency_key: false,
-  },
+  confirmPasswordReset: { method: 'POST', path: '/v1/auth/password-reset/confirm', takes_idempotency_key: false },
   grantSudo: { method: 'POST', path: '/v1/auth/sudo', takes_idempotency_key: false },
   listSessions: { method: 'GET', path: '/v1/auth/sessions', takes_idempotency_key: false },
   revokeSession: { method: 'DELETE', path: '/v1/auth/sessions/{id}', takes_idempotency_key: false },
@@ -1494,11 +1228,7 @@ export const OPERATIONS = {
   removeMember: { method: 'DELETE', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false },
   createInvitation: { method: 'POST', path: '/v1/orgs/{id}/invitations', takes_idempotency_key: true },
   listInvitations: { method: 'GET', path: '/v1/orgs/{id}/invitations', takes_idempotency_key: false },
-  deleteInvitation: {
-    method: 'DELETE',
-    path: '/v1/orgs/{id}/invitations/{invitation_id}',
-    takes_idempotency_key: false,
-  },
+  deleteInvitation: { method: 'DELETE', path: '/v1/orgs/{id}/invitations/{invitation_id}', takes_idempotency_key: false },
   acceptInvitation: { method: 'POST', path: '/v1/invitations/accept', takes_idempotency_key: false },
   listAudit: { method: 'GET', path: '/v1/audit', takes_idempotency_key: false },
   listImages: { method: 'GET', path: '/v1/images', takes_idempotency_key: false },
@@ -1520,41 +1250,17 @@ export const OPERATIONS = {
   getWebhook: { method: 'GET', path: '/v1/webhooks/{id}', takes_idempotency_key: false },
   changeWebhook: { method: 'PATCH', path: '/v1/webhooks/{id}', takes_idempotency_key: false },
   deleteWebhook: { method: 'DELETE', path: '/v1/webhooks/{id}', takes_idempotency_key: false },
-  rotateWebhookSecret: {
-    method: 'POST',
-    path: '/v1/webhooks/{id}/rotate-secret',
-    takes_idempotency_key: false,
-  },
-  listWebhookDeliveries: {
-    method: 'GET',
-    path: '/v1/webhooks/{id}/deliveries',
-    takes_idempotency_key: false,
-  },
+  rotateWebhookSecret: { method: 'POST', path: '/v1/webhooks/{id}/rotate-secret', takes_idempotency_key: false },
+  listWebhookDeliveries: { method: 'GET', path: '/v1/webhooks/{id}/deliveries', takes_idempotency_key: false },
   pingWebhook: { method: 'POST', path: '/v1/webhooks/{id}/ping', takes_idempotency_key: true },
-  redeliverWebhookDelivery: {
-    method: 'POST',
-    path: '/v1/webhooks/{id}/deliveries/{delivery_id}/redeliver',
-    takes_idempotency_key: true,
-  },
+  redeliverWebhookDelivery: { method: 'POST', path: '/v1/webhooks/{id}/deliveries/{delivery_id}/redeliver', takes_idempotency_key: true },
   replayWebhook: { method: 'POST', path: '/v1/webhooks/{id}/replay', takes_idempotency_key: true },
   listNotifications: { method: 'GET', path: '/v1/notifications', takes_idempotency_key: false },
-  countUnreadNotifications: {
-    method: 'GET',
-    path: '/v1/notifications/unread-count',
-    takes_idempotency_key: false,
-  },
+  countUnreadNotifications: { method: 'GET', path: '/v1/notifications/unread-count', takes_idempotency_key: false },
   markNotification: { method: 'PATCH', path: '/v1/notifications/{id}', takes_idempotency_key: false },
   markAllNotifications: { method: 'POST', path: '/v1/notifications/read-all', takes_idempotency_key: false },
-  getNotificationPreferences: {
-    method: 'GET',
-    path: '/v1/notifications/preferences',
-    takes_idempotency_key: false,
-  },
-  setNotificationPreferences: {
-    method: 'PUT',
-    path: '/v1/notifications/preferences',
-    takes_idempotency_key: false,
-  },
+  getNotificationPreferences: { method: 'GET', path: '/v1/notifications/preferences', takes_idempotency_key: false },
+  setNotificationPreferences: { method: 'PUT', path: '/v1/notifications/preferences', takes_idempotency_key: false },
   streamNotifications: { method: 'GET', path: '/v1/notifications/stream', takes_idempotency_key: false },
   listEvents: { method: 'GET', path: '/v1/events', takes_idempotency_key: false },
   streamEvents: { method: 'GET', path: '/v1/events/stream', takes_idempotency_key: false },

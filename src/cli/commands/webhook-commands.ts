@@ -16,7 +16,7 @@ async function create(call: Call): Promise<undefined> {
   const { args, options, session, terminal } = call;
   const [url = ''] = args;
   const events = (options.list('event') ?? ['*']) as CreateWebhookRequest['events'];
-  const name = options.text('name') ?? new URL(url).hostname;
+  const name = options.text('name') ?? (URL.canParse(url) ? new URL(url).hostname : url);
   const made = await session.berth().createWebhook({ url, events, name });
   terminal.done(`${name} is made. Its secret, shown this once:\n${made.secret}`, made, made.secret);
 }
