@@ -280,10 +280,14 @@ describe('login', () => {
   test('asks on a terminal, and does not show the password', async () => {
     const who = await api.person({ password: PASSWORD });
     const cli = new Cli({ BERTH_URL: api.origin });
-    const login = cli.onTerminal(['login']);
-    await until('it asks for the address', () => login.out().includes('[admin@localhost]: '));
-    login.child.stdin?.write(`${who.email}\r`);
-    await until('it asks for the password', () => login.out().includes(`Password of ${who.email}: `));
+    const first = cli.onTerminal(['login']);
+    await until('it asks for the one thing it cannot know', () =>
+      first.out().includes('Password of admin@localhost'),
+    );
+    first.child.stdin?.write('\u0003');
+    assert.equal((await first.ended).code, 130);
+    const login = cli.onTerminal(['login', '--email', who.email]);
+    await until('it asks for the password', () => login.out().includes(`Password of ${who.email}`));
     login.child.stdin?.write(`${PASSWORD}x\u007f\r`);
     const { code, out } = await login.ended;
     assert.equal(code, 0, out);

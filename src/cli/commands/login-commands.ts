@@ -19,14 +19,14 @@ async function login(call: Call): Promise<undefined> {
   const before = session.profile;
   // On the machine that runs Berth the first account is the administrator's.
   const local = LOOPBACK.includes(new URL(url).hostname);
-  const known =
+  const email =
     options.text('email') ??
     (before?.url === url ? before.email : undefined) ??
-    (local ? (session.env['BERTH_ADMIN_EMAIL'] ?? 'admin@localhost') : undefined);
-  const email = options.text('email') ?? (await terminal.ask(`E-mail address at ${url}`, known ?? null));
+    (local ? (session.env['BERTH_ADMIN_EMAIL'] ?? 'admin@localhost') : undefined) ??
+    (await terminal.ask(`E-mail address at ${url}`, null));
   const password = options.flag('password-stdin')
     ? ((await terminal.stdin()).split('\n')[0] ?? '')
-    : await terminal.askSecret(`Password of ${email}`);
+    : await terminal.askSecret(`Password of ${email} at ${url} (another account: --email)`);
   const { berth, session: opened } = await session.open(email, password, options.text('totp'));
   try {
     const orgs = await berth.call('listOrgs', { query: { limit: 200 } });
@@ -138,7 +138,11 @@ export const LOGIN_COMMANDS: readonly Command[] = [
     summary: 'log this machine in',
     example: 'berth login --url https://berth.example.org --profile work',
     options: {
-      email: { type: 'string', value: 'ADDRESS', help: 'else it is asked for' },
+      email: {
+        type: 'string',
+        value: 'ADDRESS',
+        help: "else the last one, on the server's own machine the administrator's",
+      },
       org: { type: 'string', value: 'ORG', help: 'in which organisation; the first unless said' },
       totp: { type: 'string', value: 'CODE', help: 'of your authenticator, if the account has one' },
       ...PASSWORD_STDIN,
