@@ -22,6 +22,9 @@ const optionsOf = (command: Command): Record<string, Option> => ({
   ...(command.on_server ? { help: { type: 'boolean', short: 'h', help: 'this' } } : COMMON_OPTIONS),
 });
 
+/** How long a command has for its last words after Ctrl-C. */
+const INTERRUPT_MS = 1_000;
+
 interface Parsed {
   readonly options: Options;
   readonly args: readonly string[];
@@ -81,8 +84,8 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
   const interrupted = new AbortController();
   process.once('SIGINT', () => {
     interrupted.abort(new CommandError('interrupted', { exit_code: EXIT.interrupted }));
-    // Whatever does not heed it: the second one ends it.
-    process.once('SIGINT', () => process.exit(EXIT.interrupted));
+    // What does not heed it has begun nothing that waits: it ends all the same.
+    setTimeout(() => process.exit(EXIT.interrupted), INTERRUPT_MS).unref();
   });
   const terminal = new Terminal(options.flag('json') ? 'json' : options.flag('quiet') ? 'quiet' : 'human');
   const place = { profile: options.text('profile'), url: options.text('url') };
