@@ -27,7 +27,9 @@ function nextAfter(error: unknown, command: Command, args: readonly string[]): s
 export function explain(error: unknown, command: Command, args: readonly string[]): string {
   const lines = [`berth: ${messageOf(error)}`];
   if (error instanceof BerthError) {
-    lines.push(...error.details.map(({ field, issue }) => `  ${field} ${issue}`));
+    // The message has the first one already.
+    const more = error.details.filter(({ issue }) => !error.message.includes(issue));
+    lines.push(...more.map(({ field, issue }) => `  ${field} ${issue}`));
     // An id helps where the server's log does.
     if (error.status >= 500 && error.request_id !== null) lines.push(`  request ${error.request_id}`);
   }

@@ -51,6 +51,21 @@ export function helpOfAll(): string {
   ].join('\n');
 }
 
+/** For words that name no command: those that begin alike, or where all are. */
+export function helpFor([noun = '', verb]: readonly string[]): string {
+  const alike = SECTIONS.flatMap(({ commands }) => commands).filter(({ name }) =>
+    name.startsWith(`${noun} `),
+  );
+  const said = verb === undefined ? noun : `${noun} ${verb}`;
+  if (alike.length === 0) {
+    return `usage: berth COMMAND [NAME] [OPTIONS]\nberth: there is no command “${said}”\n  next: berth help\n`;
+  }
+  const rows = alike.map(
+    (each) => [`berth ${[each.name, ...(each.args ?? [])].join(' ')}`, each.summary] as const,
+  );
+  return `usage:\n${columns(rows)}berth: there is no command “${said}”\n`;
+}
+
 /** The part of docs/cli.md that is written from the table. */
 export function reference(): string {
   const sections = SECTIONS.map(({ title, commands }) => {

@@ -7,7 +7,7 @@ import { findCommand } from './command-table.ts';
 import { complete } from './complete.ts';
 import { EXIT, exitCodeOf } from './exit-codes.ts';
 import { explain } from './explain.ts';
-import { helpOf, helpOfAll, usageOf } from './help.ts';
+import { helpFor, helpOf, helpOfAll, usageOf } from './help.ts';
 import { Session } from './session.ts';
 import { Terminal } from './terminal.ts';
 import { version } from './version.ts';
@@ -126,9 +126,7 @@ async function main(words: readonly string[]): Promise<number> {
     return EXIT.done;
   }
   if (found === undefined) {
-    process.stderr.write(helpOfAll());
-    if (words.length > 0)
-      process.stderr.write(`\nberth: there is no command “${words.slice(0, 2).join(' ')}”\n`);
+    process.stderr.write(words.length === 0 ? helpOfAll() : helpFor(asks ? words.slice(1) : words));
     return EXIT.usage;
   }
   if (asks) {

@@ -1,10 +1,16 @@
-/** Numbers, sizes and labels as they are typed. */
+/** Names, numbers, sizes and labels as they are typed. */
 import { UsageError } from './command-error.ts';
 
 export function whole(name: string, text: string | undefined): number | undefined {
   if (text === undefined) return undefined;
   if (!/^\d{1,9}$/.test(text)) throw new UsageError(`--${name} takes a whole number, not ${text}`);
   return Number(text);
+}
+
+/** What the server would say by a pattern. */
+export function instanceName(text: string): string {
+  if (/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(text)) return text;
+  throw new UsageError(`a name has 1 to 63 of a-z, 0-9 and -, not ${text}`);
 }
 
 const SIZE_MIB = { '': 1, m: 1, mib: 1, g: 1024, gib: 1024, t: 1024 * 1024, tib: 1024 * 1024 } as const;

@@ -94,7 +94,10 @@ describe('instances', () => {
     const { name } = await api.instance(who);
     assert.match(await cli.fails(3, 'show', 'nothing'), /called nothing\.\n {2}next: berth ls\n$/);
     assert.match(await cli.fails(5, 'create', name), /^berth: .*\n/);
-    assert.match(await cli.fails(2, 'create', 'Not A Name'), /^berth: .*\n {2}name /);
+    assert.match(
+      await cli.fails(2, 'create', 'Not A Name'),
+      /a name has 1 to 63 of a-z, 0-9 and -, not Not A Name\n/,
+    );
     assert.match(await cli.fails(2, 'create', 'x', '--cpus', 'many'), /--cpus takes a whole number/);
     assert.match(await cli.fails(2, 'create', 'x', '--frobnicate'), /^usage: berth create NAME/);
     assert.match(await cli.fails(2, 'create'), /NAME is missing\n {2}next: berth help instance create\n/);

@@ -2,7 +2,7 @@
 import type { Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, NO_WAIT, type Option } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { labels, sizeMib, whole, wholeOrOff } from '../numbers.ts';
+import { instanceName, labels, sizeMib, whole, wholeOrOff } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { waitFor, watched } from '../waiting.ts';
 import { ago, bytes } from '../words.ts';
@@ -64,7 +64,7 @@ function settingsOf({ options }: Call) {
 }
 
 async function create(call: Call): Promise<undefined> {
-  const [name = ''] = call.args;
+  const name = instanceName(call.args[0] ?? '');
   const disk_mib = sizeMib('disk', call.options.text('disk'), 'gib');
   const berth = call.session.berth();
   const image = call.options.text('image');
@@ -175,7 +175,9 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     run: async (call) => {
       const berth = call.session.berth();
       const { id } = await berth.instances.find(call.args[0] ?? '');
-      show(call, await berth.instances.change(id, { ...settingsOf(call), name: call.options.text('name') }));
+      const named = call.options.text('name');
+      const name = named === undefined ? undefined : instanceName(named);
+      show(call, await berth.instances.change(id, { ...settingsOf(call), name }));
       return undefined;
     },
   },

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { type Berth, BerthError, type ConnectionDetails, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
+import { greets } from '../greets.ts';
 import { configFolder, writePrivate } from '../profiles.ts';
 import { waitFor } from '../waiting.ts';
 
@@ -38,7 +39,9 @@ async function reach(call: Call, berth: Berth, instance: Instance): Promise<Conn
   if (instance.vm.state === 'stopping') await waitFor(call, berth, instance, 'stopped', 'stopping');
   await berth.instances.startVm(id);
   await waitFor(call, berth, instance, 'running', 'starting');
-  return berth.instances.ssh(id);
+  const details = await berth.instances.ssh(id);
+  await greets(details.host, details.port, call.signal);
+  return details;
 }
 
 /** The host keys of one instance, in a file of their own. @returns its path */

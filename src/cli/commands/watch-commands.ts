@@ -3,7 +3,7 @@ import type { Event, Notification } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
-import { ago, clock } from '../words.ts';
+import { ago } from '../words.ts';
 import { printEvent } from './webhook-commands.ts';
 
 const LIMIT = {
@@ -25,8 +25,9 @@ function printNotification({ terminal }: Call, each: Notification): void {
     return;
   }
   const times = each.count > 1 ? ` (${each.count} times)` : '';
+  const when = ago(each.created_at).padEnd(10);
   terminal.write(
-    `${clock(each.created_at)}  ${each.severity.padEnd(8)} ${each.title}${times}\n          ${each.body}\n`,
+    `${when}  ${each.severity.padEnd(8)}  ${each.title}${times}\n${' '.repeat(22)}${each.body}\n`,
   );
 }
 
@@ -48,12 +49,12 @@ async function notifications(call: Call): Promise<undefined> {
   const status = options.flag('all') ? undefined : ('unread' as const);
   const most = mostOf(call);
   const input = { query: { status, limit: Math.max(1, Math.min(100, most)) } };
-  terminal.list(await collect(berth.list('listNotifications', input), most), {
-    headings: ['WHEN', 'SEVERITY', 'WHAT', 'TIMES'],
-    row: (each) => [ago(each.created_at), each.severity, `${each.title} ${each.body}`, String(each.count)],
-    quiet: ({ id }) => id,
-    empty: 'Nothing unread.',
-  });
+  const found = await collect(berth.list('listNotifications', input), most);
+  if (terminal.format === 'json') terminal.json(found);
+  else if (found.length === 0) terminal.say(status === undefined ? 'None yet.' : 'Nothing unread.');
+  // The newest last, as in a log.
+  else for (const each of found.reverse()) printNotification(call, each);
+  return undefined;
 }
 
 async function events(call: Call): Promise<undefined> {
