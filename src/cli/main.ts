@@ -1,77 +1,143 @@
-/** The command line: `berth NOUN VERB …`. Exit codes: 0 done, 1 failed, 2 wrong words or settings. */
-import { parseArgs } from 'node:util';
-import { refuse, StartError } from '../launch/start-error.ts';
-import { CommandError } from './command-error.ts';
-import { listOrgs, orgQuota, QUOTA_NAMES, verifyAudit } from './org-commands.ts';
-import { withServer } from './server-context.ts';
-import { listUsers, resetPassword, unlockUser } from './user-commands.ts';
+/** The command line: finds the command among the words, reads its options, runs it, and ends with its exit code. */
+import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
+import { readEnv } from '../config/env.ts';
+import { arityOf, COMMON_OPTIONS, type Command, type Option, Options } from './command.ts';
+import { CommandError, UsageError } from './command-error.ts';
+import { findCommand } from './command-table.ts';
+import { complete } from './complete.ts';
+import { EXIT, exitCodeOf } from './exit-codes.ts';
+import { explain } from './explain.ts';
+import { helpFor, helpOf, helpOfAll, usageOf } from './help.ts';
+import { Session } from './session.ts';
+import { Terminal } from './terminal.ts';
+import { version } from './version.ts';
 
-const USAGE = `usage, on the server (settings as for npm start):
-  berth user ls
-  berth user unlock EMAIL
-  berth user reset-password EMAIL
-  berth org ls
-  berth org quota ORG [--instances N] [--cpus N] [--memory-mib N] [--disk-gib N]   (N or none)
-  berth audit verify [ORG]
-`;
-
-class UsageError extends Error {}
-
-const QUOTA_OPTIONS = Object.fromEntries(
-  QUOTA_NAMES.map((name) => [name.replaceAll('_', '-'), { type: 'string' as const }]),
-);
-
-async function run(args: readonly string[]): Promise<string> {
-  const { values, positionals } = parse(args);
-  const [noun, verb, subject, ...rest] = positionals;
-  const quota = Object.fromEntries(
-    Object.entries(values).map(([name, value]) => [name.replaceAll('-', '_'), value]),
-  );
-  const command = `${noun} ${verb}`;
-  if (rest.length > 0 || (command !== 'org quota' && Object.keys(quota).length > 0)) throw new UsageError();
-  if (subject === undefined) {
-    if (command === 'user ls') return withServer(listUsers);
-    if (command === 'org ls') return withServer(listOrgs);
-    if (command === 'audit verify') return withServer((server) => verifyAudit(server, undefined));
-    throw new UsageError();
-  }
-  switch (command) {
-    case 'user unlock':
-      return withServer((server) => unlockUser(server, subject));
-    case 'user reset-password':
-      return withServer((server) => resetPassword(server, subject));
-    case 'org quota':
-      return withServer((server) => orgQuota(server, subject, quota));
-    case 'audit verify':
-      return withServer((server) => verifyAudit(server, subject));
-    default:
-      throw new UsageError();
-  }
+/** With server commands: what their settings are wrong in says the launcher's own error, with its own code. */
+interface Refusal extends Error {
+  readonly exit_code: number;
 }
 
-function parse(args: readonly string[]) {
+const optionsOf = (command: Command): Record<string, Option> => ({
+  ...command.options,
+  ...(command.on_server ? { help: { type: 'boolean', short: 'h', help: 'this' } } : COMMON_OPTIONS),
+});
+
+/** How long a command has for its last words after Ctrl-C. */
+const INTERRUPT_MS = 1_000;
+
+interface Parsed {
+  readonly options: Options;
+  readonly args: readonly string[];
+  readonly rest: readonly string[];
+}
+
+/** @throws UsageError */
+function parse(command: Command, words: readonly string[]): Parsed {
+  const end = words.indexOf('--');
+  const own = end === -1 ? words : words.slice(0, end);
+  const config = Object.fromEntries(
+    Object.entries(optionsOf(command)).map(([name, { type, short, multiple }]) => [
+      name,
+      { type, ...(short === undefined ? {} : { short }), ...(multiple === undefined ? {} : { multiple }) },
+    ]),
+  ) as ParseArgsOptionsConfig;
+  let parsed: { values: Record<string, unknown>; positionals: string[] };
   try {
-    return parseArgs({ args: [...args], options: QUOTA_OPTIONS, allowPositionals: true, strict: true });
-  } catch {
-    throw new UsageError();
+    parsed = parseArgs({ args: [...own], options: config, allowPositionals: true, strict: true });
+  } catch (error) {
+    throw new UsageError((error as Error).message.split('. ')[0]);
+  }
+  const options = new Options(parsed.values);
+  const after = end === -1 ? [] : words.slice(end + 1);
+  const args = command.rest === undefined ? [...parsed.positionals, ...after] : parsed.positionals;
+  const { least, most } = arityOf(command);
+  if (!options.flag('help') && (args.length < least || args.length > most)) {
+    throw new UsageError(
+      args.length < least
+        ? `${command.args?.[args.length]?.replace('…', '')} is missing`
+        : `too many words: ${args[most]}`,
+    );
+  }
+  return { options, args, rest: command.rest === undefined ? [] : after };
+}
+
+function refuse(error: UsageError, command: Command): number {
+  process.stderr.write(
+    `usage: ${usageOf(command)}\nberth: ${error.message}\n  next: berth help ${command.name}\n`,
+  );
+  return EXIT.usage;
+}
+
+async function run(command: Command, words: readonly string[]): Promise<number> {
+  let parsed: Parsed;
+  try {
+    parsed = parse(command, words);
+  } catch (error) {
+    if (error instanceof UsageError) return refuse(error, command);
+    throw error;
+  }
+  const { options, args, rest } = parsed;
+  if (options.flag('help')) {
+    process.stdout.write(helpOf(command));
+    return EXIT.done;
+  }
+  const interrupted = new AbortController();
+  process.once('SIGINT', () => {
+    interrupted.abort(new CommandError('interrupted', { exit_code: EXIT.interrupted }));
+    // What does not heed it has begun nothing that waits: it ends all the same.
+    setTimeout(() => process.exit(EXIT.interrupted), INTERRUPT_MS).unref();
+  });
+  const terminal = new Terminal(options.flag('json') ? 'json' : options.flag('quiet') ? 'quiet' : 'human');
+  const place = { profile: options.text('profile'), url: options.text('url') };
+  const session = new Session(readEnv(), place, terminal);
+  try {
+    return (
+      (await command.run({ args, rest, options, terminal, session, signal: interrupted.signal })) ?? EXIT.done
+    );
+  } catch (error) {
+    if (error instanceof UsageError) return refuse(error, command);
+    const reason: unknown = interrupted.signal.reason;
+    if (error === reason) return EXIT.interrupted;
+    if ((error as Partial<Refusal>).name === 'StartError') {
+      process.stderr.write(`berth: ${(error as Refusal).message}\n`);
+      return (error as Refusal).exit_code;
+    }
+    terminal.warn(explain(error, command, args));
+    return exitCodeOf(error);
   }
 }
 
-run(process.argv.slice(2)).then(
-  (text) => {
-    process.stdout.write(text);
-  },
-  (error: unknown) => {
-    if (error instanceof UsageError) {
-      process.stderr.write(USAGE);
-      process.exitCode = 2;
-    } else if (error instanceof StartError) {
-      process.exitCode = refuse(error);
-    } else if (error instanceof CommandError) {
-      process.stderr.write(`berth: ${error.message}\n`);
-      process.exitCode = 1;
-    } else {
-      throw error;
-    }
-  },
+async function main(words: readonly string[]): Promise<number> {
+  const [first] = words;
+  if (first === '__complete') {
+    const session = new Session(readEnv(), {}, new Terminal('quiet'));
+    const next = await complete(words.slice(1), () => session.berth());
+    process.stdout.write(next.map((each) => `${each}\n`).join(''));
+    return EXIT.done;
+  }
+  if (first === 'version' || first === '--version') {
+    process.stdout.write(`berth ${version()}\n`);
+    return EXIT.done;
+  }
+  const asks = first === 'help' || first === '--help' || first === '-h';
+  const found = findCommand(asks ? words.slice(1) : words);
+  if (asks && words.length === 1) {
+    process.stdout.write(helpOfAll());
+    return EXIT.done;
+  }
+  if (found === undefined) {
+    process.stderr.write(words.length === 0 ? helpOfAll() : helpFor(asks ? words.slice(1) : words));
+    return EXIT.usage;
+  }
+  if (asks) {
+    process.stdout.write(helpOf(found.command));
+    return EXIT.done;
+  }
+  return run(found.command, words.slice(found.taken));
+}
+
+// A reader that has seen enough (`berth ls | head`) is no failure.
+process.stdout.on('error', (error: NodeJS.ErrnoException) =>
+  process.exit(error.code === 'EPIPE' ? EXIT.done : EXIT.failed),
 );
+process.exitCode = await main(process.argv.slice(2));

@@ -9,3 +9,12 @@ export function table(headings: readonly string[], rows: readonly (readonly stri
       .trimEnd();
   return `${all.map(line).join('\n')}\n`;
 }
+
+/** One thing, a line for each of its fields. */
+export function fields(rows: readonly (readonly [name: string, value: string])[]): string {
+  const width = Math.max(...rows.map(([name]) => name.length));
+  return rows
+    .map(([name, value]) => `${name.padEnd(width)}  ${value}`.trimEnd())
+    .join('\n')
+    .concat('\n');
+}

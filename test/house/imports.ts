@@ -10,11 +10,13 @@ export interface Import {
   readonly to: string;
   /** Types alone: nothing is loaded at run time. */
   readonly type_only: boolean;
+  /** By `import(…)`: loaded when it is needed. */
+  readonly lazy: boolean;
 }
 
 /** Files with one of these endings below `folder`, without what is installed or made by running. */
 export function filesBelow(folder: string, endings: readonly string[]): string[] {
-  const skipped = /(^|\/)(node_modules|\.cache|\.git|data|coverage)(\/|$)/;
+  const skipped = /(^|\/)(node_modules|\.cache|\.git|data|coverage|dist)(\/|$)/;
   return readdirSync(join(PROJECT, folder), { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile() && endings.some((ending) => entry.name.endsWith(ending)))
     .map((entry) => relative(PROJECT, join(entry.parentPath, entry.name)))
@@ -33,29 +35,31 @@ const BARE = /^import\s+'([^']+)'|\bimport\('([^']+)'\)/gm;
 /** The relative imports of a file. */
 export function importsOf(path: string): Import[] {
   const text = read(path);
-  const found: { to: string; type_only: boolean }[] = [];
+  const found: Omit<Import, 'from'>[] = [];
   for (const [, type, names = '', to = ''] of text.matchAll(FROM)) {
     const inner = /^\{(.*)\}$/s
       .exec(names)?.[1]
       ?.split(',')
       .map((name) => name.trim());
     const all_types = inner?.filter((name) => name !== '').every((name) => name.startsWith('type ')) ?? false;
-    found.push({ to, type_only: type !== undefined || all_types });
+    found.push({ to, type_only: type !== undefined || all_types, lazy: false });
   }
   for (const [, bare, dynamic] of text.matchAll(BARE)) {
-    found.push({ to: bare ?? dynamic ?? '', type_only: false });
+    found.push({ to: bare ?? dynamic ?? '', type_only: false, lazy: bare === undefined });
   }
   return found
     .filter(({ to }) => to.startsWith('.'))
-    .map(({ to, type_only }) => ({
+    .map(({ to, type_only, lazy }) => ({
       from: path,
       to: relative(PROJECT, join(PROJECT, dirname(path), to)),
       type_only,
+      lazy,
     }));
 }
 
-/** `src/http/v1/vm.ts` is of the room `http`, `src/main.ts` of `main`. */
+/** `src/http/v1/vm.ts` is of the room `http`, `src/main.ts` of `main`; the package beside `src` is the room `client`. */
 export function roomOf(path: string): string {
+  if (path.startsWith('client/src/')) return 'client';
   return (path.split('/')[1] ?? '').replace(/\.ts$/, '');
 }
 

@@ -5,7 +5,7 @@
  *   host → lib, config, agent-api, object-store, disk-format      ingress → lib, agent-api
  *   agent-api, object-store, mail → lib              launch → lib, config
  *   disk-format → lib, object-store: what a disk is in the object store, for the host, tasks and the CLI
- *   audit → lib, db                                  cli → domains, launch: what runs on the server itself
+ *   audit → lib, db                                  cli → client: what people type; domains, launch: on the server itself
  *
  * The tables are the narrowest that is true. They only shrink: a line that nothing needs any more fails.
  */
@@ -21,6 +21,7 @@ const domains = DOMAINS as readonly string[];
 
 /** Beside its own. A domain may import OF_A_DOMAIN and what DOMAIN_TO_DOMAIN says. */
 const ROOMS: Record<string, readonly string[]> = {
+  client: [],
   lib: [],
   config: ['lib'],
   'agent-api': ['lib'],
@@ -43,7 +44,7 @@ const ROOMS: Record<string, readonly string[]> = {
     ...['disks', 'disk-format', 'vms', 'api-keys', 'webhooks', 'notifications'],
     ...['tasks', 'http', 'host', 'ingress', 'launch'],
   ],
-  cli: ['lib', 'config', 'db', 'audit', 'auth', 'orgs', 'launch'],
+  cli: ['client', 'lib', 'config', 'db', 'audit', 'auth', 'orgs', 'launch'],
   main: ['lib', 'config', 'launch', 'roles'],
 };
 const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
@@ -70,7 +71,7 @@ const EXCEPTIONS: readonly string[] = [
   'src/db/tables.ts → src/vms/model.ts',
 ];
 
-const files = filesBelow('src', ['.ts']);
+const files = [...filesBelow('src', ['.ts']), ...filesBelow('client/src', ['.ts'])];
 const imports = files.filter((path) => !isTest(path)).flatMap(importsOf);
 const line = ({ from, to }: Import) => `${from} → ${to}`;
 
@@ -82,7 +83,7 @@ function allowed(room: string): readonly string[] {
 test('every import stays within what its room may see', () => {
   const known = new Set(files);
   for (const each of imports) {
-    assert.ok(known.has(each.to), `${line(each)}: no such file of src`);
+    assert.ok(known.has(each.to), `${line(each)}: no such file of src or client`);
     assert.ok(!isTest(each.to), `${line(each)}: a test is imported`);
   }
   const against = imports.filter(({ from, to }) => {
@@ -90,6 +91,21 @@ test('every import stays within what its room may see', () => {
     return here !== there && !allowed(here).includes(there);
   });
   assert.deepEqual(against.map(line).sort(), [...EXCEPTIONS].sort());
+});
+
+test('what people type speaks HTTP by the client alone; only the commands on the server know its database', () => {
+  const ON_SERVER = ['org-commands', 'user-commands', 'server-context'].map((name) => `src/cli/${name}.ts`);
+  const theirs = imports.filter(({ from }) => roomOf(from) === 'cli' && !ON_SERVER.includes(from));
+  const loaded = theirs.filter(({ to }) => roomOf(to) !== 'cli' && roomOf(to) !== 'client');
+  assert.deepEqual([...new Set(loaded.map(({ to }) => to))].sort(), [
+    'src/config/env.ts',
+    'src/lib/errors.ts',
+  ]);
+  // Those of the server are loaded when they are typed, and not before.
+  assert.deepEqual(
+    theirs.filter(({ to, lazy }) => ON_SERVER.includes(to) && !lazy),
+    [],
+  );
 });
 
 test('every room has a line', () => {

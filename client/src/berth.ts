@@ -1,0 +1,242 @@
+/**
+ * The client of Berth's API.
+ *
+ *   const berth = new Berth({ url: 'https://berth.example.org', token: process.env.BERTH_API_KEY });
+ *   const web = await berth.instances.create({ name: 'web' });
+ *   await using vm = await berth.vm(web.id).start();
+ *
+ * Every operation of the API can be called by its name, `berth.call('listImages', {})`; the groups beside it are the
+ * ones that programs mostly need, with paging and waiting.
+ */
+import { BerthError } from './errors.ts';
+import type {
+  ChangeInstanceRequest,
+  CreateApiKeyRequest,
+  CreateInstanceRequest,
+  CreateWebhookRequest,
+  Event,
+  Instance,
+  LoginRequest,
+  ReplaceKeySetRequest,
+} from './generated.ts';
+import { type StreamFrame, type StreamOptions, stream } from './streams.ts';
+import {
+  type Answer,
+  type CallOptions,
+  type Input,
+  type OperationId,
+  Transport,
+  type TransportOptions,
+} from './transport.ts';
+import { VmHandle, type WaitedState, type WaitOptions, waitForVm, waitUntilDeleted } from './vms.ts';
+
+export {
+  BerthConnectionError,
+  BerthError,
+  type ErrorCode,
+  type ErrorDetail,
+  VmWaitError,
+  WebhookVerificationError,
+} from './errors.ts';
+export type {
+  ApiKey,
+  AuditEntry,
+  ConnectionDetails,
+  CreateApiKeyRequest,
+  CreateInstanceRequest,
+  CreateWebhookRequest,
+  Disk,
+  Event,
+  EventType,
+  FlushReceipt,
+  Instance,
+  KeySet,
+  Notification,
+  Operations,
+  Org,
+  SshKey,
+  User,
+  Vm,
+  VmState,
+  Webhook,
+  WebhookDelivery,
+} from './generated.ts';
+export type { StreamFrame, StreamOptions } from './streams.ts';
+export type { Answer, CallOptions, Input, OperationId, TransportOptions } from './transport.ts';
+export { type VerifyOptions, verifyWebhook, type WebhookMessage } from './verify-webhook.ts';
+export { RunningVm, VmHandle, type WaitedState, type WaitOptions } from './vms.ts';
+
+export type BerthOptions = TransportOptions;
+
+/** Operations whose answer is a page of a list. */
+type ListOperation = {
+  [K in OperationId]: Answer<K> extends { data: readonly unknown[]; next_cursor: string | null } ? K : never;
+}[OperationId];
+type ItemOf<K extends OperationId> = Answer<K> extends { data: readonly (infer Item)[] } ? Item : never;
+
+export class Berth {
+  readonly #transport: Transport;
+  readonly instances: Instances;
+
+  constructor(options: BerthOptions) {
+    this.#transport = new Transport(options);
+    this.instances = new Instances(this.#transport, this);
+  }
+
+  /** Opens a session. Another Berth that holds it; this one stays as it was. */
+  static async login(
+    options: Omit<BerthOptions, 'token'>,
+    credentials: LoginRequest,
+  ): Promise<{ readonly berth: Berth; readonly session: Answer<'login'> }> {
+    const session = await new Berth(options).call('login', { body: credentials });
+    return { berth: new Berth({ ...options, token: session.session_token }), session };
+  }
+
+  get url(): string {
+    return this.#transport.url;
+  }
+
+  /** Any operation of the API by its name. @throws BerthError, BerthConnectionError */
+  call<K extends OperationId>(operation: K, input: Input<K>, options?: CallOptions): Promise<Answer<K>> {
+    return this.#transport.call(operation, input, options);
+  }
+
+  /** Every item of a list, page by page as they are needed. `limit` in the query is the size of a page. */
+  async *list<K extends ListOperation>(
+    operation: K,
+    input: Input<K>,
+    options?: CallOptions,
+  ): AsyncGenerator<ItemOf<K>, void, undefined> {
+    type Page = { data: ItemOf<K>[]; next_cursor: string | null };
+    for (let cursor: string | null = null; ; ) {
+      const query = { ...(input as { query?: object }).query, ...(cursor === null ? {} : { cursor }) };
+      const page = (await this.call(operation, { ...input, query } as Input<K>, options)) as Page;
+      yield* page.data;
+      cursor = page.next_cursor;
+      if (cursor === null) return;
+    }
+  }
+
+  /** The VM of an instance. @param id the instance's */
+  vm(id: string): VmHandle {
+    return new VmHandle(this.#transport, id);
+  }
+
+  /** Lets this session do what needs a recent password, for five minutes. */
+  async sudo(password: string): Promise<{ readonly expires_at: string; readonly cookie: string }> {
+    const { expires_at } = await this.call('grantSudo', { body: { password } });
+    return { expires_at, cookie: this.#transport.sudo_cookie ?? '' };
+  }
+
+  /** Goes on with a grant that `sudo` gave. */
+  useSudo(cookie: string): void {
+    this.#transport.sudo_cookie = cookie;
+  }
+
+  /** The organisation's events as they happen, without loss over cuts of the connection. */
+  async *events(
+    query: NonNullable<Input<'streamEvents'>['query']> = {},
+    options: StreamOptions = {},
+  ): AsyncGenerator<Event, void, undefined> {
+    // From a place that is known: a cut before the first event loses nothing either.
+    const newest =
+      options.last_event_id ??
+      (await this.call('listEvents', { query: { limit: 1 } }, { signal: options.signal })).data[0]?.id;
+    const from = { ...options, last_event_id: newest };
+    for await (const { event, data } of stream(this.#transport, 'streamEvents', { query }, from)) {
+      if (event !== 'reset') yield data as Event;
+    }
+  }
+
+  /** `notification` with a notification, `unread` with the count, `reset` where some were missed. */
+  notifications(options: StreamOptions = {}): AsyncGenerator<StreamFrame, void, undefined> {
+    return stream(this.#transport, 'streamNotifications', {}, options);
+  }
+
+  createApiKey(body: CreateApiKeyRequest, options?: CallOptions) {
+    return this.call('createApiKey', { body }, options);
+  }
+
+  createWebhook(body: CreateWebhookRequest, options?: CallOptions) {
+    return this.call('createWebhook', { body }, options);
+  }
+}
+
+export class Instances {
+  readonly #transport: Transport;
+  readonly #berth: Berth;
+
+  constructor(transport: Transport, berth: Berth) {
+    this.#transport = transport;
+    this.#berth = berth;
+  }
+
+  /** Safe to repeat: an Idempotency-Key goes along. */
+  create(body: CreateInstanceRequest, options?: CallOptions): Promise<Instance> {
+    return this.#transport.call('createInstance', { body }, options);
+  }
+
+  get(id: string, options?: CallOptions): Promise<Instance> {
+    return this.#transport.call('getInstance', { path: { id } }, options);
+  }
+
+  /** By id or by name. @throws BerthError NOT_FOUND */
+  async find(id_or_name: string, options?: CallOptions): Promise<Instance> {
+    if (/^inst_[0-9a-z]{26}$/.test(id_or_name)) return this.get(id_or_name, options);
+    const { data } = await this.#transport.call('listInstances', { query: { name: id_or_name } }, options);
+    const found = data.find(({ name }) => name === id_or_name);
+    if (found) return found;
+    const message = `There is no instance called ${id_or_name}.`;
+    throw new BerthError({ status: 404, code: 'NOT_FOUND', message, request_id: null });
+  }
+
+  list(query: NonNullable<Input<'listInstances'>['query']> = {}, options?: CallOptions) {
+    return this.#berth.list('listInstances', { query }, options);
+  }
+
+  change(id: string, body: ChangeInstanceRequest, options?: CallOptions): Promise<Instance> {
+    return this.#transport.call('changeInstance', { path: { id }, body }, options);
+  }
+
+  delete(id: string, options?: CallOptions): Promise<Instance> {
+    return this.#transport.call('deleteInstance', { path: { id } }, options);
+  }
+
+  startVm(id: string, options?: CallOptions) {
+    return this.#transport.call('startVm', { path: { id } }, options);
+  }
+
+  stopVm(id: string, { force = false, ...options }: CallOptions & { readonly force?: boolean } = {}) {
+    const query = force ? { force: 'true' as const } : {};
+    return this.#transport.call('stopVm', { path: { id }, query }, options);
+  }
+
+  restartVm(id: string, options?: CallOptions) {
+    return this.#transport.call('restartVm', { path: { id } }, options);
+  }
+
+  flushVm(id: string, options?: CallOptions) {
+    return this.#transport.call('flushVm', { path: { id } }, options);
+  }
+
+  ssh(id: string, options?: CallOptions) {
+    return this.#transport.call('getSsh', { path: { id } }, options);
+  }
+
+  keySet(id: string, options?: CallOptions) {
+    return this.#transport.call('getKeySet', { path: { id } }, options);
+  }
+
+  replaceKeySet(id: string, body: ReplaceKeySetRequest, options?: CallOptions) {
+    return this.#transport.call('replaceKeySet', { path: { id }, body }, options);
+  }
+
+  /** The VM once it is there. @throws VmWaitError when it failed, or the time is over */
+  waitFor(id: string, state: WaitedState, options?: WaitOptions) {
+    return waitForVm(this.#transport, id, state, options);
+  }
+
+  waitUntilDeleted(id: string, options?: WaitOptions) {
+    return waitUntilDeleted(this.#transport, id, options);
+  }
+}

@@ -1,0 +1,55 @@
+/** What a call can fail with. A program reads `code`; `message` is for people. */
+import type { ErrorBody, Vm } from './generated.ts';
+
+export type ErrorCode = ErrorBody['error']['code'];
+export type ErrorDetail = { readonly field: string; readonly issue: string };
+
+export interface BerthErrorParts {
+  readonly status: number;
+  readonly code: ErrorCode | 'UNEXPECTED';
+  readonly message: string;
+  readonly request_id: string | null;
+  readonly details?: readonly ErrorDetail[];
+  readonly retry_after_seconds?: number | null;
+}
+
+/** The server refused or failed. `UNEXPECTED`: what answered does not speak Berth's API. */
+export class BerthError extends Error {
+  override readonly name = 'BerthError';
+  readonly status: number;
+  readonly code: ErrorCode | 'UNEXPECTED';
+  /** Quote it when you ask for help: the server's log has it. */
+  readonly request_id: string | null;
+  readonly details: readonly ErrorDetail[];
+  readonly retry_after_seconds: number | null;
+
+  constructor({ status, code, message, request_id, details, retry_after_seconds }: BerthErrorParts) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.request_id = request_id;
+    this.details = details ?? [];
+    this.retry_after_seconds = retry_after_seconds ?? null;
+  }
+}
+
+/** No answer came: the server is not reachable, or the connection broke. */
+export class BerthConnectionError extends Error {
+  override readonly name = 'BerthConnectionError';
+}
+
+/** A VM did not get where it was waited for: it failed, or the time was over. */
+export class VmWaitError extends Error {
+  override readonly name = 'VmWaitError';
+  /** As it was last seen. */
+  readonly vm: Vm;
+  constructor(message: string, vm: Vm) {
+    super(message);
+    this.vm = vm;
+  }
+}
+
+/** A webhook that must not be believed. */
+export class WebhookVerificationError extends Error {
+  override readonly name = 'WebhookVerificationError';
+}

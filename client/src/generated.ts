@@ -1,0 +1,1339 @@
+/** Written by `npm run openapi` from openapi/v1.json; do not change by hand. */
+
+export type ErrorBody = {
+  error: {
+    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'UNAVAILABLE';
+    /** For people; programs read the code */
+    message: string;
+    request_id: string;
+    /** Where it helps: what is wrong with which field */
+    details?: Array<{
+      field: string;
+      issue: string;
+    }> | undefined;
+  };
+};
+
+export type AcceptInvitationRequest = {
+  token: string;
+};
+
+export type AddMfaFactorRequest = {
+  type: 'totp' | 'webauthn';
+  name: string;
+};
+
+export type AddMfaFactorResponse = {
+  id: string;
+  name: string;
+  type: 'totp';
+  /** Base32, shown this once */
+  secret: string;
+  /** The same as a QR code holds it */
+  otpauth_url: string;
+} | {
+  id: string;
+  name: string;
+  type: 'webauthn';
+  options: {
+    [more: string]: unknown;
+  };
+};
+
+export type AddSshKeyRequest = {
+  name: string;
+  public_key: string;
+};
+
+export type ApiKey = {
+  id: string;
+  name: string;
+  scope: string;
+  service_account_id: string | null;
+  /** Where it may be used from; empty: everywhere */
+  allowed_cidrs: Array<string>;
+  /** How the key begins */
+  prefix: string;
+  /** How the key ends */
+  last4: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  last_used_at: string | null;
+  expires_at: string | null;
+  previous_expires_at: string | null;
+};
+
+export type AuditEntry = {
+  id: string;
+  /** Place in the chain of the organisation */
+  seq: number;
+  /** RFC 3339, UTC, milliseconds */
+  at: string;
+  actor: string;
+  action: string;
+  target: string | null;
+  ip: string | null;
+  request_id: string | null;
+  data: Record<string, unknown>;
+};
+
+export type ChangeBillingEmailRequest = {
+  email: string;
+};
+
+export type ChangeEmailRequest = {
+  email: string;
+  password: string;
+};
+
+export type ChangeGenerationRequest = {
+  name?: string | null | undefined;
+  pinned?: boolean | undefined;
+};
+
+export type ChangeInstanceRequest = {
+  /** A DNS label */
+  name?: string | undefined;
+  labels?: Record<string, string> | undefined;
+  idle_timeout_seconds?: number | null | undefined;
+  /** A connection to the SSH port of the stopped VM starts it and is held until sshd answers */
+  wake_on_connect?: boolean | undefined;
+  auto_flush_seconds?: number | null | undefined;
+  generations_keep?: GenerationsKeep | null | undefined;
+  cpus?: number | undefined;
+  memory_mib?: number | undefined;
+};
+
+export type ChangeMeRequest = {
+  name?: string | undefined;
+};
+
+export type ChangeMemberRequest = {
+  role: 'owner' | 'admin' | 'member' | 'billing';
+};
+
+export type ChangeOrgRequest = {
+  name?: string | undefined;
+};
+
+export type ChangePasswordRequest = {
+  current_password: string;
+  /** 12 to 256 characters */
+  new_password: string;
+};
+
+export type ChangeWebhookRequest = {
+  /** https; http only to networks that the operator excepts */
+  url?: string | undefined;
+  /** Types of events, or `*` for all */
+  events?: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'> | undefined;
+  name?: string | undefined;
+  status?: 'enabled' | 'disabled' | undefined;
+};
+
+export type ConfirmEmailRequest = {
+  token: string;
+};
+
+export type ConfirmPasswordResetRequest = {
+  token: string;
+  /** 12 to 256 characters */
+  new_password: string;
+};
+
+export type ConnectionDetails = {
+  host: string;
+  port: number;
+  user: string;
+  host_keys: Array<HostKey>;
+  known_hosts: Array<string>;
+  command: string;
+  /** How many keys the instance lets in */
+  allowed_keys: number;
+};
+
+export type CountUnreadNotificationsResponse = {
+  count: number;
+};
+
+export type CreateApiKeyRequest = {
+  name: string;
+  /** `resource:action` separated by spaces, or `*` */
+  scope: string;
+  expires_in_seconds?: number | undefined;
+  /** The service account that holds it; absent: the caller does */
+  service_account_id?: string | undefined;
+  /** Addresses or networks that it may be used from; empty or absent: everywhere */
+  allowed_cidrs?: Array<string> | undefined;
+};
+
+export type CreateApiKeyResponse = {
+  id: string;
+  name: string;
+  scope: string;
+  service_account_id: string | null;
+  /** Where it may be used from; empty: everywhere */
+  allowed_cidrs: Array<string>;
+  /** How the key begins */
+  prefix: string;
+  /** How the key ends */
+  last4: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  last_used_at: string | null;
+  expires_at: string | null;
+  previous_expires_at: string | null;
+  /** The plain key, shown this once */
+  key: string;
+};
+
+export type CreateInstanceRequest = {
+  /** A DNS label */
+  name: string;
+  image?: string | undefined;
+  cpus?: number | undefined;
+  memory_mib?: number | undefined;
+  disk_gib?: number | undefined;
+  labels?: Record<string, string> | undefined;
+  idle_timeout_seconds?: number | null | undefined;
+  /** A connection to the SSH port of the stopped VM starts it and is held until sshd answers */
+  wake_on_connect?: boolean | undefined;
+  auto_flush_seconds?: number | null | undefined;
+  generations_keep?: GenerationsKeep | null | undefined;
+};
+
+export type CreateInvitationRequest = {
+  email: string;
+  role: 'owner' | 'admin' | 'member' | 'billing';
+};
+
+export type CreateOrgRequest = {
+  name: string;
+};
+
+export type CreateServiceAccountRequest = {
+  name: string;
+  /** `resource:action` separated by spaces, or `*` */
+  scope: string;
+};
+
+export type CreateWebhookRequest = {
+  /** https; http only to networks that the operator excepts */
+  url: string;
+  /** Types of events, or `*` for all */
+  events: Array<'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | '*'>;
+  name: string;
+};
+
+export type CreateWebhookResponse = {
+  id: string;
+  url: string;
+  events: Array<string>;
+  name: string;
+  status: 'enabled' | 'disabled';
+  disabled_reason: string | null;
+  disabled_at: string | null;
+  failing_since: string | null;
+  previous_secret_expires_at: string | null;
+  created_by: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  updated_at: string;
+  /** The secret that signs, shown this once */
+  secret: string;
+};
+
+export type Disk = {
+  size_bytes: number;
+  /** The durable generation; 0 before the first flush */
+  generation: number;
+  durable_at: string | null;
+  /** Written by the guest and not durable yet; at most 5 s old */
+  dirty_bytes: number;
+  /** Of the objects that this disk is made of, all its generations together; what a fork shares counts for each */
+  stored_bytes: number;
+};
+
+export type EmptyRequest = Record<string, never>;
+
+export type Event = {
+  id: string;
+  type: EventType;
+  /** RFC 3339, UTC, milliseconds */
+  timestamp: string;
+  /** The resource as the API shows it, and these */
+  data: {
+    org_id: string;
+    actor: string;
+    sequence: number | null;
+    [more: string]: unknown;
+  };
+};
+
+export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
+
+export type FlushReceipt = {
+  generation: number;
+  durable_at: string | null;
+  dirty_bytes: number;
+  uploaded_bytes: number;
+  segments: number;
+  duration_ms: number;
+  consistency: 'filesystem' | 'crash' | 'offline';
+};
+
+export type ForkRequest = {
+  /** A DNS label */
+  name: string;
+  generation?: number | undefined;
+};
+
+export type Generation = {
+  generation: number;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** What the flush that made it uploaded */
+  bytes: number;
+  consistency: 'filesystem' | 'crash' | 'offline';
+  name: string | null;
+  /** Kept whatever generations_keep says */
+  pinned: boolean;
+};
+
+export type GenerationsKeep = {
+  /** The newest so many */
+  last: number;
+  /** Of older ones the newest of each day (UTC), for so many days */
+  daily_days: number;
+};
+
+export type HostKey = {
+  type: string;
+  fingerprint: string;
+  public_key: string;
+};
+
+export type Image = {
+  id: string;
+  versions: Array<string>;
+};
+
+export type Instance = {
+  id: string;
+  name: string;
+  org_id: string;
+  created_by: string;
+  image: string;
+  cpus: number;
+  memory_mib: number;
+  disk_gib: number;
+  labels: Record<string, string>;
+  idle_timeout_seconds: number | null;
+  wake_on_connect: boolean;
+  auto_flush_seconds: number | null;
+  generations_keep: GenerationsKeep;
+  deleting: boolean;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  updated_at: string;
+  vm: Vm;
+  disk: Disk;
+};
+
+export type Invitation = {
+  id: string;
+  email: string;
+  role: 'owner' | 'admin' | 'member' | 'billing';
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
+};
+
+export type KeySet = {
+  mode: 'account' | 'explicit';
+  data: Array<KeySetKey>;
+};
+
+export type KeySetKey = {
+  id: string;
+  name: string;
+  type: string;
+  fingerprint: string;
+  owner_id: string;
+};
+
+export type ListApiKeysResponse = {
+  data: Array<ApiKey>;
+  next_cursor: string | null;
+};
+
+export type ListAuditResponse = {
+  data: Array<AuditEntry>;
+  next_cursor: string | null;
+};
+
+export type ListEventsResponse = {
+  data: Array<Event>;
+  next_cursor: string | null;
+};
+
+export type ListGenerationsResponse = {
+  data: Array<Generation>;
+  next_cursor: string | null;
+};
+
+export type ListImagesResponse = {
+  data: Array<Image>;
+  next_cursor: null;
+};
+
+export type ListInstancesResponse = {
+  data: Array<Instance>;
+  next_cursor: string | null;
+};
+
+export type ListInvitationsResponse = {
+  data: Array<ListedInvitation>;
+  next_cursor: string | null;
+};
+
+export type ListMembersResponse = {
+  data: Array<Member>;
+  next_cursor: string | null;
+};
+
+export type ListMfaFactorsResponse = {
+  data: Array<MfaFactor>;
+  next_cursor: string | null;
+};
+
+export type ListNotificationsResponse = {
+  data: Array<Notification>;
+  next_cursor: string | null;
+};
+
+export type ListOrgsResponse = {
+  data: Array<Org>;
+  next_cursor: string | null;
+};
+
+export type ListServiceAccountsResponse = {
+  data: Array<ServiceAccount>;
+  next_cursor: string | null;
+};
+
+export type ListSessionsResponse = {
+  data: Array<Session>;
+  next_cursor: string | null;
+};
+
+export type ListSshKeysResponse = {
+  data: Array<SshKey>;
+  next_cursor: string | null;
+};
+
+export type ListWebhookDeliveriesResponse = {
+  data: Array<WebhookDelivery>;
+  next_cursor: string | null;
+};
+
+export type ListWebhooksResponse = {
+  data: Array<Webhook>;
+  next_cursor: string | null;
+};
+
+export type ListedInvitation = {
+  id: string;
+  email: string;
+  role: 'owner' | 'admin' | 'member' | 'billing';
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
+  invited_by: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+};
+
+export type LoginByPasskeyRequest = {
+  id: string;
+  rawId: string;
+  type: 'public-key';
+  authenticatorAttachment?: string | null | undefined;
+  clientExtensionResults?: {
+    [more: string]: unknown;
+  } | undefined;
+  response: {
+    clientDataJSON: string;
+    authenticatorData: string;
+    signature: string;
+    userHandle?: string | null | undefined;
+    [more: string]: unknown;
+  };
+};
+
+export type LoginRequest = {
+  email: string;
+  password: string;
+  /** Six digits */
+  totp_code?: string | undefined;
+  recovery_code?: string | undefined;
+  webauthn?: {
+    id: string;
+    rawId: string;
+    type: 'public-key';
+    authenticatorAttachment?: string | null | undefined;
+    clientExtensionResults?: {
+      [more: string]: unknown;
+    } | undefined;
+    response: {
+      clientDataJSON: string;
+      authenticatorData: string;
+      signature: string;
+      userHandle?: string | null | undefined;
+      [more: string]: unknown;
+    };
+  } | undefined;
+};
+
+export type MarkAllNotificationsRequest = {
+  /** The id of the newest notification, or the time, up to which (inclusive) */
+  before?: string | undefined;
+};
+
+export type MarkAllNotificationsResponse = {
+  count: number;
+};
+
+export type MarkNotificationRequest = {
+  read: boolean;
+};
+
+export type Member = {
+  /** The user's */
+  id: string;
+  email: string;
+  name: string;
+  role: 'owner' | 'admin' | 'member' | 'billing';
+  /** When the user joined */
+  created_at: string;
+};
+
+export type MfaFactor = {
+  id: string;
+  name: string;
+  type: 'totp' | 'webauthn';
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  confirmed_at: string | null;
+  last_used_at: string | null;
+};
+
+export type Notification = {
+  id: string;
+  kind: NotificationKind;
+  severity: NotificationSeverity;
+  title: string;
+  body: string;
+  resource: NotificationResource | null;
+  /** For programs: what it is about */
+  data: Record<string, unknown>;
+  /** Repeats within an hour on one resource, while unread */
+  count: number;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  read_at: string | null;
+};
+
+export type NotificationKind = 'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed';
+
+export type NotificationPreferences = {
+  mail: {
+    'vm.failed': boolean;
+    'vm.recovered': boolean;
+    'disk.flush_failed': boolean;
+    'disk.nearly_full': boolean;
+    'api_key.created': boolean;
+    'api_key.expiring': boolean;
+    'ssh_key.added': boolean;
+    'account.locked': boolean;
+    'login.new_place': boolean;
+    'mfa.removed': boolean;
+    'password.changed': boolean;
+    'billing_email.changed': boolean;
+    'webhook.failing': boolean;
+    'webhook.disabled': boolean;
+    'org.invited': boolean;
+    'org.role_changed': boolean;
+  };
+  /** Those that cannot be muted */
+  always: Array<'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed'>;
+};
+
+export type NotificationResource = {
+  type: string;
+  id: string;
+};
+
+export type NotificationSeverity = 'info' | 'warning' | 'critical';
+
+export type Org = {
+  id: string;
+  name: string;
+  billing_email: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+};
+
+export type OrgQuota = {
+  instances: QuotaUse;
+  cpus: QuotaUse;
+  memory_mib: QuotaUse;
+  disk_gib: QuotaUse;
+};
+
+export type PasskeyOptionsRequest = {
+  email?: string | undefined;
+};
+
+export type PasskeyOptionsResponse = {
+  [more: string]: unknown;
+};
+
+export type PingWebhookResponse = {
+  /** The webhook-id that it will have */
+  event_id: string;
+};
+
+export type QuotaUse = {
+  limit: number | null;
+  used: number;
+};
+
+export type RefreshResponse = {
+  session_token: string;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
+};
+
+export type RegisterRequest = {
+  email: string;
+  /** 12 to 256 characters */
+  password: string;
+  name?: string | undefined;
+  invitation_token?: string | undefined;
+};
+
+export type ReplaceKeySetRequest = {
+  ssh_key_ids: Array<string>;
+} | {
+  mode: 'account';
+};
+
+export type ReplayWebhookRequest = {
+  /** RFC 3339; at most 27 days ago */
+  since: string;
+};
+
+export type ReplayWebhookResponse = {
+  /** How many events are sent */
+  count: number;
+};
+
+export type RequestPasswordResetRequest = {
+  email: string;
+};
+
+export type RestoreRequest = {
+  generation: number;
+};
+
+export type RotateApiKeyRequest = {
+  /** For how long the key before goes on */
+  grace_seconds?: number | undefined;
+};
+
+export type RotateWebhookSecretRequest = {
+  /** For how long the secret before signs too */
+  grace_seconds?: number | undefined;
+};
+
+export type ServiceAccount = {
+  id: string;
+  name: string;
+  /** The most that a key of it can do */
+  scope: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+};
+
+export type Session = {
+  id: string;
+  ip: string;
+  user_agent: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  last_seen_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  ends_at: string;
+  current: boolean;
+};
+
+export type SessionResponse = {
+  user: User;
+  session_token: string;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
+};
+
+export type SetNotificationPreferencesRequest = {
+  mail: {
+    'vm.failed'?: boolean | undefined;
+    'vm.recovered'?: boolean | undefined;
+    'disk.flush_failed'?: boolean | undefined;
+    'disk.nearly_full'?: boolean | undefined;
+    'api_key.created'?: boolean | undefined;
+    'api_key.expiring'?: boolean | undefined;
+    'ssh_key.added'?: boolean | undefined;
+    'account.locked'?: boolean | undefined;
+    'login.new_place'?: boolean | undefined;
+    'mfa.removed'?: boolean | undefined;
+    'password.changed'?: boolean | undefined;
+    'billing_email.changed'?: boolean | undefined;
+    'webhook.failing'?: boolean | undefined;
+    'webhook.disabled'?: boolean | undefined;
+    'org.invited'?: boolean | undefined;
+    'org.role_changed'?: boolean | undefined;
+  };
+};
+
+export type SshKey = {
+  id: string;
+  name: string;
+  type: string;
+  fingerprint: string;
+  public_key: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  last_used_at: string | null;
+};
+
+export type SudoGrantRequest = {
+  password: string;
+};
+
+export type SudoGrantResponse = {
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
+};
+
+export type User = {
+  id: string;
+  email: string;
+  name: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  mfa_enabled: boolean;
+};
+
+export type VerifyMfaFactorRequest = {
+  /** Six digits */
+  code: string;
+} | {
+  id: string;
+  rawId: string;
+  type: 'public-key';
+  authenticatorAttachment?: string | null | undefined;
+  clientExtensionResults?: {
+    [more: string]: unknown;
+  } | undefined;
+  response: {
+    clientDataJSON: string;
+    attestationObject: string;
+    [more: string]: unknown;
+  };
+};
+
+export type VerifyMfaFactorResponse = {
+  /** Shown this once, each good for one login. Null when the account has some already; those stay good */
+  recovery_codes: Array<string> | null;
+};
+
+export type Vm = {
+  id: string | null;
+  instance_id: string;
+  state: VmState;
+  /** Counts starts, not soft reboots */
+  boot: number;
+  host_id: string | null;
+  started_at: string | null;
+  stopped_at: string | null;
+  reason: VmReason | null;
+  disk: Disk;
+};
+
+export type VmReason = {
+  code: string;
+  message: string;
+  actor: string;
+};
+
+export type VmState = 'starting' | 'running' | 'restarting' | 'suspending' | 'suspended' | 'stopping' | 'stopped' | 'failed';
+
+export type Webhook = {
+  id: string;
+  url: string;
+  events: Array<string>;
+  name: string;
+  status: 'enabled' | 'disabled';
+  disabled_reason: string | null;
+  disabled_at: string | null;
+  failing_since: string | null;
+  previous_secret_expires_at: string | null;
+  created_by: string;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** RFC 3339, UTC, milliseconds */
+  updated_at: string;
+};
+
+export type WebhookAttempt = {
+  number: number;
+  /** RFC 3339, UTC, milliseconds */
+  at: string;
+  status: number | null;
+  latency_ms: number;
+  error: string | null;
+  /** The first 4 KiB of the answer */
+  response: string;
+};
+
+export type WebhookDelivery = {
+  id: string;
+  /** The webhook-id of each attempt */
+  event_id: string;
+  event_type: string | null;
+  instance_id: string | null;
+  status: 'pending' | 'delivered' | 'failed';
+  attempt_count: number;
+  next_attempt_at: string | null;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string;
+  /** The last ten, oldest first; kept for 14 days */
+  attempts: Array<WebhookAttempt>;
+};
+
+export interface Operations {
+  /** Make an account, where sign-ups are open or with an invitation */
+  register: {
+    input: { body: RegisterRequest };
+    answer: SessionResponse;
+  };
+  /** Open a session */
+  login: {
+    input: { body: LoginRequest };
+    answer: SessionResponse;
+  };
+  /** A new session token, by the cookie __Host-berth_refresh */
+  refresh: {
+    input: { body?: EmptyRequest | undefined };
+    answer: RefreshResponse;
+  };
+  /** End this session */
+  logout: {
+    input: { body?: EmptyRequest | undefined };
+    answer: undefined;
+  };
+  /** Change the password; the other sessions end */
+  changePassword: {
+    input: { body: ChangePasswordRequest };
+    answer: undefined;
+  };
+  /** Send a reset token to the address, if it has an account */
+  requestPasswordReset: {
+    input: { body: RequestPasswordResetRequest };
+    answer: undefined;
+  };
+  /** Set a new password by the token of the mail; every session ends */
+  confirmPasswordReset: {
+    input: { body: ConfirmPasswordResetRequest };
+    answer: undefined;
+  };
+  /** Re-enter the password; destructive routes are open to this session for five minutes */
+  grantSudo: {
+    input: { body: SudoGrantRequest };
+    answer: SudoGrantResponse;
+  };
+  /** The caller's sessions */
+  listSessions: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListSessionsResponse;
+  };
+  /** End a session */
+  revokeSession: {
+    input: { path: { id: string } };
+    answer: undefined;
+  };
+  /** The caller */
+  getMe: {
+    input: Record<string, never>;
+    answer: User;
+  };
+  /** Change the caller's name */
+  changeMe: {
+    input: { body?: ChangeMeRequest | undefined };
+    answer: User;
+  };
+  /** Delete the account, with the organisations that are its alone */
+  deleteMe: {
+    input: Record<string, never>;
+    answer: undefined;
+  };
+  /** Change the address; it holds once the token sent there is confirmed */
+  changeEmail: {
+    input: { body: ChangeEmailRequest };
+    answer: undefined;
+  };
+  /** Confirm a new address by the token sent there */
+  confirmEmail: {
+    input: { body: ConfirmEmailRequest };
+    answer: undefined;
+  };
+  /** The caller's SSH keys */
+  listSshKeys: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListSshKeysResponse;
+  };
+  /** Register an SSH key */
+  addSshKey: {
+    input: { body: AddSshKeyRequest };
+    answer: SshKey;
+  };
+  /** Revoke an SSH key */
+  revokeSshKey: {
+    input: { path: { id: string } };
+    answer: undefined;
+  };
+  /** The caller's second factors */
+  listMfaFactors: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListMfaFactorsResponse;
+  };
+  /** Add a second factor, to be confirmed within the hour */
+  addMfaFactor: {
+    input: { body: AddMfaFactorRequest };
+    answer: AddMfaFactorResponse;
+  };
+  /** Confirm a second factor by a code of it, or by what the browser made of its options */
+  verifyMfaFactor: {
+    input: { path: { id: string }; body: VerifyMfaFactorRequest };
+    answer: VerifyMfaFactorResponse;
+  };
+  /** Remove a second factor; the recovery codes go with the last one */
+  removeMfaFactor: {
+    input: { path: { id: string } };
+    answer: undefined;
+  };
+  /** What the browser needs to log in with a passkey, alone or after the password */
+  passkeyOptions: {
+    input: { body?: PasskeyOptionsRequest | undefined };
+    answer: PasskeyOptionsResponse;
+  };
+  /** Open a session with a passkey alone */
+  loginByPasskey: {
+    input: { body: LoginByPasskeyRequest };
+    answer: SessionResponse;
+  };
+  /** Make an API key */
+  createApiKey: {
+    input: { body: CreateApiKeyRequest };
+    answer: CreateApiKeyResponse;
+  };
+  /** The caller's API keys; for owners and administrators also those of service accounts */
+  listApiKeys: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; service_account_id?: string | undefined } | undefined };
+    answer: ListApiKeysResponse;
+  };
+  /** One API key, without the key */
+  getApiKey: {
+    input: { path: { id: string } };
+    answer: ApiKey;
+  };
+  /** Revoke an API key, at once */
+  revokeApiKey: {
+    input: { path: { id: string } };
+    answer: undefined;
+  };
+  /** Give an API key a new secret under the same id */
+  rotateApiKey: {
+    input: { path: { id: string }; body?: RotateApiKeyRequest | undefined };
+    answer: CreateApiKeyResponse;
+  };
+  /** The organisation's service accounts */
+  listServiceAccounts: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListServiceAccountsResponse;
+  };
+  /** Make a service account: a holder of API keys that is no person */
+  createServiceAccount: {
+    input: { body: CreateServiceAccountRequest };
+    answer: ServiceAccount;
+  };
+  /** One service account */
+  getServiceAccount: {
+    input: { path: { id: string } };
+    answer: ServiceAccount;
+  };
+  /** Delete a service account; its keys end at once */
+  deleteServiceAccount: {
+    input: { path: { id: string } };
+    answer: undefined;
+  };
+  /** The organisations that the caller is a member of */
+  listOrgs: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListOrgsResponse;
+  };
+  /** Make an organisation that the caller owns */
+  createOrg: {
+    input: { body: CreateOrgRequest };
+    answer: Org;
+  };
+  /** One organisation */
+  getOrg: {
+    input: { path: { id: string } };
+    answer: Org;
+  };
+  /** Rename an organisation */
+  changeOrg: {
+    input: { path: { id: string }; body?: ChangeOrgRequest | undefined };
+    answer: Org;
+  };
+  /** What an organisation may have, and has */
+  getOrgQuota: {
+    input: { path: { id: string } };
+    answer: OrgQuota;
+  };
+  /** Change where the bills go; the address before and the new one are told */
+  changeBillingEmail: {
+    input: { path: { id: string }; body: ChangeBillingEmailRequest };
+    answer: Org;
+  };
+  /** The members of an organisation, those who joined last first */
+  listMembers: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListMembersResponse;
+  };
+  /** One member; anybody may look up their own membership */
+  getMember: {
+    input: { path: { id: string; user_id: string } };
+    answer: Member;
+  };
+  /** Give a member another role; only owners make and unmake owners */
+  changeMember: {
+    input: { path: { id: string; user_id: string }; body: ChangeMemberRequest };
+    answer: Member;
+  };
+  /** Remove a member, or leave */
+  removeMember: {
+    input: { path: { id: string; user_id: string } };
+    answer: undefined;
+  };
+  /** Invite an address; the token goes there by mail only, is good for 7 days and works once */
+  createInvitation: {
+    input: { path: { id: string }; body: CreateInvitationRequest };
+    answer: Invitation;
+  };
+  /** The invitations that can still be accepted */
+  listInvitations: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListInvitationsResponse;
+  };
+  /** Withdraw an invitation */
+  deleteInvitation: {
+    input: { path: { id: string; invitation_id: string } };
+    answer: undefined;
+  };
+  /** Join an organisation by an invitation of the account's address */
+  acceptInvitation: {
+    input: { body: AcceptInvitationRequest };
+    answer: Org;
+  };
+  /** Who did what, when and from where */
+  listAudit: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; action?: string | undefined; actor?: string | undefined } | undefined };
+    answer: ListAuditResponse;
+  };
+  /** Images that instances can be made of */
+  listImages: {
+    input: Record<string, never>;
+    answer: ListImagesResponse;
+  };
+  /** Make an instance */
+  createInstance: {
+    input: { body: CreateInstanceRequest };
+    answer: Instance;
+  };
+  /** The organisation's instances */
+  listInstances: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; name?: string | undefined; label?: string | undefined; state?: VmState | undefined } | undefined };
+    answer: ListInstancesResponse;
+  };
+  /** One instance */
+  getInstance: {
+    input: { path: { id: string } };
+    answer: Instance;
+  };
+  /** Change an instance */
+  changeInstance: {
+    input: { path: { id: string }; body?: ChangeInstanceRequest | undefined };
+    answer: Instance;
+  };
+  /** Delete an instance with its disk */
+  deleteInstance: {
+    input: { path: { id: string } };
+    answer: Instance;
+  };
+  /** The states of the disk that can be gone back to or forked */
+  listGenerations: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListGenerationsResponse;
+  };
+  /** Name a generation, or pin it */
+  changeGeneration: {
+    input: { path: { id: string; generation: string }; body?: ChangeGenerationRequest | undefined };
+    answer: Generation;
+  };
+  /** Make a new generation that equals an older one, while stopped */
+  restoreInstance: {
+    input: { path: { id: string }; body: RestoreRequest };
+    answer: Instance;
+  };
+  /** Make an instance whose disk begins as a generation of this one */
+  forkInstance: {
+    input: { path: { id: string }; body: ForkRequest };
+    answer: Instance;
+  };
+  /** The state of the VM; with `wait`, once it is reached, the VM failed, or the time is over */
+  getVm: {
+    input: { path: { id: string }; query?: { wait?: 'running' | 'stopped' | 'suspended' | undefined; timeout_seconds?: number | undefined } | undefined };
+    answer: Vm;
+  };
+  /** Start the VM */
+  startVm: {
+    input: { path: { id: string }; body?: EmptyRequest | undefined };
+    answer: Vm;
+  };
+  /** Stop the VM; the disk persists */
+  stopVm: {
+    input: { path: { id: string }; query?: { force?: 'true' | 'false' | undefined } | undefined };
+    answer: Vm;
+  };
+  /** Soft reboot: same VM, same disk, nothing flushed */
+  restartVm: {
+    input: { path: { id: string }; body?: EmptyRequest | undefined };
+    answer: Vm;
+  };
+  /** Write dirty disk pages to object storage now */
+  flushVm: {
+    input: { path: { id: string }; body?: EmptyRequest | undefined };
+    answer: FlushReceipt;
+  };
+  /** How to connect to the running VM */
+  getSsh: {
+    input: { path: { id: string } };
+    answer: ConnectionDetails;
+  };
+  /** The keys that the instance lets in */
+  getKeySet: {
+    input: { path: { id: string } };
+    answer: KeySet;
+  };
+  /** Replace the keys that the instance lets in */
+  replaceKeySet: {
+    input: { path: { id: string }; body: ReplaceKeySetRequest };
+    answer: KeySet;
+  };
+  /** Make a webhook; nothing is sent by that */
+  createWebhook: {
+    input: { body: CreateWebhookRequest };
+    answer: CreateWebhookResponse;
+  };
+  /** The organisation's webhooks */
+  listWebhooks: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListWebhooksResponse;
+  };
+  /** One webhook, without its secret */
+  getWebhook: {
+    input: { path: { id: string } };
+    answer: Webhook;
+  };
+  /** Change a webhook, disable it or enable it again */
+  changeWebhook: {
+    input: { path: { id: string }; body?: ChangeWebhookRequest | undefined };
+    answer: Webhook;
+  };
+  /** Delete a webhook with its deliveries */
+  deleteWebhook: {
+    input: { path: { id: string } };
+    answer: undefined;
+  };
+  /** Give a webhook a new secret; for a while both sign */
+  rotateWebhookSecret: {
+    input: { path: { id: string }; body?: RotateWebhookSecretRequest | undefined };
+    answer: CreateWebhookResponse;
+  };
+  /** What was and is to be sent to a webhook, the newest events first */
+  listWebhookDeliveries: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'pending' | 'delivered' | 'failed' | undefined } | undefined };
+    answer: ListWebhookDeliveriesResponse;
+  };
+  /** Send a webhook.ping to this webhook alone */
+  pingWebhook: {
+    input: { path: { id: string }; body?: EmptyRequest | undefined };
+    answer: PingWebhookResponse;
+  };
+  /** Send a delivery again, whatever became of it, with the same webhook-id */
+  redeliverWebhookDelivery: {
+    input: { path: { id: string; delivery_id: string }; body?: EmptyRequest | undefined };
+    answer: WebhookDelivery;
+  };
+  /** Send every event since a time again, those missed while disabled too */
+  replayWebhook: {
+    input: { path: { id: string }; body: ReplayWebhookRequest };
+    answer: ReplayWebhookResponse;
+  };
+  /** The caller's notifications */
+  listNotifications: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'unread' | 'read' | undefined } | undefined };
+    answer: ListNotificationsResponse;
+  };
+  /** How many are unread */
+  countUnreadNotifications: {
+    input: Record<string, never>;
+    answer: CountUnreadNotificationsResponse;
+  };
+  /** Mark one as read, or as unread */
+  markNotification: {
+    input: { path: { id: string }; body: MarkNotificationRequest };
+    answer: Notification;
+  };
+  /** Mark all as read that are there now, or up to one; what is raised meanwhile stays unread */
+  markAllNotifications: {
+    input: { body?: MarkAllNotificationsRequest | undefined };
+    answer: MarkAllNotificationsResponse;
+  };
+  /** Which kinds go to the caller by mail */
+  getNotificationPreferences: {
+    input: Record<string, never>;
+    answer: NotificationPreferences;
+  };
+  /** Say which kinds go by mail: true unless it is named; those of security cannot be muted */
+  setNotificationPreferences: {
+    input: { body: SetNotificationPreferencesRequest };
+    answer: NotificationPreferences;
+  };
+  /** The caller's notifications as they are raised, and how many are unread */
+  streamNotifications: {
+    input: Record<string, never>;
+    answer: string;
+  };
+  /** The organisation's events of the last 30 days */
+  listEvents: {
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined; type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
+    answer: ListEventsResponse;
+  };
+  /** The organisation's events as they happen */
+  streamEvents: {
+    input: { query?: { type?: 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping' | undefined; resource?: string | undefined } | undefined };
+    answer: string;
+  };
+}
+export const OPERATIONS = {
+  register: { method: 'POST', path: '/v1/auth/register', takes_idempotency_key: false },
+  login: { method: 'POST', path: '/v1/auth/login', takes_idempotency_key: false },
+  refresh: { method: 'POST', path: '/v1/auth/refresh', takes_idempotency_key: false },
+  logout: { method: 'POST', path: '/v1/auth/logout', takes_idempotency_key: false },
+  changePassword: { method: 'POST', path: '/v1/auth/password', takes_idempotency_key: false },
+  requestPasswordReset: { method: 'POST', path: '/v1/auth/password-reset', takes_idempotency_key: false },
+  confirmPasswordReset: { method: 'POST', path: '/v1/auth/password-reset/confirm', takes_idempotency_key: false },
+  grantSudo: { method: 'POST', path: '/v1/auth/sudo', takes_idempotency_key: false },
+  listSessions: { method: 'GET', path: '/v1/auth/sessions', takes_idempotency_key: false },
+  revokeSession: { method: 'DELETE', path: '/v1/auth/sessions/{id}', takes_idempotency_key: false },
+  getMe: { method: 'GET', path: '/v1/me', takes_idempotency_key: false },
+  changeMe: { method: 'PATCH', path: '/v1/me', takes_idempotency_key: false },
+  deleteMe: { method: 'DELETE', path: '/v1/me', takes_idempotency_key: false },
+  changeEmail: { method: 'PUT', path: '/v1/me/email', takes_idempotency_key: false },
+  confirmEmail: { method: 'POST', path: '/v1/me/email/confirm', takes_idempotency_key: false },
+  listSshKeys: { method: 'GET', path: '/v1/me/ssh-keys', takes_idempotency_key: false },
+  addSshKey: { method: 'POST', path: '/v1/me/ssh-keys', takes_idempotency_key: true },
+  revokeSshKey: { method: 'DELETE', path: '/v1/me/ssh-keys/{id}', takes_idempotency_key: false },
+  listMfaFactors: { method: 'GET', path: '/v1/me/mfa/factors', takes_idempotency_key: false },
+  addMfaFactor: { method: 'POST', path: '/v1/me/mfa/factors', takes_idempotency_key: false },
+  verifyMfaFactor: { method: 'POST', path: '/v1/me/mfa/factors/{id}/verify', takes_idempotency_key: false },
+  removeMfaFactor: { method: 'DELETE', path: '/v1/me/mfa/factors/{id}', takes_idempotency_key: false },
+  passkeyOptions: { method: 'POST', path: '/v1/auth/passkey/options', takes_idempotency_key: false },
+  loginByPasskey: { method: 'POST', path: '/v1/auth/passkey', takes_idempotency_key: false },
+  createApiKey: { method: 'POST', path: '/v1/api-keys', takes_idempotency_key: true },
+  listApiKeys: { method: 'GET', path: '/v1/api-keys', takes_idempotency_key: false },
+  getApiKey: { method: 'GET', path: '/v1/api-keys/{id}', takes_idempotency_key: false },
+  revokeApiKey: { method: 'DELETE', path: '/v1/api-keys/{id}', takes_idempotency_key: false },
+  rotateApiKey: { method: 'POST', path: '/v1/api-keys/{id}/rotate', takes_idempotency_key: false },
+  listServiceAccounts: { method: 'GET', path: '/v1/service-accounts', takes_idempotency_key: false },
+  createServiceAccount: { method: 'POST', path: '/v1/service-accounts', takes_idempotency_key: true },
+  getServiceAccount: { method: 'GET', path: '/v1/service-accounts/{id}', takes_idempotency_key: false },
+  deleteServiceAccount: { method: 'DELETE', path: '/v1/service-accounts/{id}', takes_idempotency_key: false },
+  listOrgs: { method: 'GET', path: '/v1/orgs', takes_idempotency_key: false },
+  createOrg: { method: 'POST', path: '/v1/orgs', takes_idempotency_key: true },
+  getOrg: { method: 'GET', path: '/v1/orgs/{id}', takes_idempotency_key: false },
+  changeOrg: { method: 'PATCH', path: '/v1/orgs/{id}', takes_idempotency_key: false },
+  getOrgQuota: { method: 'GET', path: '/v1/orgs/{id}/quota', takes_idempotency_key: false },
+  changeBillingEmail: { method: 'PUT', path: '/v1/orgs/{id}/billing-email', takes_idempotency_key: false },
+  listMembers: { method: 'GET', path: '/v1/orgs/{id}/members', takes_idempotency_key: false },
+  getMember: { method: 'GET', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false },
+  changeMember: { method: 'PATCH', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false },
+  removeMember: { method: 'DELETE', path: '/v1/orgs/{id}/members/{user_id}', takes_idempotency_key: false },
+  createInvitation: { method: 'POST', path: '/v1/orgs/{id}/invitations', takes_idempotency_key: true },
+  listInvitations: { method: 'GET', path: '/v1/orgs/{id}/invitations', takes_idempotency_key: false },
+  deleteInvitation: { method: 'DELETE', path: '/v1/orgs/{id}/invitations/{invitation_id}', takes_idempotency_key: false },
+  acceptInvitation: { method: 'POST', path: '/v1/invitations/accept', takes_idempotency_key: false },
+  listAudit: { method: 'GET', path: '/v1/audit', takes_idempotency_key: false },
+  listImages: { method: 'GET', path: '/v1/images', takes_idempotency_key: false },
+  createInstance: { method: 'POST', path: '/v1/instances', takes_idempotency_key: true },
+  listInstances: { method: 'GET', path: '/v1/instances', takes_idempotency_key: false },
+  getInstance: { method: 'GET', path: '/v1/instances/{id}', takes_idempotency_key: false },
+  changeInstance: { method: 'PATCH', path: '/v1/instances/{id}', takes_idempotency_key: false },
+  deleteInstance: { method: 'DELETE', path: '/v1/instances/{id}', takes_idempotency_key: false },
+  listGenerations: { method: 'GET', path: '/v1/instances/{id}/generations', takes_idempotency_key: false },
+  changeGeneration: { method: 'PATCH', path: '/v1/instances/{id}/generations/{generation}', takes_idempotency_key: false },
+  restoreInstance: { method: 'POST', path: '/v1/instances/{id}/restore', takes_idempotency_key: true },
+  forkInstance: { method: 'POST', path: '/v1/instances/{id}/fork', takes_idempotency_key: true },
+  getVm: { method: 'GET', path: '/v1/instances/{id}/vm', takes_idempotency_key: false },
+  startVm: { method: 'POST', path: '/v1/instances/{id}/vm', takes_idempotency_key: true },
+  stopVm: { method: 'DELETE', path: '/v1/instances/{id}/vm', takes_idempotency_key: false },
+  restartVm: { method: 'POST', path: '/v1/instances/{id}/vm/restart', takes_idempotency_key: true },
+  flushVm: { method: 'POST', path: '/v1/instances/{id}/vm/flush', takes_idempotency_key: true },
+  getSsh: { method: 'GET', path: '/v1/instances/{id}/ssh', takes_idempotency_key: false },
+  getKeySet: { method: 'GET', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false },
+  replaceKeySet: { method: 'PUT', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false },
+  createWebhook: { method: 'POST', path: '/v1/webhooks', takes_idempotency_key: true },
+  listWebhooks: { method: 'GET', path: '/v1/webhooks', takes_idempotency_key: false },
+  getWebhook: { method: 'GET', path: '/v1/webhooks/{id}', takes_idempotency_key: false },
+  changeWebhook: { method: 'PATCH', path: '/v1/webhooks/{id}', takes_idempotency_key: false },
+  deleteWebhook: { method: 'DELETE', path: '/v1/webhooks/{id}', takes_idempotency_key: false },
+  rotateWebhookSecret: { method: 'POST', path: '/v1/webhooks/{id}/rotate-secret', takes_idempotency_key: false },
+  listWebhookDeliveries: { method: 'GET', path: '/v1/webhooks/{id}/deliveries', takes_idempotency_key: false },
+  pingWebhook: { method: 'POST', path: '/v1/webhooks/{id}/ping', takes_idempotency_key: true },
+  redeliverWebhookDelivery: { method: 'POST', path: '/v1/webhooks/{id}/deliveries/{delivery_id}/redeliver', takes_idempotency_key: true },
+  replayWebhook: { method: 'POST', path: '/v1/webhooks/{id}/replay', takes_idempotency_key: true },
+  listNotifications: { method: 'GET', path: '/v1/notifications', takes_idempotency_key: false },
+  countUnreadNotifications: { method: 'GET', path: '/v1/notifications/unread-count', takes_idempotency_key: false },
+  markNotification: { method: 'PATCH', path: '/v1/notifications/{id}', takes_idempotency_key: false },
+  markAllNotifications: { method: 'POST', path: '/v1/notifications/read-all', takes_idempotency_key: false },
+  getNotificationPreferences: { method: 'GET', path: '/v1/notifications/preferences', takes_idempotency_key: false },
+  setNotificationPreferences: { method: 'PUT', path: '/v1/notifications/preferences', takes_idempotency_key: false },
+  streamNotifications: { method: 'GET', path: '/v1/notifications/stream', takes_idempotency_key: false },
+  listEvents: { method: 'GET', path: '/v1/events', takes_idempotency_key: false },
+  streamEvents: { method: 'GET', path: '/v1/events/stream', takes_idempotency_key: false },
+} as const;

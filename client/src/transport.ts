@@ -1,0 +1,219 @@
+/**
+ * One request, and its repetition. Repeated is only what is safe to say twice: methods that are idempotent, and POSTs
+ * that carry an Idempotency-Key, which each of those that take one gets. Waits grow with full jitter; Retry-After wins.
+ */
+import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
+import { type ErrorBody, OPERATIONS, type Operations } from './generated.ts';
+
+export type OperationId = keyof Operations;
+export type Input<K extends OperationId> = Operations[K]['input'];
+export type Answer<K extends OperationId> = Operations[K]['answer'];
+
+export interface CallOptions {
+  readonly signal?: AbortSignal | undefined;
+  /** Default: a new one for each call that takes one. Give your own to make a call safe over restarts of yours. */
+  readonly idempotency_key?: string | undefined;
+  /** An ETag: the call fails with PRECONDITION_FAILED once the resource is another. */
+  readonly if_match?: string | undefined;
+}
+
+export interface TransportOptions {
+  /** Where Berth is: `https://berth.example.org`. */
+  readonly url: string;
+  /** An API key or a session token. */
+  readonly token?: string | undefined;
+  /** The organisation that a session acts in. */
+  readonly org?: string | undefined;
+  /** How often a call that is safe to repeat is repeated. Default 4. */
+  readonly retries?: number | undefined;
+  readonly fetch?: typeof globalThis.fetch | undefined;
+  readonly user_agent?: string | undefined;
+}
+
+const BACKOFF_BASE_MS = 250;
+const BACKOFF_CAP_MS = 8_000;
+/** A server that asks for more patience than this is the caller's to wait for. */
+const MAX_RETRY_AFTER_MS = 30_000;
+const REPEATED_CODES: readonly string[] = ['RATE_LIMITED', 'UNAVAILABLE', 'IDEMPOTENCY_IN_PROGRESS'];
+const SUDO_COOKIE = '__Secure-berth_sudo';
+
+export function wait(ms: number, signal?: AbortSignal | undefined): Promise<void> {
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) return reject(signal.reason);
+    const abort = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener('abort', abort);
+      resolve();
+    }, ms);
+    signal?.addEventListener('abort', abort, { once: true });
+  });
+}
+
+/** Full jitter. `attempt` counts from 0. */
+export function backoffMs(attempt: number): number {
+  return Math.random() * Math.min(BACKOFF_CAP_MS, BACKOFF_BASE_MS * 2 ** attempt);
+}
+
+interface LooseInput {
+  readonly path?: Readonly<Record<string, string>>;
+  readonly query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  readonly body?: unknown;
+}
+
+export class Transport {
+  readonly url: string;
+  readonly #options: TransportOptions;
+  /** The sudo grant of this session, as a Cookie header. */
+  #sudo: string | undefined;
+
+  constructor(options: TransportOptions) {
+    this.url = options.url.replace(/\/+$/, '');
+    this.#options = options;
+  }
+
+  get sudo_cookie(): string | undefined {
+    return this.#sudo;
+  }
+  set sudo_cookie(cookie: string | undefined) {
+    this.#sudo = cookie;
+  }
+
+  async call<K extends OperationId>(
+    operation: K,
+    input: Input<K>,
+    options: CallOptions = {},
+  ): Promise<Answer<K>> {
+    const { method, takes_idempotency_key } = OPERATIONS[operation];
+    const idempotency_key = takes_idempotency_key
+      ? (options.idempotency_key ?? crypto.randomUUID())
+      : options.idempotency_key;
+    const repeatable = ['GET', 'PUT', 'DELETE'].includes(method) || takes_idempotency_key;
+    const retries = repeatable ? (this.#options.retries ?? 4) : 0;
+    for (let attempt = 0; ; attempt++) {
+      try {
+        const response = await this.send(operation, input, { ...options, idempotency_key });
+        this.#rememberSudo(response);
+        return (await bodyOf(response)) as Answer<K>;
+      } catch (error) {
+        const wait_ms = attempt < retries ? waitBeforeRepeating(error, attempt) : null;
+        if (wait_ms === null) throw error;
+        await wait(wait_ms, options.signal);
+      }
+    }
+  }
+
+  /** One attempt; answers with what was good. @throws BerthError, BerthConnectionError, the signal's reason */
+  async send<K extends OperationId>(
+    operation: K,
+    input: Input<K>,
+    options: CallOptions & { readonly headers?: Readonly<Record<string, string>> } = {},
+  ): Promise<Response> {
+    const { method } = OPERATIONS[operation];
+    const { body } = input as LooseInput;
+    const request: RequestInit = {
+      method,
+      headers: this.#headers(options, body !== undefined),
+      redirect: 'error',
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(options.signal ? { signal: options.signal } : {}),
+    };
+    let response: Response;
+    try {
+      response = await (this.#options.fetch ?? globalThis.fetch)(this.#address(operation, input), request);
+    } catch (cause) {
+      options.signal?.throwIfAborted();
+      throw new BerthConnectionError(`${this.url} does not answer: ${reasonOf(cause)}`, { cause });
+    }
+    if (response.ok) return response;
+    throw await errorOf(response);
+  }
+
+  #address(operation: OperationId, input: unknown): string {
+    const { path = {}, query = {} } = input as LooseInput;
+    const address = OPERATIONS[operation].path.replace(/\{(\w+)\}/g, (_, name: string) => {
+      const value = path[name];
+      // An empty one would be another route.
+      if (value === undefined || value === '') throw new TypeError(`${operation} needs path.${name}`);
+      return encodeURIComponent(value);
+    });
+    const search = new URLSearchParams();
+    for (const [name, value] of Object.entries(query)) {
+      if (value !== undefined) search.set(name, String(value));
+    }
+    return this.url + address + (search.size === 0 ? '' : `?${search}`);
+  }
+
+  #headers(
+    { idempotency_key, if_match, headers }: CallOptions & { readonly headers?: Record<string, string> },
+    has_body: boolean,
+  ): Record<string, string> {
+    const { token, org, user_agent } = this.#options;
+    return {
+      ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
+      ...(org === undefined ? {} : { 'berth-org': org }),
+      ...(user_agent === undefined ? {} : { 'user-agent': user_agent }),
+      ...(this.#sudo === undefined ? {} : { cookie: this.#sudo }),
+      ...(has_body ? { 'content-type': 'application/json' } : {}),
+      ...(idempotency_key === undefined ? {} : { 'idempotency-key': idempotency_key }),
+      ...(if_match === undefined ? {} : { 'if-match': if_match }),
+      ...headers,
+    };
+  }
+
+  #rememberSudo(response: Response): void {
+    const found = response.headers.getSetCookie().find((each) => each.startsWith(`${SUDO_COOKIE}=`));
+    if (found !== undefined) this.#sudo = found.split(';')[0];
+  }
+}
+
+async function bodyOf(response: Response): Promise<unknown> {
+  try {
+    const text = await response.text();
+    return text === '' ? undefined : JSON.parse(text);
+  } catch (cause) {
+    if (cause instanceof SyntaxError) throw unexpected(response);
+    throw new BerthConnectionError(`the answer broke off: ${reasonOf(cause)}`, { cause });
+  }
+}
+
+/** Null: not again. */
+function waitBeforeRepeating(error: unknown, attempt: number): number | null {
+  if (error instanceof BerthConnectionError) return backoffMs(attempt);
+  if (!(error instanceof BerthError) || !REPEATED_CODES.includes(error.code)) return null;
+  const asked_ms = (error.retry_after_seconds ?? 0) * 1_000;
+  return asked_ms > MAX_RETRY_AFTER_MS ? null : asked_ms + backoffMs(attempt);
+}
+
+function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  // fetch hides what happened in the cause; a refused connection to several addresses in an AggregateError.
+  const { cause } = error as { cause?: { code?: string; message?: string } };
+  return cause?.message || cause?.code || error.message;
+}
+
+export async function errorOf(response: Response): Promise<BerthError> {
+  const body = (await response.json().catch(() => undefined)) as Partial<ErrorBody> | undefined;
+  const error = body?.error;
+  if (typeof error?.code !== 'string') return unexpected(response);
+  const retry_after = Number(response.headers.get('retry-after') ?? Number.NaN);
+  return new BerthError({
+    status: response.status,
+    code: error.code as ErrorCode,
+    message: error.message,
+    request_id: error.request_id,
+    details: error.details ?? [],
+    retry_after_seconds: Number.isFinite(retry_after) ? retry_after : null,
+  });
+}
+
+function unexpected(response: Response): BerthError {
+  return new BerthError({
+    status: response.status,
+    code: 'UNEXPECTED',
+    message: `${response.url} answered ${response.status}, and not as Berth does.`,
+    request_id: response.headers.get('x-request-id'),
+  });
+}

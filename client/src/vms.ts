@@ -1,0 +1,128 @@
+/** Waiting for a VM, and a VM as something that one holds. */
+import { BerthError, VmWaitError } from './errors.ts';
+import type { ConnectionDetails, FlushReceipt, Instance, Vm } from './generated.ts';
+import { type CallOptions, type Transport, wait } from './transport.ts';
+
+export type WaitedState = 'running' | 'stopped' | 'suspended';
+
+export interface WaitOptions extends Pick<CallOptions, 'signal'> {
+  /** Default ten minutes. */
+  readonly timeout_ms?: number | undefined;
+  /** Told each time it was looked at. */
+  readonly onVm?: ((vm: Vm) => void) | undefined;
+}
+
+const WAIT_MS = 600_000;
+/** The server holds an answer this long, and no longer than a minute. */
+const HELD_SECONDS = 30;
+const TOLD_SECONDS = 5;
+const DELETED_EVERY_MS = 500;
+
+/** The VM once it is `state`. @throws VmWaitError when it failed or the time is over */
+export async function waitForVm(
+  transport: Transport,
+  id: string,
+  state: WaitedState,
+  { timeout_ms = WAIT_MS, signal, onVm }: WaitOptions = {},
+): Promise<Vm> {
+  const deadline = performance.now() + timeout_ms;
+  for (;;) {
+    const left_s = Math.ceil((deadline - performance.now()) / 1_000);
+    const held = Math.max(1, Math.min(onVm ? TOLD_SECONDS : HELD_SECONDS, left_s));
+    const input = { path: { id }, query: { wait: state, timeout_seconds: held } } as const;
+    const vm = await transport.call('getVm', input, { signal });
+    onVm?.(vm);
+    if (vm.state === state) return vm;
+    const why = vm.reason === null ? '' : `: ${vm.reason.message} (${vm.reason.code})`;
+    if (vm.state === 'failed') throw new VmWaitError(`the VM has failed${why}`, vm);
+    if (performance.now() >= deadline) {
+      throw new VmWaitError(
+        `the VM is still ${vm.state} after ${Math.round(timeout_ms / 1_000)} s${why}`,
+        vm,
+      );
+    }
+  }
+}
+
+/** Returns once the instance and all it held are gone. */
+export async function waitUntilDeleted(
+  transport: Transport,
+  id: string,
+  { timeout_ms = WAIT_MS, signal, onVm }: WaitOptions = {},
+): Promise<void> {
+  const deadline = performance.now() + timeout_ms;
+  for (;;) {
+    let instance: Instance;
+    try {
+      instance = await transport.call('getInstance', { path: { id } }, { signal });
+    } catch (error) {
+      if (error instanceof BerthError && error.code === 'NOT_FOUND') return;
+      throw error;
+    }
+    onVm?.(instance.vm);
+    if (performance.now() >= deadline) {
+      throw new VmWaitError(
+        `the instance is still there after ${Math.round(timeout_ms / 1_000)} s`,
+        instance.vm,
+      );
+    }
+    await wait(DELETED_EVERY_MS, signal);
+  }
+}
+
+/** The VM of one instance. */
+export class VmHandle {
+  readonly id: string;
+  readonly #transport: Transport;
+
+  /** @param id the instance's */
+  constructor(transport: Transport, id: string) {
+    this.#transport = transport;
+    this.id = id;
+  }
+
+  get(): Promise<Vm> {
+    return this.#transport.call('getVm', { path: { id: this.id } });
+  }
+
+  /** Starts it and waits until SSH works. With `await using` it is stopped, and saved, where the scope ends. */
+  async start(options: WaitOptions = {}): Promise<RunningVm> {
+    await this.#transport.call('startVm', { path: { id: this.id } }, { signal: options.signal });
+    const vm = await waitForVm(this.#transport, this.id, 'running', options);
+    return new RunningVm(this.#transport, this.id, vm);
+  }
+
+  /** Stops it and waits until all that it wrote is in object storage. */
+  async stop({ force, ...options }: WaitOptions & { readonly force?: boolean } = {}): Promise<Vm> {
+    const query = force === true ? { force: 'true' as const } : {};
+    await this.#transport.call('stopVm', { path: { id: this.id }, query }, { signal: options.signal });
+    return waitForVm(this.#transport, this.id, 'stopped', options);
+  }
+
+  async restart(options: WaitOptions = {}): Promise<Vm> {
+    await this.#transport.call('restartVm', { path: { id: this.id } }, { signal: options.signal });
+    return waitForVm(this.#transport, this.id, 'running', options);
+  }
+
+  /** Makes durable what the guest wrote up to now. */
+  flush(options: CallOptions = {}): Promise<FlushReceipt> {
+    return this.#transport.call('flushVm', { path: { id: this.id } }, options);
+  }
+
+  ssh(options: CallOptions = {}): Promise<ConnectionDetails> {
+    return this.#transport.call('getSsh', { path: { id: this.id } }, options);
+  }
+}
+
+export class RunningVm extends VmHandle implements AsyncDisposable {
+  /** As it was when it had started. */
+  readonly vm: Vm;
+  constructor(transport: Transport, id: string, vm: Vm) {
+    super(transport, id);
+    this.vm = vm;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.stop();
+  }
+}

@@ -1,0 +1,48 @@
+/** Every command, in the order of the help. */
+import type { Command } from './command.ts';
+import { COMPLETION } from './commands/completion.ts';
+import { DOCTOR } from './commands/doctor.ts';
+import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
+import { KEY_COMMANDS } from './commands/key-commands.ts';
+import { LOGIN_COMMANDS } from './commands/login-commands.ts';
+import { SERVER_COMMANDS } from './commands/server-commands.ts';
+import { SSH_COMMANDS } from './commands/ssh-commands.ts';
+import { VM_COMMANDS } from './commands/vm-commands.ts';
+import { WATCH_COMMANDS } from './commands/watch-commands.ts';
+import { WEBHOOK_COMMANDS } from './commands/webhook-commands.ts';
+
+export interface Section {
+  readonly title: string;
+  readonly commands: readonly Command[];
+}
+
+export const SECTIONS: readonly Section[] = [
+  { title: 'Instances', commands: INSTANCE_COMMANDS },
+  { title: 'VMs', commands: VM_COMMANDS },
+  { title: 'SSH', commands: SSH_COMMANDS },
+  { title: 'Keys', commands: KEY_COMMANDS },
+  { title: 'Login', commands: LOGIN_COMMANDS },
+  { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
+  { title: 'What happens', commands: WATCH_COMMANDS },
+  { title: 'This tool', commands: [DOCTOR, COMPLETION] },
+  { title: 'On the server, with the settings of npm start', commands: SERVER_COMMANDS },
+];
+
+export const COMMANDS: readonly Command[] = SECTIONS.flatMap(({ commands }) => commands);
+
+/** All that a command may be called, longest first. */
+const NAMED: readonly { readonly words: readonly string[]; readonly command: Command }[] = COMMANDS.flatMap(
+  (command) => [command.name, ...(command.short ?? [])].map((name) => ({ words: name.split(' '), command })),
+).sort((a, b) => b.words.length - a.words.length);
+
+export interface Found {
+  readonly command: Command;
+  /** How many of the words name it. */
+  readonly taken: number;
+}
+
+/** The command that the words begin with. */
+export function findCommand(words: readonly string[]): Found | undefined {
+  const found = NAMED.find(({ words: name }) => name.every((word, at) => words[at] === word));
+  return found && { command: found.command, taken: found.words.length };
+}

@@ -1,0 +1,75 @@
+/** What a command is. The table of all of them is `command-table.ts`; help, completion and docs/cli.md read it. */
+import type { ParseArgsOptionDescriptor } from 'node:util';
+import type { Session } from './session.ts';
+import type { Terminal } from './terminal.ts';
+
+export interface Option extends Pick<ParseArgsOptionDescriptor, 'type' | 'short' | 'multiple'> {
+  readonly help: string;
+  /** How its value is called in the help: `N`. */
+  readonly value?: string;
+}
+
+export interface Call {
+  readonly args: readonly string[];
+  /** What came after `--`. */
+  readonly rest: readonly string[];
+  readonly options: Options;
+  readonly terminal: Terminal;
+  readonly session: Session;
+  /** Aborted by Ctrl-C. */
+  readonly signal: AbortSignal;
+}
+
+export class Options {
+  readonly #values: Readonly<Record<string, unknown>>;
+  constructor(values: Readonly<Record<string, unknown>>) {
+    this.#values = values;
+  }
+  flag(name: string): boolean {
+    return this.#values[name] === true;
+  }
+  text(name: string): string | undefined {
+    const value = this.#values[name];
+    return typeof value === 'string' ? value : undefined;
+  }
+  list(name: string): readonly string[] | undefined {
+    const value = this.#values[name];
+    return Array.isArray(value) ? (value as string[]) : undefined;
+  }
+}
+
+export interface Command {
+  /** `instance create`; what is in the table first is shown first. */
+  readonly name: string;
+  /** Shorter ways to say it: `create`. */
+  readonly short?: readonly string[];
+  /** `NAME`, `[NAME]`, `NAME…`: as the help shows them, and as they are counted. */
+  readonly args?: readonly string[];
+  /** Takes words after `--`. */
+  readonly rest?: string;
+  readonly summary: string;
+  readonly example: string;
+  readonly options?: Readonly<Record<string, Option>>;
+  /** Runs on the server itself, on its database. */
+  readonly on_server?: boolean;
+  /** Its arguments name instances: completion lists them. */
+  readonly names_instances?: boolean;
+  /** @returns the exit code; nothing means done */
+  readonly run: (call: Call) => Promise<number | undefined>;
+}
+
+/** How many arguments a command takes. */
+export function arityOf({ args = [] }: Command): { readonly least: number; readonly most: number } {
+  const least = args.filter((each) => !each.startsWith('[')).length;
+  return { least, most: args.some((each) => each.includes('…')) ? Number.POSITIVE_INFINITY : args.length };
+}
+
+export const COMMON_OPTIONS: Readonly<Record<string, Option>> = {
+  json: { type: 'boolean', help: 'what the API says, as JSON' },
+  quiet: { type: 'boolean', short: 'q', help: 'ids or names alone; nothing where there are none' },
+  profile: { type: 'string', value: 'NAME', help: 'which login (BERTH_PROFILE; else the last one)' },
+  url: { type: 'string', value: 'URL', help: 'which server (BERTH_URL)' },
+  help: { type: 'boolean', short: 'h', help: 'this' },
+};
+
+export const NO_WAIT = { 'no-wait': { type: 'boolean', help: 'return once it has begun' } } as const;

@@ -1,0 +1,129 @@
+/** `berth doctor`: what may be wrong between this machine and the server, and what to do about it. */
+import { execFileSync } from 'node:child_process';
+import { accessSync, constants, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { messageOf } from '../../lib/errors.ts';
+import type { Call, Command } from '../command.ts';
+import { configFolder } from '../profiles.ts';
+
+interface Finding {
+  readonly check: string;
+  /** Null: cannot be said here, and is no failure. */
+  readonly ok: boolean | null;
+  readonly found: string;
+  readonly next?: string;
+}
+
+const REACH_MS = 5_000;
+const MAX_SKEW_MS = 30_000;
+
+async function server({ session }: Call): Promise<Finding[]> {
+  const { url } = session;
+  const local = /\/\/(127\.|localhost|\[::1\])/.test(url);
+  const get = (path: string) =>
+    fetch(url + path, { signal: AbortSignal.timeout(REACH_MS), redirect: 'error' });
+  let ready: Response;
+  try {
+    ready = await get('/readyz');
+  } catch {
+    const next = local
+      ? 'npm start, in the folder of Berth'
+      : 'berth login --url URL, if the address is wrong';
+    return [{ check: 'server', ok: false, found: `${url} does not answer`, next }];
+  }
+  const found: Finding[] = [{ check: 'server', ok: true, found: `${url} answers` }];
+  type Part = { ok: boolean; problem?: string };
+  const parts = (await ready.json().catch(() => ({}))) as Record<string, Part | boolean>;
+  const bad = Object.entries(parts).flatMap(([name, part]) =>
+    typeof part === 'object' && !part.ok ? [`${name}: ${part.problem}`] : [],
+  );
+  const told = bad.join('; ') || `${url} is no Berth`;
+  const is_ready = parts['ready'] === true;
+  const next = is_ready ? {} : { next: "look at the log of Berth's npm start" };
+  found.push({ check: 'ready', ok: is_ready, found: is_ready ? 'yes' : told, ...next });
+  const version = await get('/v1/openapi.json').then(
+    async (answer) => ((await answer.json()) as { info?: { version?: string } }).info?.version,
+    () => undefined,
+  );
+  found.push({ check: 'version', ok: version === undefined ? null : true, found: version ?? 'not told' });
+  found.push(skew(ready.headers.get('date')));
+  return found;
+}
+
+function skew(date: string | null): Finding {
+  const check = 'clock';
+  if (date === null) return { check, ok: null, found: 'the server tells no time' };
+  const off_ms = Math.abs(Date.now() - Date.parse(date));
+  const ok = off_ms <= MAX_SKEW_MS;
+  const found = ok ? 'agrees with the server' : `${Math.round(off_ms / 1_000)} s away from the server's`;
+  return ok
+    ? { check, ok, found }
+    : { check, ok, found, next: 'timedatectl set-ntp true, on the one that is wrong' };
+}
+
+async function login({ session }: Call): Promise<Finding[]> {
+  try {
+    const keys = await session.berth().call('listSshKeys', { query: { limit: 200 } });
+    const count = keys.data.length;
+    const as = session.profile === undefined ? 'by BERTH_API_KEY' : `as ${session.profile.email}`;
+    const found = count === 0 ? 'none is registered' : `${count} registered`;
+    return [
+      { check: 'login', ok: true, found: as },
+      { check: 'SSH key', ok: count > 0, found, ...(count > 0 ? {} : { next: 'berth ssh-key add' }) },
+    ];
+  } catch (error) {
+    return [{ check: 'login', ok: false, found: messageOf(error), next: 'berth login' }];
+  }
+}
+
+function machine({ session }: Call): Finding[] {
+  const found: Finding[] = [];
+  try {
+    execFileSync('ssh', ['-V'], { stdio: 'ignore' });
+    found.push({ check: 'ssh', ok: true, found: 'is there' });
+  } catch {
+    const next = 'apt-get install openssh-client';
+    found.push({ check: 'ssh', ok: false, found: 'is not on this machine', next });
+  }
+  try {
+    accessSync('/dev/kvm', constants.R_OK | constants.W_OK);
+    found.push({ check: 'KVM', ok: true, found: 'usable on this machine' });
+  } catch {
+    found.push({
+      check: 'KVM',
+      ok: null,
+      found: 'not usable on this machine: VMs that it hosts are emulated, and slow',
+    });
+  }
+  const path = join(configFolder(session.env), 'config.json');
+  const mode = statSync(path, { throwIfNoEntry: false })?.mode;
+  if (mode !== undefined) {
+    const ok = (mode & 0o077) === 0;
+    const next = ok ? {} : { next: `chmod 600 ${path}` };
+    found.push({ check: 'login file', ok, found: ok ? 'yours alone' : 'others may read it', ...next });
+  }
+  return found;
+}
+
+async function doctor(call: Call): Promise<number> {
+  const { terminal } = call;
+  const reached = await server(call);
+  const findings = [...reached, ...(reached[0]?.ok ? await login(call) : []), ...machine(call)];
+  const sign = (ok: boolean | null) => (ok === null ? '-' : ok ? 'ok' : 'NO');
+  if (terminal.format === 'json') terminal.json(findings);
+  else if (terminal.format === 'human') {
+    for (const { check, ok, found, next } of findings) {
+      terminal.say(
+        `${sign(ok).padEnd(3)} ${check.padEnd(11)} ${found}${next === undefined ? '' : `\n    next: ${next}`}`,
+      );
+    }
+  }
+  return findings.some(({ ok }) => ok === false) ? 1 : 0;
+}
+
+export const DOCTOR: Command = {
+  name: 'doctor',
+  summary: 'what may be wrong, and what to do about it',
+  example: 'berth doctor',
+  run: doctor,
+};

@@ -1,0 +1,194 @@
+/** Instances: what is durable. */
+import type { Instance } from '../../../client/src/berth.ts';
+import { type Call, type Command, NO_WAIT, type Option } from '../command.ts';
+import { CommandError } from '../command-error.ts';
+import { instanceName, labels, sizeMib, whole, wholeOrOff } from '../numbers.ts';
+import { collect } from '../reading.ts';
+import { waitFor, watched } from '../waiting.ts';
+import { ago, bytes } from '../words.ts';
+
+export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
+
+function saved({ disk }: Instance): string {
+  if (disk.dirty_bytes > 0) return `${bytes(disk.dirty_bytes)} to save`;
+  return disk.durable_at === null ? 'nothing yet' : ago(disk.durable_at);
+}
+
+function rowsOf(instance: Instance): [string, string][] {
+  const { vm, disk } = instance;
+  const settings = Object.entries(instance.labels).map(([key, value]) => `${key}=${value}`);
+  return [
+    ['name', instance.name],
+    ['id', instance.id],
+    ['state', stateOf(instance)],
+    ...(vm.reason === null ? [] : ([['', `${vm.reason.message} (${vm.reason.code})`]] as [string, string][])),
+    ['boot', vm.boot === 0 ? 'never started' : `${vm.boot}, ${ago(vm.started_at)}`],
+    [
+      'size',
+      `${instance.cpus} cpu, ${bytes(instance.memory_mib * 2 ** 20)} memory, ${instance.disk_gib} GiB disk`,
+    ],
+    ['image', instance.image],
+    [
+      'disk',
+      `generation ${disk.generation}, ${bytes(disk.stored_bytes)} stored, ${bytes(disk.dirty_bytes)} to save`,
+    ],
+    ['durable', ago(disk.durable_at)],
+    ['auto-flush', instance.auto_flush_seconds === null ? 'off' : `every ${instance.auto_flush_seconds} s`],
+    ['labels', settings.join(' ') || '-'],
+    ['created', instance.created_at],
+  ];
+}
+
+function show({ terminal }: Pick<Call, 'terminal'>, instance: Instance): void {
+  terminal.one(instance, { rows: rowsOf, quiet: ({ id }) => id });
+}
+
+const SIZES: Readonly<Record<string, Option>> = {
+  cpus: { type: 'string', value: 'N', help: '1 to 16' },
+  memory: { type: 'string', value: 'SIZE', help: '512m, 2g; a bare number is MiB' },
+  label: { type: 'string', value: 'KEY=VALUE', multiple: true, help: 'may be said several times' },
+  'auto-flush': {
+    type: 'string',
+    value: 'SECONDS',
+    help: 'how often what was written is saved by itself, or off',
+  },
+};
+
+function settingsOf({ options }: Call) {
+  return {
+    cpus: whole('cpus', options.text('cpus')),
+    memory_mib: sizeMib('memory', options.text('memory'), 'mib'),
+    labels: labels(options.list('label')),
+    auto_flush_seconds: wholeOrOff('auto-flush', options.text('auto-flush')),
+  };
+}
+
+async function create(call: Call): Promise<undefined> {
+  const name = instanceName(call.args[0] ?? '');
+  const disk_mib = sizeMib('disk', call.options.text('disk'), 'gib');
+  const berth = call.session.berth();
+  const image = call.options.text('image');
+  const body = {
+    ...settingsOf(call),
+    disk_gib: disk_mib === undefined ? undefined : Math.ceil(disk_mib / 1024),
+  };
+  const instance = await berth.instances.create({ name, image, ...body });
+  if (!call.options.flag('start')) {
+    return void call.terminal.done(`${name} is made. Start it: berth start ${name}`, instance, instance.id);
+  }
+  await berth.instances.startVm(instance.id);
+  await waitFor(call, berth, instance, 'running', 'starting');
+  const now = await berth.instances.get(instance.id);
+  call.terminal.done(`${name} is made and runs. Log in: berth ssh ${name}`, now, instance.id);
+}
+
+async function remove(call: Call): Promise<undefined> {
+  const { args, options, session, terminal, signal } = call;
+  const berth = session.berth();
+  const found = await Promise.all(args.map((each) => berth.instances.find(each)));
+  const names = found.map(({ name }) => name).join(', ');
+  if (!options.flag('yes')) {
+    if (!terminal.interactive) {
+      throw new CommandError(`this deletes ${names} with everything on the disk`, {
+        next: `berth rm --yes ${args.join(' ')}`,
+        exit_code: 2,
+      });
+    }
+    const answer = await terminal.ask(`Delete ${names} with everything on the disk? (yes/no)`, 'no');
+    if (!/^y(es)?$/i.test(answer)) throw new CommandError('nothing was deleted');
+  }
+  for (const { id } of found) await berth.instances.delete(id);
+  for (const { id, name } of options.flag('no-wait') ? [] : found) {
+    await watched(call, `deleting ${name}`, `the server goes on deleting ${name}`, 'berth ls', (onVm) =>
+      berth.instances.waitUntilDeleted(id, { signal, onVm }),
+    );
+  }
+  terminal.done(options.flag('no-wait') ? `${names}: deleting` : `${names}: deleted`, {
+    deleted: found.map(({ id }) => id),
+  });
+}
+
+export const INSTANCE_COMMANDS: readonly Command[] = [
+  {
+    name: 'instance ls',
+    short: ['ls'],
+    summary: 'list instances',
+    example: 'berth ls --state running',
+    options: {
+      state: { type: 'string', value: 'STATE', help: 'only those in it: running, stopped, failed, …' },
+      label: { type: 'string', value: 'KEY=VALUE', help: 'only those that have it' },
+    },
+    run: async ({ session, options, terminal }) => {
+      const [state, label] = [options.text('state') as Instance['vm']['state'], options.text('label')];
+      const instances = await collect(session.berth().instances.list({ state, label, limit: 200 }));
+      terminal.list(instances, {
+        headings: ['NAME', 'STATE', 'CPUS', 'MEMORY', 'DISK', 'SAVED', 'CREATED'],
+        row: (each) => [
+          each.name,
+          stateOf(each),
+          String(each.cpus),
+          bytes(each.memory_mib * 2 ** 20),
+          `${each.disk_gib} GiB`,
+          saved(each),
+          ago(each.created_at),
+        ],
+        quiet: ({ name }) => name,
+        empty: state || label ? 'No such instances.' : 'No instances yet. Make one: berth create NAME',
+      });
+      return undefined;
+    },
+  },
+  {
+    name: 'instance create',
+    short: ['create'],
+    args: ['NAME'],
+    summary: 'make an instance',
+    example: 'berth create web --cpus 2 --memory 1g --start',
+    options: {
+      ...SIZES,
+      disk: { type: 'string', value: 'SIZE', help: '8g, 100g; a bare number is GiB' },
+      image: { type: 'string', value: 'IMAGE', help: 'debian-12 unless said' },
+      start: { type: 'boolean', help: 'start its VM, and wait until SSH works' },
+    },
+    run: create,
+  },
+  {
+    name: 'instance show',
+    short: ['show'],
+    args: ['NAME'],
+    names_instances: true,
+    summary: 'an instance, its VM and its disk',
+    example: 'berth show web',
+    run: async (call) => {
+      show(call, await call.session.berth().instances.find(call.args[0] ?? ''));
+      return undefined;
+    },
+  },
+  {
+    name: 'instance set',
+    short: ['set'],
+    args: ['NAME'],
+    names_instances: true,
+    summary: 'change an instance; its size while it is stopped',
+    example: 'berth set web --memory 2g --auto-flush 30',
+    options: { ...SIZES, name: { type: 'string', value: 'NAME', help: 'a new name' } },
+    run: async (call) => {
+      const berth = call.session.berth();
+      const { id } = await berth.instances.find(call.args[0] ?? '');
+      const named = call.options.text('name');
+      const name = named === undefined ? undefined : instanceName(named);
+      show(call, await berth.instances.change(id, { ...settingsOf(call), name }));
+      return undefined;
+    },
+  },
+  {
+    name: 'instance rm',
+    short: ['rm'],
+    args: ['NAME…'],
+    names_instances: true,
+    summary: 'delete instances with their disks',
+    example: 'berth rm web',
+    options: { yes: { type: 'boolean', short: 'y', help: 'do not ask' }, ...NO_WAIT },
+    run: remove,
+  },
+];

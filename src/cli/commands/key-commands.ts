@@ -1,0 +1,254 @@
+/** SSH keys of the account, key sets of instances, API keys. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { homedir, hostname } from 'node:os';
+import { join } from 'node:path';
+import type { ApiKey, SshKey } from '../../../client/src/berth.ts';
+import type { Call, Command } from '../command.ts';
+import { CommandError, UsageError } from '../command-error.ts';
+import { whole } from '../numbers.ts';
+import { collect, findNamed } from '../reading.ts';
+import { ago } from '../words.ts';
+
+const SSH_KEY = { what: 'SSH key', list: 'berth ssh-key ls' };
+const API_KEY = { what: 'API key', list: 'berth key ls' };
+
+/** As ssh itself tries them. */
+const USUAL = ['id_ed25519.pub', 'id_ecdsa.pub', 'id_ed25519_sk.pub', 'id_ecdsa_sk.pub', 'id_rsa.pub'];
+
+/** A file, stdin, or the key that ssh would use. */
+async function publicKey({ args, terminal, session }: Call): Promise<string> {
+  const [path] = args;
+  if (path !== undefined && path !== '-') {
+    try {
+      return readFileSync(path, 'utf8');
+    } catch (error) {
+      throw new CommandError(`${path} cannot be read: ${(error as Error).message}`);
+    }
+  }
+  if (path === '-' || !process.stdin.isTTY) {
+    const text = await terminal.stdin();
+    if (path === '-' || text.trim() !== '') return text;
+  }
+  const folder = join(session.env['HOME'] || homedir(), '.ssh');
+  let there: readonly string[] = [];
+  try {
+    there = readdirSync(folder);
+  } catch {
+    // No such folder: no key in it.
+  }
+  const found = USUAL.find((name) => there.includes(name));
+  if (found !== undefined) return readFileSync(join(folder, found), 'utf8');
+  throw new CommandError(`there is no public key in ${folder}`, {
+    next: 'ssh-keygen -t ed25519, then berth ssh-key add',
+  });
+}
+
+async function addSshKey(call: Call): Promise<undefined> {
+  const public_key = (await publicKey(call)).trim();
+  if (/PRIVATE KEY/.test(public_key)) {
+    throw new CommandError('that is a private key: it stays with you', {
+      next: 'berth ssh-key add FILE.pub',
+    });
+  }
+  const said = public_key.split(/\s+/).slice(2).join(' ');
+  const name = call.options.text('name') ?? (said || hostname());
+  const body = { name: name.slice(0, 100), public_key };
+  const key = await call.session.berth().call('addSshKey', { body });
+  call.terminal.done(`${key.name} (${key.fingerprint}) is registered.`, key, key.id);
+}
+
+const keyRow = (key: SshKey) => [
+  key.name,
+  key.type,
+  key.fingerprint,
+  ago(key.last_used_at),
+  ago(key.created_at),
+];
+
+async function keySet(call: Call): Promise<undefined> {
+  const { options, session, terminal, args } = call;
+  const berth = session.berth();
+  const { id, name } = await berth.instances.find(args[0] ?? '');
+  const chosen = options.list('set');
+  if (chosen && options.flag('account')) throw new UsageError('--set and --account exclude each other');
+  if (options.flag('account')) await berth.instances.replaceKeySet(id, { mode: 'account' });
+  if (options.flag('none')) await berth.instances.replaceKeySet(id, { ssh_key_ids: [] });
+  if (chosen) {
+    const keys = await Promise.all(
+      chosen.map((each) => findNamed(berth.list('listSshKeys', {}), each, SSH_KEY)),
+    );
+    await berth.instances.replaceKeySet(id, { ssh_key_ids: keys.map((key) => key.id) });
+  }
+  const set = await berth.instances.keySet(id);
+  if (terminal.format === 'json') return terminal.json(set) as undefined;
+  terminal.say(
+    set.mode === 'account' ? `${name} lets in all keys of who made it:` : `${name} lets in these keys:`,
+  );
+  terminal.list(set.data, {
+    headings: ['NAME', 'TYPE', 'FINGERPRINT', 'OWNER'],
+    row: (key) => [key.name, key.type, key.fingerprint, key.owner_id],
+    quiet: (key) => key.id,
+    empty: 'None. Nobody gets in.',
+  });
+}
+
+const shown = (key: ApiKey) => `${key.prefix}…${key.last4}`;
+
+/** A new key is the result itself: with -q nothing else. */
+function printNewKey(
+  { terminal }: Call,
+  made: { readonly key: string; readonly name: string },
+  sentence: string,
+): void {
+  terminal.done(`${sentence} It is shown this once:\n${made.key}`, made, made.key);
+}
+
+async function createKey(call: Call): Promise<undefined> {
+  const { options, args } = call;
+  const body = {
+    name: args[0] ?? '',
+    scope: options.text('scope') ?? '*',
+    expires_in_seconds: lifetime(options.text('expires')),
+    allowed_cidrs: options.list('from') === undefined ? undefined : [...(options.list('from') ?? [])],
+    service_account_id: options.text('service-account'),
+  };
+  const made = await call.session.berth().createApiKey(body);
+  printNewKey(call, made, `${made.name} may ${made.scope === '*' ? 'do all that you may' : made.scope}.`);
+}
+
+/** `90d`, `12h` in seconds. */
+function lifetime(text: string | undefined): number | undefined {
+  if (text === undefined) return undefined;
+  const [, number, unit = ''] = /^(\d{1,6})([hd])$/.exec(text) ?? [];
+  if (number === undefined) throw new UsageError(`--expires takes 12h or 90d, not ${text}`);
+  return Number(number) * (unit === 'h' ? 3_600 : 86_400);
+}
+
+const PASSWORD_STDIN: NonNullable<Command['options']> = {
+  'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
+};
+
+export const KEY_COMMANDS: readonly Command[] = [
+  {
+    name: 'ssh-key add',
+    args: ['[FILE]'],
+    summary: 'register a public key: of a file, of stdin, else the one in ~/.ssh',
+    example: 'berth ssh-key add < id.pub',
+    options: { name: { type: 'string', value: 'NAME', help: "else the key's comment" } },
+    run: addSshKey,
+  },
+  {
+    name: 'ssh-key ls',
+    summary: 'list the keys of your account',
+    example: 'berth ssh-key ls',
+    run: async ({ session, terminal }) => {
+      terminal.list(await collect(session.berth().list('listSshKeys', {})), {
+        headings: ['NAME', 'TYPE', 'FINGERPRINT', 'USED', 'ADDED'],
+        row: keyRow,
+        quiet: ({ id }) => id,
+        empty: 'No SSH keys yet. Register one: berth ssh-key add',
+      });
+      return undefined;
+    },
+  },
+  {
+    name: 'ssh-key rm',
+    args: ['KEY'],
+    summary: 'revoke a key; its next login is refused',
+    example: 'berth ssh-key rm laptop',
+    run: async ({ session, terminal, args }) => {
+      const berth = session.berth();
+      const { id, name } = await findNamed(berth.list('listSshKeys', {}), args[0] ?? '', SSH_KEY);
+      await berth.call('revokeSshKey', { path: { id } });
+      terminal.done(`${name} is revoked.`, { revoked: id });
+      return undefined;
+    },
+  },
+  {
+    name: 'instance keys',
+    short: ['keys'],
+    args: ['NAME'],
+    names_instances: true,
+    summary: 'which SSH keys an instance lets in, after changing that',
+    example: 'berth keys web --set laptop --set desk',
+    options: {
+      set: {
+        type: 'string',
+        value: 'KEY',
+        multiple: true,
+        help: 'these keys only; may be said several times',
+      },
+      account: { type: 'boolean', help: 'all keys of who made it' },
+      none: { type: 'boolean', help: 'nobody' },
+    },
+    run: keySet,
+  },
+  {
+    name: 'key create',
+    args: ['NAME'],
+    summary: 'make an API key',
+    example: "berth key create ci --scope 'instances:read vm:write' --expires 90d",
+    options: {
+      scope: {
+        type: 'string',
+        value: 'SCOPE',
+        help: 'resource:action, several separated by spaces; * unless said',
+      },
+      expires: { type: 'string', value: 'TIME', help: '12h, 90d; never unless said' },
+      from: { type: 'string', value: 'CIDR', multiple: true, help: 'usable from these networks only' },
+      'service-account': { type: 'string', value: 'ID', help: 'of a service account rather than yours' },
+    },
+    run: createKey,
+  },
+  {
+    name: 'key ls',
+    summary: 'list API keys',
+    example: 'berth key ls',
+    run: async ({ session, terminal }) => {
+      terminal.list(await collect(session.berth().list('listApiKeys', {})), {
+        headings: ['NAME', 'KEY', 'SCOPE', 'USED', 'EXPIRES'],
+        row: (key) => [key.name, shown(key), key.scope, ago(key.last_used_at), key.expires_at ?? 'never'],
+        quiet: ({ id }) => id,
+        empty: 'No API keys.',
+      });
+      return undefined;
+    },
+  },
+  {
+    name: 'key rm',
+    args: ['KEY'],
+    summary: 'revoke an API key',
+    example: 'berth key rm ci',
+    run: async ({ session, terminal, args }) => {
+      const berth = session.berth();
+      const { id, name } = await findNamed(berth.list('listApiKeys', {}), args[0] ?? '', API_KEY);
+      await berth.call('revokeApiKey', { path: { id } });
+      terminal.done(`${name} is revoked.`, { revoked: id });
+      return undefined;
+    },
+  },
+  {
+    name: 'key rotate',
+    args: ['KEY'],
+    summary: 'give a key a new secret; asks for your password',
+    example: 'berth key rotate ci --grace 3600',
+    options: {
+      grace: { type: 'string', value: 'SECONDS', help: 'how long the old one still works; 0 unless said' },
+      ...PASSWORD_STDIN,
+    },
+    run: async (call) => {
+      const { session, options, args } = call;
+      const found = await findNamed(session.berth().list('listApiKeys', {}), args[0] ?? '', API_KEY);
+      const grace_seconds = whole('grace', options.text('grace')) ?? 0;
+      const input = { path: { id: found.id }, body: { grace_seconds } };
+      const asks = { password_stdin: options.flag('password-stdin') };
+      const made = await session.withSudo(asks, (berth) => berth.call('rotateApiKey', input));
+      const { profile } = session;
+      // Our own: we go on with the new one.
+      if (profile?.api_key_id === found.id)
+        session.keep(session.profile_name, { ...profile, api_key: made.key });
+      printNewKey(call, made, `${made.name} has a new key.`);
+      return undefined;
+    },
+  },
+];

@@ -1,0 +1,166 @@
+/** Who one is: login, logout, whoami, sudo. A login leaves an API key of this machine in a file that only its owner reads. */
+import { hostname } from 'node:os';
+import { Berth } from '../../../client/src/berth.ts';
+import type { Call, Command } from '../command.ts';
+import { CommandError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { USER_AGENT } from '../session.ts';
+import { clock } from '../words.ts';
+
+const LOOPBACK = ['127.0.0.1', 'localhost', '[::1]'];
+const PASSWORD_STDIN = {
+  'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
+} as const;
+
+async function login(call: Call): Promise<undefined> {
+  const { session, terminal, options } = call;
+  const { url } = session;
+  const profile_name = session.profile_name;
+  const before = session.profile;
+  // On the machine that runs Berth the first account is the administrator's.
+  const local = LOOPBACK.includes(new URL(url).hostname);
+  const email =
+    options.text('email') ??
+    (before?.url === url ? before.email : undefined) ??
+    (local ? (session.env['BERTH_ADMIN_EMAIL'] ?? 'admin@localhost') : undefined) ??
+    (await terminal.ask(`E-mail address at ${url}`, null));
+  const password = options.flag('password-stdin')
+    ? ((await terminal.stdin()).split('\n')[0] ?? '')
+    : await terminal.askSecret(`Password of ${email} at ${url} (another account: --email)`);
+  const { berth, session: opened } = await session.open(email, password, options.text('totp'));
+  try {
+    const orgs = await berth.call('listOrgs', { query: { limit: 200 } });
+    const wanted = options.text('org');
+    // The one that a session first belonged to is the last of a list that is newest first.
+    const org = wanted
+      ? orgs.data.find(({ id, name }) => id === wanted || name === wanted)
+      : orgs.data.at(-1);
+    if (!org) {
+      throw new CommandError(`${email} belongs to no organisation ${wanted ?? ''}`.trim(), {
+        exit_code: EXIT.not_found,
+      });
+    }
+    const acting = new Berth({ url, token: opened.session_token, org: org.id, user_agent: USER_AGENT });
+    const made = await acting.createApiKey({ name: `cli on ${hostname()}`.slice(0, 100), scope: '*' });
+    session.keep(profile_name, {
+      url,
+      email: opened.user.email,
+      org_id: org.id,
+      api_key_id: made.id,
+      api_key: made.key,
+    });
+    if (before?.url === url) await revoke(acting, before.api_key_id);
+    const keys = await acting.call('listSshKeys', { query: { limit: 1 } });
+    terminal.done(
+      `You are logged in at ${url} as ${opened.user.email}, in ${org.name}.` +
+        (keys.data.length === 0 ? '\nRegister your SSH key: berth ssh-key add' : ''),
+      { url, email: opened.user.email, org_id: org.id, profile: profile_name },
+    );
+  } finally {
+    await berth.call('logout', {}).catch(() => undefined);
+  }
+}
+
+/** What is gone already, or another's by now, is no failure. */
+async function revoke(berth: Berth, id: string): Promise<boolean> {
+  return berth.call('revokeApiKey', { path: { id } }).then(
+    () => true,
+    () => false,
+  );
+}
+
+async function logout({ session, terminal }: Call): Promise<undefined> {
+  const { profile, profile_name } = session;
+  if (profile === undefined)
+    throw new CommandError('you are not logged in', { exit_code: EXIT.not_authorised });
+  const { url, api_key, api_key_id, sudo } = profile;
+  if (sudo) await endGrant(url, sudo.session_token);
+  const revoked = await revoke(
+    new Berth({ url, token: api_key, user_agent: USER_AGENT, retries: 1 }),
+    api_key_id,
+  );
+  session.forget(profile_name);
+  if (!revoked) terminal.warn(`berth: the key could not be revoked at ${url}; look at it with berth key ls`);
+  terminal.done(`You are logged out of ${url}.`, { url, profile: profile_name });
+}
+
+function endGrant(url: string, token: string): Promise<unknown> {
+  return new Berth({ url, token, user_agent: USER_AGENT, retries: 0 })
+    .call('logout', {})
+    .catch(() => undefined);
+}
+
+async function whoami({ session, terminal }: Call): Promise<undefined> {
+  const berth = session.berth();
+  const { profile, profile_name } = session;
+  if (profile === undefined || session.env['BERTH_API_KEY']) {
+    await berth.call('listImages', {});
+    return void terminal.done(`A key from BERTH_API_KEY, at ${berth.url}.`, { url: berth.url });
+  }
+  const [org, key] = await Promise.all([
+    berth.call('getOrg', { path: { id: profile.org_id } }),
+    berth.call('getApiKey', { path: { id: profile.api_key_id } }),
+  ]);
+  const found = { email: profile.email, org, key, url: berth.url, profile: profile_name };
+  terminal.one(found, {
+    rows: () => [
+      ['e-mail', found.email],
+      ['organisation', `${org.name} (${org.id})`],
+      ['server', found.url],
+      ['profile', profile_name],
+      ['key', `${key.name} (${key.id})`],
+    ],
+    quiet: () => found.email,
+  });
+}
+
+async function sudo({ session, terminal, options }: Call): Promise<undefined> {
+  const { profile, profile_name } = session;
+  if (profile === undefined) {
+    throw new CommandError('sudo needs a login', { next: 'berth login', exit_code: EXIT.not_authorised });
+  }
+  if (profile.sudo) await endGrant(profile.url, profile.sudo.session_token);
+  const { sudo: _old, ...rest } = profile;
+  if (options.flag('end')) {
+    session.keep(profile_name, rest);
+    return void terminal.done('Over.', {});
+  }
+  const { sudo: grant } = await session.grant(rest, { password_stdin: options.flag('password-stdin') });
+  session.keep(profile_name, { ...rest, sudo: grant });
+  terminal.done(`Until ${clock(grant.expires_at)} nothing asks for your password.`, {
+    expires_at: grant.expires_at,
+  });
+}
+
+export const LOGIN_COMMANDS: readonly Command[] = [
+  {
+    name: 'login',
+    summary: 'log this machine in',
+    example: 'berth login --url https://berth.example.org --profile work',
+    options: {
+      email: {
+        type: 'string',
+        value: 'ADDRESS',
+        help: "else the last one, on the server's own machine the administrator's",
+      },
+      org: { type: 'string', value: 'ORG', help: 'in which organisation; the first unless said' },
+      totp: { type: 'string', value: 'CODE', help: 'of your authenticator, if the account has one' },
+      ...PASSWORD_STDIN,
+    },
+    run: login,
+  },
+  {
+    name: 'logout',
+    summary: 'revoke the key of this machine and forget it',
+    example: 'berth logout',
+    run: logout,
+  },
+  { name: 'whoami', summary: 'as whom, and where', example: 'berth whoami', run: whoami },
+  {
+    name: 'sudo',
+    summary: 'ask for your password once for the next five minutes',
+    example: 'berth sudo && berth key rotate ci',
+    options: { end: { type: 'boolean', help: 'at once rather than in five minutes' }, ...PASSWORD_STDIN },
+    run: sudo,
+  },
+];

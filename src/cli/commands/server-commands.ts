@@ -1,0 +1,83 @@
+/** On the server itself, on its settings and database. Loaded only when one of them is typed: they bring the database along. */
+import type { Command } from '../command.ts';
+
+/** As `orgs/quotas.ts` names them, with hyphens. */
+const QUOTA_OPTIONS = ['instances', 'cpus', 'memory-mib', 'disk-gib'] as const;
+
+async function onServer(
+  work: (parts: {
+    context: typeof import('../server-context.ts');
+    users: typeof import('../user-commands.ts');
+    orgs: typeof import('../org-commands.ts');
+  }) => Promise<string>,
+): Promise<undefined> {
+  const [context, users, orgs] = await Promise.all([
+    import('../server-context.ts'),
+    import('../user-commands.ts'),
+    import('../org-commands.ts'),
+  ]);
+  process.stdout.write(await work({ context, users, orgs }));
+}
+
+export const SERVER_COMMANDS: readonly Command[] = [
+  {
+    name: 'user ls',
+    summary: 'list accounts',
+    example: 'berth user ls',
+    on_server: true,
+    run: () => onServer(({ context, users }) => context.withServer(users.listUsers)),
+  },
+  {
+    name: 'user unlock',
+    args: ['EMAIL'],
+    summary: 'end a lock after wrong passwords',
+    example: 'berth user unlock ada@example.org',
+    on_server: true,
+    run: ({ args: [email = ''] }) =>
+      onServer(({ context, users }) => context.withServer((server) => users.unlockUser(server, email))),
+  },
+  {
+    name: 'user reset-password',
+    args: ['EMAIL'],
+    summary: 'give an account a new password, and print it',
+    example: 'berth user reset-password ada@example.org',
+    on_server: true,
+    run: ({ args: [email = ''] }) =>
+      onServer(({ context, users }) => context.withServer((server) => users.resetPassword(server, email))),
+  },
+  {
+    name: 'org ls',
+    summary: 'list organisations',
+    example: 'berth org ls',
+    on_server: true,
+    run: () => onServer(({ context, orgs }) => context.withServer(orgs.listOrgs)),
+  },
+  {
+    name: 'org quota',
+    args: ['ORG'],
+    summary: "show an organisation's quota, after changing it",
+    example: 'berth org quota Acme --instances 20 --cpus none',
+    on_server: true,
+    options: Object.fromEntries(
+      QUOTA_OPTIONS.map((name) => [name, { type: 'string', value: 'N', help: 'a number, or none' }] as const),
+    ),
+    run: ({ args: [org = ''], options }) => {
+      const given = QUOTA_OPTIONS.flatMap((name) => {
+        const value = options.text(name);
+        return value === undefined ? [] : [[name.replaceAll('-', '_'), value] as const];
+      });
+      return onServer(({ context, orgs }) =>
+        context.withServer((server) => orgs.orgQuota(server, org, Object.fromEntries(given))),
+      );
+    },
+  },
+  {
+    name: 'audit verify',
+    args: ['[ORG]'],
+    summary: 'prove that no entry of the audit log was changed, removed or put in',
+    example: 'berth audit verify',
+    on_server: true,
+    run: ({ args: [org] }) =>
+      onServer(({ context, orgs }) => context.withServer((server) => orgs.verifyAudit(server, org))),
+  },
+];

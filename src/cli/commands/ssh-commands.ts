@@ -1,0 +1,157 @@
+/** Into a guest: with OpenSSH, believing the host keys that the API tells and no others. */
+import { spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { constants, homedir } from 'node:os';
+import { join } from 'node:path';
+import { type Berth, BerthError, type ConnectionDetails, type Instance } from '../../../client/src/berth.ts';
+import type { Call, Command } from '../command.ts';
+import { CommandError } from '../command-error.ts';
+import { greets } from '../greets.ts';
+import { configFolder, writePrivate } from '../profiles.ts';
+import { waitFor } from '../waiting.ts';
+
+const START: NonNullable<Command['options']> = {
+  'no-start': { type: 'boolean', help: 'fail rather than start a VM that does not run' },
+};
+
+/** How to reach it, its VM started where it does not run. */
+async function reach(call: Call, berth: Berth, instance: Instance): Promise<ConnectionDetails> {
+  const { id, name } = instance;
+  try {
+    const details = await berth.instances.ssh(id);
+    if (details.allowed_keys > 0) return details;
+    throw new CommandError(`${name} lets no key in`, {
+      next: 'berth ssh-key add, or berth keys NAME --account',
+      exit_code: 5,
+    });
+  } catch (error) {
+    const off = error instanceof BerthError && error.code === 'VM_NOT_RUNNING';
+    if (!off) throw error;
+    if (call.options.flag('no-start')) {
+      throw new CommandError(`${name} does not run`, { next: `berth start ${name}`, exit_code: 5 });
+    }
+  }
+  if ((await berth.instances.keySet(id)).data.length === 0) {
+    // Said before the boot rather than after it.
+    throw new CommandError(`${name} lets no key in`, { next: 'berth ssh-key add', exit_code: 5 });
+  }
+  // One that is coming up or going down already is waited for.
+  if (instance.vm.state === 'stopping') await waitFor(call, berth, instance, 'stopped', 'stopping');
+  await berth.instances.startVm(id);
+  await waitFor(call, berth, instance, 'running', 'starting');
+  const details = await berth.instances.ssh(id);
+  await greets(details.host, details.port, call.signal);
+  return details;
+}
+
+/** The host keys of one instance, in a file of their own. @returns its path */
+function knownHosts(call: Call, { id }: Instance, { known_hosts }: ConnectionDetails): string {
+  const folder = join(configFolder(call.session.env), 'known_hosts');
+  return writePrivate(folder, id, known_hosts.map((line) => `${line}\n`).join(''));
+}
+
+async function ssh(call: Call): Promise<number> {
+  const berth = call.session.berth();
+  const instance = await berth.instances.find(call.args[0] ?? '');
+  const details = await reach(call, berth, instance);
+  const { host, port, user } = details;
+  const identity = call.options.text('identity');
+  const options = [
+    `UserKnownHostsFile="${knownHosts(call, instance, details)}"`,
+    'GlobalKnownHostsFile=none',
+    'StrictHostKeyChecking=yes',
+    // The lines name the address as we do.
+    'CheckHostIP=no',
+  ].flatMap((each) => ['-o', each]);
+  const args = [
+    ...options,
+    ...(identity === undefined ? [] : ['-i', identity]),
+    ...['-p', String(port), `${user}@${host}`],
+    ...call.rest,
+  ];
+  return new Promise((resolve, reject) => {
+    const child = spawn('ssh', args, { stdio: 'inherit' });
+    child.once('error', (error: NodeJS.ErrnoException) => {
+      const missing = error.code === 'ENOENT';
+      const next = missing ? 'apt-get install openssh-client' : null;
+      reject(new CommandError(missing ? 'there is no ssh on this machine' : error.message, { next }));
+    });
+    child.once('close', (code, signal) => {
+      resolve(code ?? 128 + (signal === null ? 0 : constants.signals[signal]));
+    });
+  });
+}
+
+/** A name that ssh_config takes as it is. */
+const hostOf = ({ name }: Instance) => `${name}.berth`;
+
+function blockOf(call: Call, instance: Instance, details: ConnectionDetails): string {
+  return [
+    `Host ${hostOf(instance)}`,
+    `  HostName ${details.host}`,
+    `  Port ${details.port}`,
+    `  User ${details.user}`,
+    `  UserKnownHostsFile "${knownHosts(call, instance, details)}"`,
+    '  GlobalKnownHostsFile none',
+    '  StrictHostKeyChecking yes',
+    '',
+  ].join('\n');
+}
+
+function readOrEmpty(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return '';
+    throw error;
+  }
+}
+
+/** Our blocks live in a file of ours; the person's own gets one line, at its top, where it counts for every host. */
+async function sshConfig(call: Call): Promise<undefined> {
+  const { session, terminal, options, args } = call;
+  const berth = session.berth();
+  const instance = await berth.instances.find(args[0] ?? '');
+  const block = blockOf(call, instance, await reach(call, berth, instance));
+  if (options.flag('print')) return void terminal.write(block);
+  const folder = configFolder(session.env);
+  const ours = join(folder, 'ssh_config');
+  const others = readOrEmpty(ours)
+    .split(/^(?=Host )/m)
+    .filter((each) => each.trim() !== '' && !each.startsWith(`Host ${hostOf(instance)}\n`));
+  writePrivate(folder, 'ssh_config', [...others, block].join(''));
+  const home = join(session.env['HOME'] || homedir(), '.ssh');
+  const include = `Include "${ours}"\n`;
+  const theirs = readOrEmpty(join(home, 'config'));
+  if (!theirs.includes(include)) writePrivate(home, 'config', include + theirs);
+  terminal.done(
+    `ssh ${hostOf(instance)} works now, for editors too.`,
+    { host: hostOf(instance), file: ours },
+    hostOf(instance),
+  );
+}
+
+export const SSH_COMMANDS: readonly Command[] = [
+  {
+    name: 'ssh',
+    args: ['NAME'],
+    names_instances: true,
+    rest: 'COMMAND…',
+    summary: 'log in, or run a command; starts the VM first. Ends with what ssh ends with',
+    example: 'berth ssh web -- uname -a',
+    options: {
+      identity: { type: 'string', short: 'i', value: 'FILE', help: 'the private key, as for ssh' },
+      ...START,
+    },
+    run: ssh,
+  },
+  {
+    name: 'ssh-config',
+    args: ['NAME'],
+    names_instances: true,
+    summary: 'write a Host block, so that ssh NAME.berth and editors work',
+    example: 'berth ssh-config web && ssh web.berth',
+    options: { print: { type: 'boolean', help: 'print it, change no file' }, ...START },
+    run: sshConfig,
+  },
+];

@@ -1,0 +1,118 @@
+/** VMs: what comes and goes. */
+import type { Berth, Instance, Vm } from '../../../client/src/berth.ts';
+import { type Call, type Command, NO_WAIT } from '../command.ts';
+import { waitFor, watched } from '../waiting.ts';
+import { bytes, duration } from '../words.ts';
+
+interface Move {
+  readonly doing: string;
+  readonly done: string;
+  readonly to: 'running' | 'stopped';
+  readonly begin: (berth: Berth, id: string, call: Call) => Promise<Vm>;
+}
+
+/** Begins with all of them, then waits for each. */
+async function move(call: Call, { doing, done, to, begin }: Move): Promise<undefined> {
+  const { args, options, session, terminal } = call;
+  const berth = session.berth();
+  const found: Instance[] = await Promise.all(args.map((each) => berth.instances.find(each)));
+  const vms: Vm[] = [];
+  for (const { id } of found) vms.push(await begin(berth, id, call));
+  const began = performance.now();
+  for (const [at, instance] of found.entries()) {
+    if (!options.flag('no-wait')) {
+      vms[at] = await waitFor(call, berth, instance, to, doing);
+      const took = duration(performance.now() - began);
+      terminal.say(`${instance.name} ${done} (${took})${ending(instance, vms[at])}`);
+    } else terminal.say(`${instance.name}: ${vms[at]?.state}`);
+  }
+  if (terminal.format === 'json') terminal.json(vms.length === 1 ? vms[0] : vms);
+}
+
+function ending({ name }: Instance, vm: Vm | undefined): string {
+  if (vm?.reason?.code === 'recovered') return `\n${vm.reason.message}`;
+  return vm?.state === 'running' ? `. Log in: berth ssh ${name}` : '';
+}
+
+async function flush({ args, session, terminal, signal, options }: Call): Promise<undefined> {
+  const berth = session.berth();
+  const { id, name } = await berth.instances.find(args[0] ?? '');
+  const look = `berth show ${name}`;
+  const receipt = await watched(
+    { signal, terminal },
+    `flushing ${name}`,
+    'the server goes on flushing',
+    look,
+    () => berth.instances.flushVm(id, { signal }),
+  );
+  const { generation, dirty_bytes, uploaded_bytes, duration_ms, consistency } = receipt;
+  if (options.flag('quiet')) return void terminal.write(`${generation}\n`);
+  const what =
+    dirty_bytes === 0
+      ? `nothing new; generation ${generation} is durable`
+      : `generation ${generation} is durable: ${bytes(dirty_bytes)} saved as ${bytes(uploaded_bytes)} in ${duration(duration_ms)}, consistency ${consistency}`;
+  terminal.done(`${name}: ${what}`, receipt);
+}
+
+export const VM_COMMANDS: readonly Command[] = [
+  {
+    name: 'vm start',
+    short: ['start'],
+    args: ['NAME…'],
+    names_instances: true,
+    summary: 'start VMs, and wait until SSH works',
+    example: 'berth start web',
+    options: NO_WAIT,
+    run: (call) =>
+      move(call, {
+        doing: 'starting',
+        done: 'runs',
+        to: 'running',
+        begin: (berth, id) => berth.instances.startVm(id),
+      }),
+  },
+  {
+    name: 'vm stop',
+    short: ['stop'],
+    args: ['NAME…'],
+    names_instances: true,
+    summary: 'shut VMs down, and wait until all that they wrote is saved',
+    example: 'berth stop web',
+    options: {
+      force: { type: 'boolean', short: 'f', help: 'without asking the guest; what it wrote is saved' },
+      ...NO_WAIT,
+    },
+    run: (call) =>
+      move(call, {
+        doing: 'stopping',
+        done: 'is stopped; all is saved',
+        to: 'stopped',
+        begin: (berth, id) => berth.instances.stopVm(id, { force: call.options.flag('force') }),
+      }),
+  },
+  {
+    name: 'vm restart',
+    short: ['restart'],
+    args: ['NAME…'],
+    names_instances: true,
+    summary: 'let guests reboot',
+    example: 'berth restart web',
+    options: NO_WAIT,
+    run: (call) =>
+      move(call, {
+        doing: 'restarting',
+        done: 'runs again',
+        to: 'running',
+        begin: (berth, id) => berth.instances.restartVm(id),
+      }),
+  },
+  {
+    name: 'vm flush',
+    short: ['flush'],
+    args: ['NAME'],
+    names_instances: true,
+    summary: 'save what the guest has written, and print the receipt',
+    example: 'berth flush web',
+    run: flush,
+  },
+];

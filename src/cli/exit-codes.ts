@@ -1,0 +1,48 @@
+/** What the command line ends with. docs/cli.md says the same; `ssh` ends with what ssh ends with. */
+import { BerthConnectionError, BerthError, VmWaitError } from '../../client/src/berth.ts';
+import { CommandError } from './command-error.ts';
+
+export const EXIT = {
+  done: 0,
+  failed: 1,
+  usage: 2,
+  not_found: 3,
+  not_authorised: 4,
+  state: 5,
+  unavailable: 6,
+  limit: 7,
+  interrupted: 130,
+} as const;
+
+export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[] = [
+  [EXIT.done, 'done'],
+  [EXIT.failed, 'failed, for any other reason'],
+  [EXIT.usage, 'wrong words, options or settings'],
+  [EXIT.not_found, 'there is no such thing, or it is not yours to know of'],
+  [EXIT.not_authorised, 'no login, a wrong password, or not allowed'],
+  [EXIT.state, 'the present state does not allow it; the name is taken; it changed meanwhile'],
+  [EXIT.unavailable, 'the server does not answer, or lacks something just now'],
+  [EXIT.limit, 'too many requests, or a quota is used up'],
+  [EXIT.interrupted, 'Ctrl-C; what the server has begun it goes on with'],
+];
+
+const BY_STATUS: Readonly<Record<number, number>> = {
+  400: EXIT.usage,
+  401: EXIT.not_authorised,
+  403: EXIT.not_authorised,
+  404: EXIT.not_found,
+  409: EXIT.state,
+  412: EXIT.state,
+  422: EXIT.state,
+  423: EXIT.not_authorised,
+  429: EXIT.limit,
+  503: EXIT.unavailable,
+};
+
+export function exitCodeOf(error: unknown): number {
+  if (error instanceof CommandError) return error.exit_code;
+  if (error instanceof BerthConnectionError) return EXIT.unavailable;
+  if (error instanceof BerthError) return BY_STATUS[error.status] ?? EXIT.failed;
+  if (error instanceof VmWaitError) return EXIT.failed;
+  return EXIT.failed;
+}

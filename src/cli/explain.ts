@@ -1,0 +1,39 @@
+/** A failure as it is told: the reason, and what to type next. */
+import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
+import { messageOf } from '../lib/errors.ts';
+import type { Command } from './command.ts';
+import { CommandError } from './command-error.ts';
+
+const NEXT: Readonly<Record<string, string>> = {
+  UNAUTHENTICATED: 'berth login',
+  Unauthenticated: 'berth login',
+  MFA_REQUIRED: 'the same with --totp CODE',
+  SUDO_REQUIRED: 'berth sudo',
+  UNAVAILABLE: 'berth doctor',
+  UNEXPECTED: 'berth doctor',
+};
+
+function nextAfter(error: unknown, command: Command, args: readonly string[]): string | null {
+  if (error instanceof CommandError) return error.next;
+  if (error instanceof BerthConnectionError) return 'berth doctor';
+  if (!(error instanceof BerthError)) return null;
+  const name = args[0] ?? 'NAME';
+  if (error.code === 'NOT_FOUND') return command.names_instances ? 'berth ls' : null;
+  if (error.code === 'VM_NOT_RUNNING') return `berth start ${name}`;
+  if (command.name === 'login' && error.code === 'UNAUTHENTICATED') return 'berth login';
+  return NEXT[error.code] ?? null;
+}
+
+export function explain(error: unknown, command: Command, args: readonly string[]): string {
+  const lines = [`berth: ${messageOf(error)}`];
+  if (error instanceof BerthError) {
+    // The message has the first one already.
+    const more = error.details.filter(({ issue }) => !error.message.includes(issue));
+    lines.push(...more.map(({ field, issue }) => `  ${field} ${issue}`));
+    // An id helps where the server's log does.
+    if (error.status >= 500 && error.request_id !== null) lines.push(`  request ${error.request_id}`);
+  }
+  const next = nextAfter(error, command, args);
+  if (next !== null) lines.push(`  next: ${next}`);
+  return lines.join('\n');
+}

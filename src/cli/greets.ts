@@ -1,0 +1,31 @@
+/** Whether an SSH server says its first words at an address (RFC 4253, section 4.2). */
+import { connect } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const PATIENCE_MS = 10_000;
+const ATTEMPT_MS = 3_000;
+const PAUSE_MS = 100;
+
+function greetsNow(host: string, port: number, signal: AbortSignal): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect({ host, port, signal, timeout: ATTEMPT_MS });
+    const end = (greeted: boolean) => {
+      socket.destroy();
+      resolve(greeted);
+    };
+    socket.once('data', (bytes) => end(bytes.subarray(0, 4).toString('latin1') === 'SSH-'));
+    for (const event of ['error', 'timeout', 'close'] as const) socket.once(event, () => end(false));
+  });
+}
+
+/**
+ * After a start the way to a VM may come a moment later than the VM itself. Returns when it is there, and after ten
+ * seconds at any rate: what ssh then says is what is wrong.
+ */
+export async function greets(host: string, port: number, signal: AbortSignal): Promise<void> {
+  const deadline = performance.now() + PATIENCE_MS;
+  while (!signal.aborted && performance.now() < deadline) {
+    if (await greetsNow(host, port, signal)) return;
+    await sleep(PAUSE_MS);
+  }
+}

@@ -1,0 +1,92 @@
+/** Help as it is printed: of all commands, of one; and as docs/cli.md holds it. */
+import { COMMON_OPTIONS, type Command, type Option } from './command.ts';
+import { SECTIONS } from './command-table.ts';
+import { EXIT_MEANINGS } from './exit-codes.ts';
+
+/** So that all sections of the help line up. */
+const HELP_WIDTH = 26;
+const shortest = ({ name, short = [] }: Command) => short[0] ?? name;
+
+export function usageOf(command: Command): string {
+  const words = ['berth', shortest(command), ...(command.args ?? [])];
+  if (command.options !== undefined && Object.keys(command.options).length > 0) words.push('[OPTIONS]');
+  if (command.rest !== undefined) words.push(`[-- ${command.rest}]`);
+  return words.join(' ');
+}
+
+function optionWords(name: string, { short, value }: Option): string {
+  return `${short === undefined ? '' : `-${short}, `}--${name}${value === undefined ? '' : ` ${value}`}`;
+}
+
+function columns(rows: readonly (readonly [string, string])[], least = 0): string {
+  const width = Math.max(least, ...rows.map(([left]) => left.length));
+  return rows.map(([left, right]) => `  ${left.padEnd(width)}  ${right}\n`).join('');
+}
+
+export function helpOf(command: Command): string {
+  const options = Object.entries({ ...command.options, ...(command.on_server ? {} : COMMON_OPTIONS) });
+  const long = command.short ? `\nIn full: berth ${command.name}\n` : '';
+  return [
+    `${command.summary.charAt(0).toUpperCase()}${command.summary.slice(1)}.\n`,
+    `usage: ${usageOf(command)}\n${long}`,
+    ...(options.length === 0
+      ? []
+      : [`options:\n${columns(options.map(([name, each]) => [optionWords(name, each), each.help]))}`]),
+    `for example:\n  ${command.example}\n`,
+  ].join('\n');
+}
+
+export function helpOfAll(): string {
+  const sections = SECTIONS.map(({ title, commands }) => {
+    const rows = commands.map((each) => {
+      const args = (each.args ?? []).join(' ');
+      return [`${shortest(each)} ${args}`.trim(), each.summary] as const;
+    });
+    return `${title}\n${columns(rows, HELP_WIDTH)}`;
+  });
+  return [
+    'usage: berth COMMAND [NAME] [OPTIONS]\n',
+    ...sections,
+    'berth help COMMAND shows one with its options. --json and -q are for programs. Names stand for ids everywhere.\n',
+  ].join('\n');
+}
+
+/** For words that name no command: those that begin alike, or where all are. */
+export function helpFor([noun = '', verb]: readonly string[]): string {
+  const alike = SECTIONS.flatMap(({ commands }) => commands).filter(({ name }) =>
+    name.startsWith(`${noun} `),
+  );
+  const said = verb === undefined ? noun : `${noun} ${verb}`;
+  if (alike.length === 0) {
+    return `usage: berth COMMAND [NAME] [OPTIONS]\nberth: there is no command “${said}”\n  next: berth help\n`;
+  }
+  const rows = alike.map(
+    (each) => [`berth ${[each.name, ...(each.args ?? [])].join(' ')}`, each.summary] as const,
+  );
+  return `usage:\n${columns(rows)}berth: there is no command “${said}”\n`;
+}
+
+/** The part of docs/cli.md that is written from the table. */
+export function reference(): string {
+  const sections = SECTIONS.map(({ title, commands }) => {
+    const entries = commands.map((command) => {
+      const options = Object.entries(command.options ?? {}).map(
+        ([name, each]) => `- \`${optionWords(name, each)}\`: ${each.help}\n`,
+      );
+      const long = command.short ? ` In full \`berth ${command.name}\`.` : '';
+      const text = `${command.summary.charAt(0).toUpperCase()}${command.summary.slice(1)}.${long}`;
+      const list = options.length === 0 ? '' : `\n${options.join('')}`;
+      return `### \`${usageOf(command)}\`\n\n${text} Example: \`${command.example}\`\n${list}`;
+    });
+    return `## ${title}\n\n${entries.join('\n')}`;
+  });
+  const common = Object.entries(COMMON_OPTIONS).map(
+    ([name, each]) => `| \`${optionWords(name, each)}\` | ${each.help} |\n`,
+  );
+  const exits = EXIT_MEANINGS.map(([code, meaning]) => `| ${code} | ${meaning} |\n`);
+  return [
+    `## Everywhere\n\n| option | |\n|---|---|\n${common.join('')}`,
+    `## Exit codes\n\n| code | when |\n|---|---|\n${exits.join('')}\n\`berth ssh\` ends with what \`ssh\` ends with: the command's own code, or 255.\n`,
+    ...sections,
+  ].join('\n');
+}

@@ -1,0 +1,43 @@
+/** Names, numbers, sizes and labels as they are typed. */
+import { UsageError } from './command-error.ts';
+
+export function whole(name: string, text: string | undefined): number | undefined {
+  if (text === undefined) return undefined;
+  if (!/^\d{1,9}$/.test(text)) throw new UsageError(`--${name} takes a whole number, not ${text}`);
+  return Number(text);
+}
+
+/** What the server would say by a pattern. */
+export function instanceName(text: string): string {
+  if (/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(text)) return text;
+  throw new UsageError(`a name has 1 to 63 of a-z, 0-9 and -, not ${text}`);
+}
+
+const SIZE_MIB = { '': 1, m: 1, mib: 1, g: 1024, gib: 1024, t: 1024 * 1024, tib: 1024 * 1024 } as const;
+
+/** `512`, `512m`, `2g` as MiB; a bare number counts in `bare`. */
+export function sizeMib(name: string, text: string | undefined, bare: 'mib' | 'gib'): number | undefined {
+  if (text === undefined) return undefined;
+  const [, number, unit = ''] = /^(\d{1,9})([a-z]*)$/.exec(text.toLowerCase()) ?? [];
+  const factor = SIZE_MIB[(unit === '' ? bare : unit) as keyof typeof SIZE_MIB];
+  if (number === undefined || factor === undefined) {
+    throw new UsageError(`--${name} takes a size such as 512m or 2g, not ${text}`);
+  }
+  return Number(number) * factor;
+}
+
+/** A number, or `off` as null. */
+export function wholeOrOff(name: string, text: string | undefined): number | null | undefined {
+  return text === 'off' ? null : whole(name, text);
+}
+
+export function labels(list: readonly string[] | undefined): Record<string, string> | undefined {
+  if (list === undefined) return undefined;
+  return Object.fromEntries(
+    list.map((each) => {
+      const at = each.indexOf('=');
+      if (at < 1) throw new UsageError(`--label takes KEY=VALUE, not ${each}`);
+      return [each.slice(0, at), each.slice(at + 1)];
+    }),
+  );
+}

@@ -1,0 +1,78 @@
+/**
+ * The logins of this person on this machine: `$XDG_CONFIG_HOME/berth/config.json`, readable by nobody else. Written
+ * whole, beside, and renamed: a crash leaves the old one.
+ */
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  writeFileSync,
+} from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import type { Env } from '../config/env.ts';
+import { CommandError } from './command-error.ts';
+
+export interface SudoGrant {
+  readonly session_token: string;
+  readonly cookie: string;
+  readonly expires_at: string;
+}
+
+export interface Profile {
+  readonly url: string;
+  readonly email: string;
+  readonly org_id: string;
+  readonly api_key_id: string;
+  readonly api_key: string;
+  readonly sudo?: SudoGrant;
+}
+
+export interface Profiles {
+  /** Of the last login. */
+  readonly current: string | null;
+  readonly profiles: Readonly<Record<string, Profile>>;
+}
+
+export function configFolder(env: Env): string {
+  return join(env['XDG_CONFIG_HOME'] || join(env['HOME'] || homedir(), '.config'), 'berth');
+}
+
+const fileIn = (env: Env) => join(configFolder(env), 'config.json');
+
+export function readProfiles(env: Env): Profiles {
+  const path = fileIn(env);
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { current: null, profiles: {} };
+    throw new CommandError(`${path} cannot be read: ${(error as Error).message}`);
+  }
+  try {
+    const found = JSON.parse(text) as Profiles;
+    if (typeof found.profiles === 'object') return found;
+  } catch {}
+  throw new CommandError(`${path} is damaged`, { next: `rm ${path}, then berth login` });
+}
+
+export function writeProfiles(env: Env, profiles: Profiles): void {
+  writePrivate(configFolder(env), 'config.json', `${JSON.stringify(profiles, null, 2)}\n`);
+}
+
+/** A file that nobody else may read. @returns its path */
+export function writePrivate(folder: string, name: string, text: string): string {
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  const named = join(folder, name);
+  // One that is a link, as people keep their dot files, stays one.
+  const path = existsSync(named) ? realpathSync(named) : named;
+  const beside = `${path}.${process.pid}`;
+  writeFileSync(beside, text, { mode: 0o600 });
+  // The mode above is only that of a new file.
+  chmodSync(beside, 0o600);
+  renameSync(beside, path);
+  return path;
+}

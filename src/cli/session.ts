@@ -1,0 +1,150 @@
+/**
+ * Which server, as whom. The server: --url, BERTH_URL, the profile's, else the one of this machine. Who: BERTH_API_KEY,
+ * else the profile's key. What asks for a recent password gets a session of its own, opened by the password.
+ */
+import { Berth, BerthError } from '../../client/src/berth.ts';
+import type { Env } from '../config/env.ts';
+import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
+import { type Profile, readProfiles, writeProfiles } from './profiles.ts';
+import type { Terminal } from './terminal.ts';
+
+export const LOCAL_URL = 'http://127.0.0.1:7400';
+export const USER_AGENT = 'berth-cli';
+
+export interface Place {
+  readonly profile?: string | undefined;
+  readonly url?: string | undefined;
+}
+
+export class Session {
+  readonly env: Env;
+  readonly #terminal: Terminal;
+  readonly #place: Place;
+
+  constructor(env: Env, place: Place, terminal: Terminal) {
+    this.env = env;
+    this.#place = place;
+    this.#terminal = terminal;
+  }
+
+  get profile_name(): string {
+    return this.#place.profile ?? this.env['BERTH_PROFILE'] ?? readProfiles(this.env).current ?? 'default';
+  }
+
+  get profile(): Profile | undefined {
+    return readProfiles(this.env).profiles[this.profile_name];
+  }
+
+  /** Without a slash at its end. */
+  get url(): string {
+    const url = this.#place.url ?? this.env['BERTH_URL'] ?? this.profile?.url ?? LOCAL_URL;
+    if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
+      throw new CommandError(`${url} is not the address of a server`, { exit_code: EXIT.usage });
+    }
+    return url.replace(/\/+$/, '');
+  }
+
+  /** Without a credential. */
+  stranger(): Berth {
+    return new Berth({ url: this.url, user_agent: USER_AGENT });
+  }
+
+  /** With the person's key. @throws CommandError without a login */
+  berth(): Berth {
+    const { url, profile } = this;
+    const token = this.env['BERTH_API_KEY'];
+    if (token !== undefined && token !== '') return new Berth({ url, token, user_agent: USER_AGENT });
+    if (profile === undefined) {
+      throw new CommandError(`you are not logged in at ${url}`, {
+        next: 'berth login',
+        exit_code: EXIT.not_authorised,
+      });
+    }
+    // A key goes only to the server that gave it.
+    if (profile.url !== url) {
+      throw new CommandError(`the login “${this.profile_name}” is for ${profile.url}, not for ${url}`, {
+        next: `berth login --url ${url} --profile NAME`,
+        exit_code: EXIT.not_authorised,
+      });
+    }
+    return new Berth({ url, token: profile.api_key, user_agent: USER_AGENT });
+  }
+
+  keep(name: string, profile: Profile): void {
+    const all = readProfiles(this.env);
+    writeProfiles(this.env, { current: name, profiles: { ...all.profiles, [name]: profile } });
+  }
+
+  forget(name: string): void {
+    const { current, profiles } = readProfiles(this.env);
+    const { [name]: _gone, ...rest } = profiles;
+    writeProfiles(this.env, {
+      current: current === name ? (Object.keys(rest)[0] ?? null) : current,
+      profiles: rest,
+    });
+  }
+
+  /** Opens a session by password, and by a second factor where the account has one. */
+  async open(email: string, password: string, totp_code?: string | undefined) {
+    const options = { url: this.url, user_agent: USER_AGENT };
+    const given = totp_code === undefined ? {} : { totp_code };
+    try {
+      return await Berth.login(options, { email, password, ...given });
+    } catch (error) {
+      const asks = error instanceof BerthError && error.code === 'MFA_REQUIRED' && totp_code === undefined;
+      if (!asks || !this.#terminal.interactive) throw error;
+      const code = await this.#terminal.ask('Code of your authenticator', null);
+      return Berth.login(options, { email, password, totp_code: code.replaceAll(' ', '') });
+    }
+  }
+
+  /**
+   * Does what needs a recent password: with the grant of `berth sudo` while it lasts, else by asking now.
+   */
+  async withSudo<T>(
+    options: { readonly password_stdin: boolean },
+    work: (berth: Berth) => Promise<T>,
+  ): Promise<T> {
+    const { profile } = this;
+    if (profile === undefined) {
+      throw new CommandError('this needs your password, and so a login', {
+        next: 'berth login',
+        exit_code: EXIT.not_authorised,
+      });
+    }
+    const { sudo } = profile;
+    if (sudo !== undefined && Date.parse(sudo.expires_at) > Date.now()) {
+      const berth = new Berth({
+        url: this.url,
+        token: sudo.session_token,
+        org: profile.org_id,
+        user_agent: USER_AGENT,
+      });
+      berth.useSudo(sudo.cookie);
+      return work(berth);
+    }
+    const granted = await this.grant(profile, options);
+    try {
+      return await work(granted.berth);
+    } finally {
+      await granted.berth.call('logout', {}).catch(() => undefined);
+    }
+  }
+
+  /** A session of its own with a sudo grant. */
+  async grant(profile: Profile, { password_stdin }: { readonly password_stdin: boolean }) {
+    const password = password_stdin
+      ? ((await this.#terminal.stdin()).split('\n')[0] ?? '')
+      : await this.#terminal.askSecret(`Password of ${profile.email}`);
+    const { session } = await this.open(profile.email, password);
+    const berth = new Berth({
+      url: this.url,
+      token: session.session_token,
+      org: profile.org_id,
+      user_agent: USER_AGENT,
+    });
+    const { expires_at, cookie } = await berth.sudo(password);
+    return { berth, sudo: { session_token: session.session_token, cookie, expires_at } };
+  }
+}

@@ -1,0 +1,204 @@
+/**
+ * What is printed where. Results go to stdout: a table for people, JSON with --json, ids or names alone with -q. What
+ * happens meanwhile goes to stderr, and only where somebody watches: a progress line on a terminal, nothing in a pipe.
+ */
+import { createInterface } from 'node:readline/promises';
+import { text as readAll } from 'node:stream/consumers';
+import { CommandError } from './command-error.ts';
+import { fields, table } from './table.ts';
+import { duration, plain } from './words.ts';
+
+const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'] as const;
+const FRAME_MS = 100;
+const MAX_STDIN_BYTES = 1024 * 1024;
+
+export type Format = 'human' | 'json' | 'quiet';
+
+/** A line that says what is waited for. */
+export interface Progress {
+  say(text: string): void;
+  end(): void;
+}
+
+export class Terminal {
+  readonly format: Format;
+  #progress: Progress | undefined;
+
+  constructor(format: Format) {
+    this.format = format;
+  }
+
+  get interactive(): boolean {
+    return process.stdin.isTTY === true && process.stderr.isTTY === true;
+  }
+
+  /** Text for people: nothing with --json or -q. */
+  say(text: string): void {
+    if (this.format === 'human') this.write(`${text}\n`);
+  }
+
+  write(text: string): void {
+    this.#progress?.end();
+    process.stdout.write(plain(text));
+  }
+
+  json(value: unknown): void {
+    process.stdout.write(`${JSON.stringify(value, null, 2)}\n`);
+  }
+
+  /** One line of JSON, for what has no end. */
+  jsonLine(value: unknown): void {
+    process.stdout.write(`${JSON.stringify(value)}\n`);
+  }
+
+  /** To stderr, whatever the format. */
+  warn(text: string): void {
+    this.#progress?.end();
+    process.stderr.write(`${plain(text)}\n`);
+  }
+
+  list<T>(
+    items: readonly T[],
+    {
+      headings,
+      row,
+      quiet,
+      empty,
+    }: {
+      readonly headings: readonly string[];
+      readonly row: (item: T) => readonly string[];
+      readonly quiet: (item: T) => string;
+      /** Said instead of an empty table. */
+      readonly empty: string;
+    },
+  ): void {
+    if (this.format === 'json') this.json(items);
+    else if (this.format === 'quiet') this.write(items.map((item) => `${quiet(item)}\n`).join(''));
+    else this.write(items.length === 0 ? `${empty}\n` : table(headings, items.map(row)));
+  }
+
+  /** One thing. */
+  one<T>(
+    item: T,
+    {
+      rows,
+      quiet,
+    }: {
+      readonly rows: (item: T) => readonly (readonly [string, string])[];
+      readonly quiet: (item: T) => string;
+    },
+  ): void {
+    if (this.format === 'json') this.json(item);
+    else this.write(this.format === 'quiet' ? `${quiet(item)}\n` : fields(rows(item)));
+  }
+
+  /** What was done: a sentence, the API's answer, or an id. */
+  done(sentence: string, value: unknown, quiet?: string): void {
+    if (this.format === 'json') this.json(value ?? {});
+    else if (this.format === 'human') this.say(sentence);
+    else if (quiet !== undefined) this.write(`${quiet}\n`);
+  }
+
+  /** Shown on a terminal only, with the seconds that have passed. End it. */
+  progress(text: string): Progress {
+    if (process.stderr.isTTY !== true || this.format === 'quiet') {
+      return { say: () => undefined, end: () => undefined };
+    }
+    const began = performance.now();
+    let now = text;
+    let frame = 0;
+    const draw = () => {
+      frame = (frame + 1) % FRAMES.length;
+      const passed = duration(Math.floor((performance.now() - began) / 1_000) * 1_000);
+      const line = `${FRAMES[frame]} ${plain(now)} (${passed})`;
+      process.stderr.write(`\r\u001b[2K${line.slice(0, (process.stderr.columns ?? 80) - 1)}`);
+    };
+    const timer = setInterval(draw, FRAME_MS);
+    draw();
+    const progress: Progress = {
+      say: (next) => {
+        now = next;
+      },
+      end: () => {
+        clearInterval(timer);
+        if (this.#progress === progress) {
+          this.#progress = undefined;
+          process.stderr.write('\r\u001b[2K');
+        }
+      },
+    };
+    this.#progress = progress;
+    return progress;
+  }
+
+  /** @throws CommandError where nobody can be asked */
+  async ask(question: string, otherwise: string | null): Promise<string> {
+    if (!this.interactive) {
+      if (otherwise !== null) return otherwise;
+      throw new CommandError(`${question}? There is no terminal to ask on.`, { exit_code: 2 });
+    }
+    const readline = createInterface({ input: process.stdin, output: process.stderr });
+    try {
+      const answer = await readline.question(
+        otherwise === null ? `${question}: ` : `${question} [${otherwise}]: `,
+      );
+      return answer.trim() || (otherwise ?? '');
+    } catch {
+      // Ctrl-C or Ctrl-D at the question.
+      throw new CommandError('nothing was answered', { exit_code: 130 });
+    } finally {
+      readline.close();
+    }
+  }
+
+  /** Asks without showing what is typed. @throws CommandError where nobody can be asked */
+  async askSecret(question: string): Promise<string> {
+    if (!this.interactive) {
+      throw new CommandError(`${question}? There is no terminal to ask on.`, {
+        next: 'the same with --password-stdin',
+        exit_code: 2,
+      });
+    }
+    process.stderr.write(`${question}: `);
+    process.stdin.setRawMode(true);
+    process.stdin.setEncoding('utf8').resume();
+    try {
+      return await typedLine();
+    } finally {
+      process.stdin.setRawMode(false);
+      process.stdin.pause();
+      process.stderr.write('\n');
+    }
+  }
+
+  /** All of stdin, up to a megabyte. */
+  async stdin(): Promise<string> {
+    const text = await readAll(process.stdin);
+    if (text.length > MAX_STDIN_BYTES) throw new CommandError('too much on stdin');
+    return text;
+  }
+}
+
+/** What is typed up to Enter, in raw mode: the terminal does not edit the line, so we do. */
+function typedLine(): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let typed = '';
+    const stop = () => process.stdin.off('data', onData);
+    const onData = (chunk: string) => {
+      for (const character of chunk) {
+        if (character === '\r' || character === '\n') {
+          stop();
+          return resolve(typed);
+        }
+        if (character === '\u0003' || character === '\u0004') {
+          stop();
+          return reject(new CommandError('nothing was answered', { exit_code: 130 }));
+        }
+        if (character === '\u007f' || character === '\b') typed = [...typed].slice(0, -1).join('');
+        else if (character === '\u0015') typed = '';
+        else typed += character;
+      }
+    };
+    process.stdin.on('data', onData);
+  });
+}

@@ -1,0 +1,361 @@
+/** Every command of a user, as a process, against the API: for people, as JSON, quiet; and its exit codes. */
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { freeDeleted } from '../../src/tasks/free-deleted.ts';
+import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { Cli } from '../support/cli.ts';
+import { makeKey, type Person, randomPublicKey } from '../support/people.ts';
+import { totpCode } from '../support/totp-code.ts';
+import { until } from '../support/waiting.ts';
+
+const api = await apiForFile();
+const objects = mkdtempSync(join(tmpdir(), 'berth-objects-'));
+after(() => rmSync(objects, { recursive: true, force: true }));
+const store = await FolderStore.open(objects);
+const PASSWORD = 'correct horse battery';
+const ID = /^inst_[0-9a-z]{26}\n$/;
+
+/** Logged in by a key in the environment: what a program has. */
+async function somebody(): Promise<{ cli: Cli; who: Person }> {
+  const who = await api.person();
+  const { key } = await makeKey(api.db, who, '*');
+  return { cli: new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key }), who };
+}
+/** Logged in by password. */
+async function loggedIn(): Promise<{ cli: Cli; who: Person }> {
+  const who = await api.person({ password: PASSWORD });
+  const cli = new Cli();
+  const ran = await cli.run(
+    ['login', '--url', api.origin, '--email', who.email, '--password-stdin'],
+    PASSWORD,
+  );
+  assert.deepEqual([ran.code, ran.err], [0, ''], ran.out);
+  return { cli, who };
+}
+const configOf = (cli: Cli) => join(cli.home, '.config', 'berth', 'config.json');
+async function answers(id: InstanceId): Promise<void> {
+  await api.agent.assigned(id);
+  await api.agent.ready(id);
+}
+
+describe('instances', () => {
+  test('none: a person reads what to type, a program an empty list', async () => {
+    const { cli } = await somebody();
+    assert.equal(await cli.done('ls'), 'No instances yet. Make one: berth create NAME\n');
+    assert.deepEqual(await cli.json('ls'), []);
+    assert.equal(await cli.done('ls', '-q'), '');
+  });
+
+  test('create, ls, show, set and rm take names and ids, and print for people and programs', async () => {
+    const { cli } = await somebody();
+    const sizes = ['--cpus', '2', '--memory', '1g', '--disk', '9', '--label', 'a=b', '--auto-flush', 'off'];
+    assert.equal(await cli.done('create', 'web', ...sizes), 'web is made. Start it: berth start web\n');
+    assert.match(await cli.done('instance', 'create', 'db', '-q'), ID);
+    const made = await cli.json<InstanceOut>('show', 'web');
+    assert.deepEqual(
+      [made.cpus, made.memory_mib, made.disk_gib, made.auto_flush_seconds],
+      [2, 1024, 9, null],
+    );
+    assert.deepEqual(made.labels, { a: 'b' });
+    const list = await cli.done('ls');
+    assert.match(list, /^NAME +STATE +CPUS +MEMORY +DISK +SAVED +CREATED\n/);
+    assert.match(list, /^web +stopped +2 +1 GiB +9 GiB +nothing yet +\S+ m?s ago$/m);
+    assert.deepEqual((await cli.done('ls', '-q')).split('\n').sort(), ['', 'db', 'web']);
+    assert.equal(await cli.done('ls', '-q', '--label', 'a=b'), 'web\n');
+    const shown = await cli.done('show', made.id);
+    assert.match(shown, /^name +web$/m);
+    assert.match(shown, /^size +2 cpu, 1 GiB memory, 9 GiB disk$/m);
+    assert.match(await cli.done('set', 'web', '--memory', '2048', '--name', 'www'), /^size +2 cpu, 2 GiB/m);
+    assert.match(await cli.fails(2, 'rm', 'www'), /deletes www .*\n {2}next: berth rm --yes www\n/);
+    assert.match(await cli.done('rm', '-y', '--no-wait', 'www', 'db'), /^www, db: deleting\n$/);
+  });
+
+  test('rm waits until all is gone', async () => {
+    const { cli, who } = await somebody();
+    const { name, id } = await api.instance(who);
+    const removing = cli.start(['rm', '--yes', name]);
+    await until(
+      'it is being deleted',
+      async () => (await api.as(who).get<InstanceOut>(`/v1/instances/${id}`)).body.deleting,
+    );
+    await freeDeleted(api.db, store, api.context.log);
+    const { code, out, err } = await removing.ended;
+    assert.deepEqual([code, out, err], [0, `${name}: deleted\n`, '']);
+  });
+
+  test('what is wrong is told with what to type next, and the exit code says which kind it is', async () => {
+    const { cli, who } = await somebody();
+    const { name } = await api.instance(who);
+    assert.match(await cli.fails(3, 'show', 'nothing'), /called nothing\.\n {2}next: berth ls\n$/);
+    assert.match(await cli.fails(5, 'create', name), /^berth: .*\n/);
+    assert.match(
+      await cli.fails(2, 'create', 'Not A Name'),
+      /a name has 1 to 63 of a-z, 0-9 and -, not Not A Name\n/,
+    );
+    assert.match(await cli.fails(2, 'create', 'x', '--cpus', 'many'), /--cpus takes a whole number/);
+    assert.match(await cli.fails(2, 'create', 'x', '--frobnicate'), /^usage: berth create NAME/);
+    assert.match(await cli.fails(2, 'create'), /NAME is missing\n {2}next: berth help instance create\n/);
+    assert.match(await cli.fails(5, 'restart', name), new RegExp(`next: berth start ${name}\n`));
+    assert.match(await cli.fails(5, 'ssh', '--no-start', name), new RegExp(`next: berth start ${name}\n`));
+    const stranger = new Cli({ BERTH_URL: api.origin });
+    assert.match(await stranger.fails(4, 'ls'), /not logged in.*\n {2}next: berth login\n/);
+    const wrong = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: 'berth_live_wrong' });
+    assert.match(await wrong.fails(4, 'ls'), /next: berth login\n/);
+    const away = new Cli({ BERTH_URL: 'http://127.0.0.1:1', BERTH_API_KEY: 'berth_live_wrong' });
+    assert.match(await away.fails(6, 'ls'), /does not answer.*\n {2}next: berth doctor\n/);
+  });
+});
+
+describe('VMs', () => {
+  test('start waits until SSH works, flush prints its receipt, stop waits until all is saved', async () => {
+    const { cli, who } = await somebody();
+    const { name, id } = await api.instance(who);
+    assert.match(await cli.done('start', name, '--no-wait'), new RegExp(`^${name}: starting\n$`));
+    const starting = cli.start(['start', name]);
+    await answers(id);
+    const started = await starting.ended;
+    assert.match(started.out, new RegExp(`^${name} runs \\([^)]+\\)\\. Log in: berth ssh ${name}\n$`));
+    assert.equal(started.err, '', 'no progress where nobody watches');
+    assert.match(await cli.done('ls'), new RegExp(`^${name} +running`, 'm'));
+    const flushing = cli.start(['flush', name]);
+    await api.agent.endFlush(await api.agent.askedToFlush(id));
+    assert.match(
+      (await flushing.ended).out,
+      /: generation 1 is durable: 4 KiB saved as 1 KiB in 12 ms, consistency filesystem\n$/,
+    );
+    const restarting = cli.start(['restart', name, '--json']);
+    await api.agent.assigned(id, 'it is to reboot', ({ reboots }) => reboots === 1);
+    await api.agent.ready(id);
+    assert.equal((JSON.parse((await restarting.ended).out) as { state: string }).state, 'running');
+    const stopping = cli.start(['stop', '-f', name]);
+    const { force } = await api.agent.assigned(id, 'it is to stop', ({ desired }) => desired === 'stopped');
+    await api.agent.stopped(id);
+    assert.match((await stopping.ended).out, new RegExp(`^${name} is stopped; all is saved \\(`));
+    assert.equal(force, true);
+  });
+
+  test('a VM that fails is told with its reason', async () => {
+    const { cli, who } = await somebody();
+    const { name, id } = await api.instance(who);
+    const starting = cli.start(['start', name]);
+    await api.agent.assigned(id);
+    await api.agent.failed(id, 'start_failed');
+    const { code, err } = await starting.ended;
+    assert.equal(code, 1);
+    assert.match(
+      err,
+      new RegExp(`^berth: the VM has failed: It died\\. \\(start_failed\\)\n {2}next: berth show ${name}\n$`),
+    );
+  });
+
+  test('Ctrl-C ends the waiting with 130, says that the server goes on, and it does', async () => {
+    const { cli, who } = await somebody();
+    const { name, id } = await api.instance(who);
+    const starting = cli.onTerminal(['start', name]);
+    await api.agent.assigned(id);
+    await until('it shows that it waits', () => starting.out().includes(`starting ${name}`));
+    starting.child.stdin?.write('\u0003');
+    const { code, out } = await starting.ended;
+    assert.equal(code, 130, out);
+    assert.match(out, new RegExp(`not waiting any more; the server goes on starting ${name}`));
+    await api.agent.ready(id);
+    assert.match(await cli.done('show', name), /^state +running$/m);
+  });
+});
+
+describe('SSH', () => {
+  test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an instance, revoked', async () => {
+    const { cli, who } = await somebody();
+    const { name } = await api.instance(who);
+    const [first, second] = [randomPublicKey(), randomPublicKey()];
+    const added = await cli.run(['ssh-key', 'add'], `${first.line} ada@laptop\n`);
+    assert.deepEqual([added.code, added.out], [0, `ada@laptop (${first.fingerprint}) is registered.\n`]);
+    const file = join(cli.home, 'desk.pub');
+    writeFileSync(file, second.line);
+    assert.match(await cli.done('ssh-key', 'add', file, '--name', 'desk', '-q'), /^key_\w+\n$/);
+    const list = await cli.done('ssh-key', 'ls');
+    assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED\n/);
+    assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never /m);
+    assert.match(await cli.done('keys', name), /all keys of who made it:\nNAME/);
+    assert.match(await cli.done('keys', name, '--set', 'desk'), /these keys:\nNAME.*\ndesk .*\n$/);
+    assert.match(await cli.done('keys', name, '--none'), /None\. Nobody gets in\.\n$/);
+    assert.equal((await cli.json<{ mode: string }>('keys', name, '--account')).mode, 'account');
+    assert.match(
+      await cli.fails(3, 'keys', name, '--set', 'nothing'),
+      /no SSH key nothing\n {2}next: berth ssh-key ls/,
+    );
+    assert.equal(await cli.done('ssh-key', 'rm', 'desk'), 'desk is revoked.\n');
+    const secret = await cli.run(['ssh-key', 'add', '-'], '-----BEGIN OPENSSH PRIVATE KEY-----\n');
+    assert.equal(secret.code, 1);
+    assert.match(secret.err, /private key: it stays with you/);
+  });
+
+  test('ssh says before the boot that no key gets in', async () => {
+    const { cli, who } = await somebody();
+    const { name } = await api.instance(who);
+    assert.match(await cli.fails(5, 'ssh', name), /lets no key in\n {2}next: berth ssh-key add\n/);
+  });
+
+  test('ssh-config writes a block once, and one line into the person’s own file, which ssh understands', async () => {
+    const { cli, who } = await somebody();
+    const { name, id } = await api.instance(who);
+    await cli.run(['ssh-key', 'add', '-'], randomPublicKey().line);
+    await cli.done('start', '--no-wait', name);
+    await answers(id);
+    for (let twice = 0; twice < 2; twice++) {
+      assert.match(await cli.done('ssh-config', name), new RegExp(`^ssh ${name}\\.berth works now`));
+    }
+    const own = readFileSync(join(cli.home, '.ssh', 'config'), 'utf8');
+    assert.equal(own.match(/^Include/gm)?.length, 1);
+    const blocks = readFileSync(join(cli.home, '.config', 'berth', 'ssh_config'), 'utf8');
+    assert.equal(blocks.match(/^Host /gm)?.length, 1);
+    assert.equal(await cli.done('ssh-config', '--print', name), blocks);
+    const file = join(cli.home, '.ssh', 'config');
+    const meant = execFileSync('ssh', ['-F', file, '-G', `${name}.berth`], { encoding: 'utf8' });
+    const { body } = await api
+      .as(who)
+      .get<{ port: number; known_hosts: string[] }>(`/v1/instances/${id}/ssh`);
+    assert.match(meant, new RegExp(`^port ${body.port}$`, 'm'));
+    assert.match(meant, /^stricthostkeychecking true$/m);
+    const known = /^userknownhostsfile (.*)$/m.exec(meant)?.[1] ?? '';
+    assert.equal(readFileSync(known, 'utf8'), body.known_hosts.map((line) => `${line}\n`).join(''));
+  });
+});
+
+describe('login', () => {
+  test('leaves a key of this machine in a file that nobody else reads; whoami and logout know it', async () => {
+    const { cli, who } = await loggedIn();
+    assert.equal(statSync(configOf(cli)).mode & 0o777, 0o600);
+    assert.match(await cli.done('whoami'), new RegExp(`^e-mail +${who.email}\n`));
+    assert.equal(await cli.done('whoami', '-q'), `${who.email}\n`);
+    const text = readFileSync(configOf(cli), 'utf8');
+    assert.ok(!text.includes(PASSWORD) && !text.includes('berth_sess_'), 'neither password nor session');
+    const key =
+      (JSON.parse(text) as { profiles: Record<string, { api_key: string }> }).profiles['default']?.api_key ??
+      '';
+    assert.equal((await api.as(key).get('/v1/instances')).status, 200);
+    const again = await cli.run(['login', '--password-stdin', '--email', who.email], PASSWORD);
+    assert.equal(again.code, 0, again.err);
+    assert.equal((await api.as(key).get('/v1/instances')).status, 401, 'the one before is revoked');
+    assert.match(await cli.done('logout'), /logged out/);
+    assert.match(await cli.fails(4, 'ls'), /not logged in/);
+    const sessions = await api.db
+      .selectFrom('sessions')
+      .select('id')
+      .where('user_id', '=', who.user_id)
+      .execute();
+    assert.deepEqual(
+      sessions.map(({ id }) => id),
+      [who.session_id],
+      'no session of ours is left',
+    );
+  });
+
+  test('several profiles, each with its server; a key is never sent to another', async () => {
+    const { cli, who } = await loggedIn();
+    const other = await api.person({ password: PASSWORD });
+    await api.instance(other);
+    const login = [
+      'login',
+      '--profile',
+      'other',
+      '--url',
+      api.origin,
+      '--email',
+      other.email,
+      '--password-stdin',
+    ];
+    assert.equal((await cli.run(login, PASSWORD)).code, 0);
+    assert.equal(await cli.done('whoami', '-q'), `${other.email}\n`);
+    assert.equal(await cli.done('whoami', '-q', '--profile', 'default'), `${who.email}\n`);
+    assert.match(
+      await cli.fails(4, 'ls', '--url', 'http://127.0.0.1:1'),
+      /is for http:\/\/127\.0\.0\.1:\d+, not for/,
+    );
+  });
+
+  test('asks on a terminal, and does not show the password', async () => {
+    const who = await api.person({ password: PASSWORD });
+    const cli = new Cli({ BERTH_URL: api.origin });
+    const first = cli.onTerminal(['login']);
+    await until('it asks for the one thing it cannot know', () =>
+      first.out().includes('Password of admin@localhost'),
+    );
+    first.child.stdin?.write('\u0003');
+    assert.equal((await first.ended).code, 130);
+    const login = cli.onTerminal(['login', '--email', who.email]);
+    await until('it asks for the password', () => login.out().includes(`Password of ${who.email}`));
+    login.child.stdin?.write(`${PASSWORD}x\u007f\r`);
+    const { code, out } = await login.ended;
+    assert.equal(code, 0, out);
+    assert.ok(!out.includes(PASSWORD), out);
+    assert.match(out, /You are logged in .*\r\nRegister your SSH key: berth ssh-key add/);
+  });
+
+  test('a wrong password is 4; a second factor is asked for by its option', async () => {
+    const who = await api.person({ password: PASSWORD });
+    const cli = new Cli({ BERTH_URL: api.origin });
+    const login = (password: string, ...more: string[]) =>
+      cli.run(['login', '--email', who.email, '--password-stdin', ...more], password);
+    assert.equal((await login('wrong password')).code, 4);
+    const factor = await api
+      .as(who)
+      .post<{ id: string; secret: string }>('/v1/me/mfa/factors', { type: 'totp', name: 'app' });
+    const code = totpCode(factor.body.secret, Date.now() / 1_000);
+    assert.equal(
+      (await api.as(who).post(`/v1/me/mfa/factors/${factor.body.id}/verify`, { code })).status,
+      200,
+    );
+    const refused = await login(PASSWORD);
+    assert.deepEqual([refused.code, refused.err.includes('--totp CODE')], [4, true], refused.err);
+    const next = totpCode(factor.body.secret, Date.now() / 1_000 + 30);
+    assert.equal((await login(PASSWORD, '--totp', next)).code, 0);
+  });
+});
+
+describe('API keys', () => {
+  test('create prints the key once, ls never, rm revokes it', async () => {
+    const { cli } = await somebody();
+    assert.match(
+      await cli.done('key', 'create', 'ci', '--scope', 'instances:read', '--expires', '90d'),
+      /\nberth_live_\w{49}\n$/,
+    );
+    assert.match(await cli.done('key', 'create', 'deploy', '-q'), /^berth_live_\w{49}\n$/);
+    const list = await cli.done('key', 'ls');
+    assert.match(list, /^ci +berth_live_\w+…\w{4} +instances:read +never +20/m);
+    assert.ok(!/berth_live_\w{49}/.test(list));
+    assert.equal(await cli.done('key', 'rm', 'ci'), 'ci is revoked.\n');
+  });
+
+  test('rotate asks for the password, unless sudo was said before', async () => {
+    const { cli } = await loggedIn();
+    const before = await cli.done('key', 'create', 'ci', '-q');
+    assert.match(await cli.fails(2, 'key', 'rotate', 'ci'), /--password-stdin/);
+    const rotated = await cli.run(['key', 'rotate', 'ci', '--password-stdin', '-q'], PASSWORD);
+    assert.equal(rotated.code, 0, rotated.err);
+    assert.notEqual(rotated.out, before);
+    assert.equal((await api.as(before.trim()).get('/v1/instances')).status, 401);
+    assert.equal((await cli.run(['sudo', '--password-stdin'], PASSWORD)).code, 0);
+    assert.equal(statSync(configOf(cli)).mode & 0o777, 0o600);
+    await cli.done('key', 'rotate', 'ci');
+    assert.equal(await cli.done('sudo', '--end'), 'Over.\n');
+    assert.match(await cli.fails(2, 'key', 'rotate', 'ci'), /--password-stdin/);
+    await cli.run(
+      [
+        'key',
+        'rotate',
+        (JSON.parse(readFileSync(configOf(cli), 'utf8')) as { profiles: { default: { api_key_id: string } } })
+          .profiles.default.api_key_id,
+        '--password-stdin',
+      ],
+      PASSWORD,
+    );
+    assert.match(await cli.done('whoami'), /^e-mail/, 'our own key, rotated, goes on');
+  });
+});

@@ -1,0 +1,88 @@
+/** The command line from the login to the same disk after a stop, with a real VM and OpenSSH. One story, two boots. */
+import assert from 'node:assert/strict';
+import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { Cli } from '../support/cli.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+
+const PASSWORD = 'correct horse battery';
+
+describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+  let berth: Installation;
+  const cli = new Cli();
+  /** As a person would give it: their key is no default one here, and ssh takes its home from the password file. */
+  const KEY = () => ['-i', join(cli.home, 'key')];
+
+  before(async () => {
+    berth = await Installation.start({ settings: { BERTH_ADMIN_PASSWORD: PASSWORD } });
+    cli.env['BERTH_URL'] = berth.origin;
+    mkdirSync(join(cli.home, '.ssh'), { mode: 0o700 });
+    copyFileSync(join(berth.data_dir, 'admin-key'), join(cli.home, 'key'));
+  });
+  after(() => berth?.dispose());
+
+  test('the administrator logs in on the machine itself without naming themselves', async () => {
+    const ran = await cli.run(['login', '--password-stdin'], PASSWORD);
+    assert.equal(ran.code, 0, ran.err);
+    assert.match(ran.out, /as admin@localhost, in /);
+    assert.match(await cli.done('doctor'), /^ok {2}ready/m);
+  });
+
+  test('create --start makes and boots; ssh passes input, output and exit code through', async () => {
+    const made = await cli.done(
+      'create',
+      'web',
+      '--memory',
+      '256m',
+      '--disk',
+      '2',
+      '--auto-flush',
+      'off',
+      '--start',
+    );
+    assert.equal(made, 'web is made and runs. Log in: berth ssh web\n');
+    const uname = await cli.run(['ssh', 'web', ...KEY(), '--', 'uname', '-s']);
+    assert.deepEqual([uname.code, uname.out], [0, 'Linux\n'], uname.err);
+    const written = await cli.run(['ssh', ...KEY(), 'web', '--', 'cat > /srv/note; exit 7'], 'kept\n');
+    assert.equal(written.code, 7, written.err);
+  });
+
+  test('a host key that is not the instance’s is refused', async () => {
+    const folder = join(cli.home, '.config', 'berth', 'known_hosts');
+    const [id = ''] = (await cli.done('show', 'web', '-q')).trim().split('\n');
+    const lines = readFileSync(join(folder, id), 'utf8');
+    const block = await cli.done('ssh-config', '--print', 'web');
+    const config = join(cli.home, 'config');
+    writeFileSync(config, block.replace(join(folder, id), join(cli.home, 'wrong')));
+    writeFileSync(
+      join(cli.home, 'wrong'),
+      lines.replace(/AAAA\S+/g, readFileSync(`${berth.data_dir}/admin-key.pub`, 'utf8').split(' ')[1] ?? ''),
+    );
+    const { execFile } = await import('node:child_process');
+    const refused = await new Promise<string>((resolve) => {
+      execFile(
+        'ssh',
+        ['-F', config, '-o', 'BatchMode=yes', ...KEY(), 'web.berth', 'true'],
+        (_error, _out, err) => resolve(err),
+      );
+    });
+    assert.match(refused, /Host key verification failed|REMOTE HOST IDENTIFICATION/);
+  });
+
+  test('flush, stop, and ssh again: it starts by itself, and the disk is the same', async () => {
+    assert.match(
+      await cli.done('flush', 'web'),
+      /^web: generation \d+ is durable: .* consistency filesystem\n$/,
+    );
+    assert.match(await cli.done('stop', 'web'), /^web is stopped; all is saved \(/);
+    assert.match(await cli.done('ls'), /^web +stopped +1 +256 MiB +2 GiB +\S+ m?s ago/m);
+    const read = await cli.run(['ssh', ...KEY(), 'web', '--', 'cat', '/srv/note']);
+    assert.deepEqual([read.code, read.out], [0, 'kept\n'], read.err);
+  });
+
+  test('rm deletes it', async () => {
+    assert.equal(await cli.done('rm', '-y', 'web'), 'web: deleted\n');
+    assert.equal(await cli.done('ls', '-q'), '');
+  });
+});

@@ -1,0 +1,86 @@
+/** `bin/berth` as a person runs it: a process with a home of its own, without a terminal unless it is given one. */
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after } from 'node:test';
+
+export const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
+
+export interface Ran {
+  readonly code: number | null;
+  readonly out: string;
+  readonly err: string;
+}
+
+export interface Running {
+  readonly child: ChildProcess;
+  /** As far as it has come. */
+  readonly out: () => string;
+  readonly err: () => string;
+  readonly ended: Promise<Ran>;
+}
+
+export class Cli {
+  readonly home: string;
+  readonly env: Record<string, string>;
+
+  constructor(env: Record<string, string> = {}) {
+    this.home = mkdtempSync(join(tmpdir(), 'berth-home-'));
+    after(() => rmSync(this.home, { recursive: true, force: true }));
+    this.env = { PATH: process.env['PATH'] ?? '', HOME: this.home, ...env };
+  }
+
+  start(args: readonly string[], input: string | null = ''): Running {
+    return this.spawn(BERTH, args, input);
+  }
+
+  /** On a terminal of its own (script of util-linux), where stdout and stderr are one. */
+  onTerminal(args: readonly string[]): Running {
+    const command = [BERTH, ...args].map((word) => `'${word}'`).join(' ');
+    return this.spawn('script', ['-qefc', command, '/dev/null'], null);
+  }
+
+  private spawn(program: string, args: readonly string[], input: string | null): Running {
+    const child = spawn(program, args, { env: this.env, cwd: this.home, stdio: ['pipe', 'pipe', 'pipe'] });
+    let out = '';
+    let err = '';
+    child.stdout.setEncoding('utf8').on('data', (text: string) => {
+      out += text;
+    });
+    child.stderr.setEncoding('utf8').on('data', (text: string) => {
+      err += text;
+    });
+    child.stdin.on('error', () => undefined);
+    if (input !== null) child.stdin.end(input);
+    const ended = new Promise<Ran>((resolve, reject) => {
+      child.once('error', reject);
+      child.once('close', (code) => resolve({ code, out, err }));
+    });
+    return { child, out: () => out, err: () => err, ended };
+  }
+
+  run(args: readonly string[], input = ''): Promise<Ran> {
+    return this.start(args, input).ended;
+  }
+
+  /** What it prints; fails unless it ends with 0. */
+  async done(...args: string[]): Promise<string> {
+    const { code, out, err } = await this.run(args);
+    assert.equal(code, 0, `berth ${args.join(' ')}: ${err}${out}`);
+    return out;
+  }
+
+  async json<T>(...args: string[]): Promise<T> {
+    return JSON.parse(await this.done(...args, '--json')) as T;
+  }
+
+  /** Fails unless it ends with `code`; what it says on stderr. */
+  async fails(code: number, ...args: string[]): Promise<string> {
+    const ran = await this.run(args);
+    assert.equal(ran.code, code, `berth ${args.join(' ')}: ${ran.err}${ran.out}`);
+    assert.ok(!ran.err.includes('    at '), ran.err);
+    return ran.err;
+  }
+}
