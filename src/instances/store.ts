@@ -151,6 +151,7 @@ export interface InstanceChange {
   readonly auto_flush_seconds?: number | null;
   readonly cpus?: number;
   readonly memory_mib?: number;
+  readonly disk_gib?: number;
 }
 
 export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceChange): Promise<void> {
@@ -164,6 +165,15 @@ export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceCha
       updated_at: sql`now()`,
     })
     .where('id', '=', id)
+    .execute();
+}
+
+/** What is stored of it stays as it is: past its old end the disk reads as zeroes. */
+export async function growDisk(tx: Tx, id: InstanceId, disk_gib: number): Promise<void> {
+  await tx
+    .updateTable('disks')
+    .set({ size_bytes: disk_gib * 2 ** 30 })
+    .where('instance_id', '=', id)
     .execute();
 }
 

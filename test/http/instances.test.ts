@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { createServer } from 'node:net';
 import { describe, test } from 'node:test';
 import { newId } from '../../src/lib/ids.ts';
+import { setQuota } from '../../src/orgs/quotas.ts';
 import { apiForFile, type InstanceOut, newName, startApi } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
@@ -123,9 +124,18 @@ describe('200', () => {
   });
   test('PATCH changes size while stopped', async () => {
     const { id } = await api.instance(owner);
-    const change = { cpus: 2, memory_mib: 1024 };
+    const change = { cpus: 2, memory_mib: 1024, disk_gib: 20 };
     const { body } = await client.patch<InstanceOut>(`${INSTANCES}/${id}`, change);
-    assert.deepEqual([body.cpus, body.memory_mib], [2, 1024]);
+    assert.deepEqual([body.cpus, body.memory_mib, body.disk_gib], [2, 1024, 20]);
+    assert.equal(body.disk.size_bytes, 20 * 2 ** 30);
+    await client.post(`${INSTANCES}/${id}/vm`);
+    const { spec } = await api.agent.assigned(id);
+    assert.deepEqual([spec.cpus, spec.memory_mib, spec.disk_bytes], [2, 1024, 20 * 2 ** 30]);
+    assert.equal((await api.agent.client.head(id))?.size_bytes, 20 * 2 ** 30);
+  });
+  test('PATCH with the disk size that it has', async () => {
+    const { id } = await api.instance(owner);
+    assert.equal((await client.patch(`${INSTANCES}/${id}`, { disk_gib: 8 })).status, 200);
   });
   test('PATCH with the name that it has', async () => {
     const { id, name } = await api.instance(owner);
@@ -203,6 +213,14 @@ describe('400', () => {
       assertError(await client.patch(`${INSTANCES}/${id}`, body), 'INVALID_REQUEST');
     }
   });
+  test('PATCH with a smaller disk, whatever the state', async () => {
+    for (const state of ['stopped', 'running'] as const) {
+      const { id } = await instanceIn(api, owner, state);
+      const answer = await client.patch(`${INSTANCES}/${id}`, { disk_gib: 7 });
+      const { details } = assertError(answer, 'INVALID_REQUEST');
+      assert.deepEqual(details, [{ field: 'disk_gib', issue: 'a disk only grows, and it has 8 GiB' }]);
+    }
+  });
   test('an error names the field and what is wrong with it', async () => {
     const error = assertError(await create({ name: 'web', cpus: 0 }), 'INVALID_REQUEST');
     assert.deepEqual(error.details, [{ field: 'cpus', issue: 'must be >= 1' }]);
@@ -272,14 +290,28 @@ describe('409', () => {
     assert.deepEqual(answers.map((each) => each.status).sort(), [201, ...Array(19).fill(409)]);
   });
   for (const state of ['starting', 'running', 'stopping', 'failed'] as const) {
-    test(`PATCH of cpus and memory while ${state}`, async () => {
+    test(`PATCH of cpus, memory and disk while ${state}`, async () => {
       const { id } = await instanceIn(api, owner, state);
-      for (const change of [{ cpus: 2 }, { memory_mib: 1024 }]) {
+      for (const change of [{ cpus: 2 }, { memory_mib: 1024 }, { disk_gib: 9 }]) {
         const answer = await client.patch(`${INSTANCES}/${id}`, change);
         assertError(answer, 'CONFLICT', new RegExp(`is ${state}.*while it is stopped`));
       }
     });
   }
+});
+
+describe('429', () => {
+  test('PATCH of a disk beyond the quota changes nothing; what is left of it is given', async () => {
+    const someone = await api.person();
+    const { id } = await api.instance(someone);
+    await setQuota(api.db, someone.org_id, { disk_gib: 10 });
+    const change = (disk_gib: number) =>
+      api.as(someone).patch<InstanceOut>(`${INSTANCES}/${id}`, { disk_gib, name: newName() });
+    const { details } = assertError(await change(11), 'QUOTA_EXCEEDED', /quota of disk_gib/);
+    assert.deepEqual(details, [{ field: 'disk_gib', issue: 'quota 10, used 8, wanted 3' }]);
+    assert.equal((await api.as(someone).get<InstanceOut>(`${INSTANCES}/${id}`)).body.disk_gib, 8);
+    assert.equal((await change(10)).body.disk.size_bytes, 10 * 2 ** 30);
+  });
 });
 
 describe('503', () => {

@@ -14,7 +14,7 @@ import type { HostContext } from '../host-context.ts';
 import { findHostImage, type HostImage } from '../images.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
-import { createOverlay, NoSpaceError, overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { createOverlay, growOverlay, NoSpaceError, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess } from '../vm/process-identity.ts';
 import { NODES, qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
@@ -56,15 +56,14 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
   await makeVmFolder(folder);
   if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
   else await makeVmFolder({ ...folder, folder: folder.runtime });
-  if (overlay === 'none') {
-    await createOverlay({
-      folder: context.paths.overlays,
-      instance_id,
-      size_bytes: head.size_bytes,
-      qemu_img_binary: context.qemu_img_binary,
-      ...(owner ? { owner } : {}),
-    });
-  }
+  const local = {
+    folder: context.paths.overlays,
+    instance_id,
+    size_bytes: head.size_bytes,
+    qemu_img_binary: context.qemu_img_binary,
+  };
+  if (overlay === 'none') await createOverlay({ ...local, ...(owner ? { owner } : {}) });
+  else await growOverlay(local);
   const launched = await launchQemu(launch, folder, image, owner);
   const { qmp, identity } = launched.vm;
   const record: VmRecord = {

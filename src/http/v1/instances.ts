@@ -34,17 +34,19 @@ const DnsLabel = Type.String({
   description: 'A DNS label',
 });
 const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, description: 'null turns it off' }));
-const Cpus = Type.Integer({ minimum: 1, maximum: 16 });
-const Memory = Type.Integer({ minimum: 128, maximum: 65_536 });
+const CPUS = { minimum: 1, maximum: 16 };
+const MEMORY_MIB = { minimum: 128, maximum: 65_536 };
+const DISK_GIB = { minimum: 1, maximum: 1024 };
+const WHILE_STOPPED = 'Changes while the VM is stopped; the next start has it';
 
 const CreateInstanceRequest = named('CreateInstanceRequest', {
   name: DnsLabel,
   image: Type.Optional(
     Type.String({ maxLength: 63, pattern: '^[a-z0-9][a-z0-9.-]{0,62}$', default: 'debian-12' }),
   ),
-  cpus: Type.Optional(Cpus),
-  memory_mib: Type.Optional(Memory),
-  disk_gib: Type.Optional(Type.Integer({ minimum: 1, maximum: 1024 })),
+  cpus: Type.Optional(Type.Integer(CPUS)),
+  memory_mib: Type.Optional(Type.Integer(MEMORY_MIB)),
+  disk_gib: Type.Optional(Type.Integer(DISK_GIB)),
   labels: Type.Optional(Labels),
   auto_flush_seconds: Type.Optional(AutoFlush),
 });
@@ -52,8 +54,11 @@ const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   name: Type.Optional(DnsLabel),
   labels: Type.Optional(Labels),
   auto_flush_seconds: Type.Optional(AutoFlush),
-  cpus: Type.Optional(Cpus),
-  memory_mib: Type.Optional(Memory),
+  cpus: Type.Optional(Type.Integer({ ...CPUS, description: WHILE_STOPPED })),
+  memory_mib: Type.Optional(Type.Integer({ ...MEMORY_MIB, description: WHILE_STOPPED })),
+  disk_gib: Type.Optional(
+    Type.Integer({ ...DISK_GIB, description: `Only upwards. ${WHILE_STOPPED}, its root file system too` }),
+  ),
 });
 
 /** The id of a path; one that cannot be ours is as unknown as any other. @throws AppError NOT_FOUND */
