@@ -29,6 +29,7 @@ import { registerOrgs } from './v1/orgs.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
 import { registerVm } from './v1/vm.ts';
+import { registerVmExec } from './v1/vm-exec.ts';
 import { registerWebhookDeliveries } from './v1/webhook-deliveries.ts';
 import { registerWebhooks } from './v1/webhooks.ts';
 
@@ -96,6 +97,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerImages(app, context);
     registerInstances(app, context, cursors);
     registerVm(app, context);
+    registerVmExec(app, context);
     registerInstanceSsh(app, context);
     registerWebhooks(app, context, cursors);
     registerWebhookDeliveries(app, context, cursors);

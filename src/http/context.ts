@@ -1,6 +1,7 @@
 import type { AuditLog } from '../audit/append.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
+import type { HostCalls } from '../hosts/host-calls.ts';
 import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
@@ -11,6 +12,8 @@ import type { Outbound } from '../webhooks/outbound/outbound.ts';
 export interface AppContext {
   readonly db: Db;
   readonly hub: NotifyHub;
+  /** What hosts are asked while a caller waits. */
+  readonly host_calls: HostCalls;
   readonly log: Log;
   /** 32 bytes; keys for single purposes are derived from it. */
   readonly secret_key: Buffer;

@@ -35,10 +35,11 @@ import { etagOf, listAssignments, listRoutes } from '../vms/assignments.ts';
 import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
 import type { AppContext } from './context.ts';
 import { sendError } from './errors.ts';
+import { registerHostCalls } from './internal-calls.ts';
 
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 
-export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log'>;
+export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log' | 'host_calls'>;
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -47,7 +48,7 @@ declare module 'fastify' {
 }
 
 export function createInternalApp(context: InternalContext): FastifyInstance {
-  const { db, log } = context;
+  const { log } = context;
   const app = Fastify({
     loggerInstance: log as never,
     logController: new LogController({ disableRequestLogging: true }),
@@ -57,14 +58,20 @@ export function createInternalApp(context: InternalContext): FastifyInstance {
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   app.decorateRequest('host_id', null);
   app.addHook('onRequest', async (request) => {
-    const token = /^Bearer (\S{1,200})$/.exec(request.headers.authorization ?? '')?.[1];
-    const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
-    if (!host) throw new AppError('UNAUTHENTICATED');
-    request.host_id = host.id;
+    request.host_id = await authenticateHost(context, request.headers.authorization);
   });
   registerReports(app, context);
   registerPolls(app, context);
+  registerHostCalls(app, context, (authorization) => authenticateHost(context, authorization));
   return app;
+}
+
+/** @throws AppError UNAUTHENTICATED */
+async function authenticateHost({ db }: InternalContext, authorization: string | undefined): Promise<HostId> {
+  const token = /^Bearer (\S{1,200})$/.exec(authorization ?? '')?.[1];
+  const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
+  if (!host) throw new AppError('UNAUTHENTICATED');
+  return host.id;
 }
 
 function hostOf(request: FastifyRequest): HostId {

@@ -13,6 +13,7 @@ import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool } from '../db/pool.ts';
 import { onCommitted } from '../events/wake.ts';
+import { HostCalls } from '../hosts/host-calls.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
@@ -80,6 +81,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await deliveries;
   await context.webhooks.outbound.close();
   // Ends the long polls first: they would hold the servers open.
+  context.host_calls.close();
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), tasks]);
   await mailer.close();
@@ -122,6 +124,7 @@ async function appContext(
   const { tls, ssh } = config;
   return {
     ...parts,
+    host_calls: new HostCalls(),
     secret_key,
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),

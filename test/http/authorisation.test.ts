@@ -48,6 +48,7 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'DELETE /v1/instances/{id}/vm',
   'POST /v1/instances/{id}/vm/restart',
   'POST /v1/instances/{id}/vm/flush',
+  'POST /v1/instances/{id}/vm/exec',
   'GET /v1/instances/{id}/ssh',
   'GET /v1/instances/{id}/ssh-keys',
   'PUT /v1/instances/{id}/ssh-keys',

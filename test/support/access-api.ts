@@ -11,6 +11,7 @@ import { API_KEY_PREFIX, hashToken, newToken, SESSION_PREFIX, SUDO_PREFIX } from
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
 import type { Role } from '../../src/db/tables.ts';
+import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import {
@@ -80,6 +81,7 @@ export async function accessApiForFile(
   const context: AppContext = {
     db: pool,
     hub,
+    host_calls: new HostCalls(),
     log,
     secret_key,
     audit,

@@ -107,6 +107,12 @@ export class VmRunner {
     return machine.agent.rootUse({ timeout_ms: ROOT_USE_MS }).catch(() => null);
   }
 
+  /** The machine of this boot, whatever its guest does; null when it has none, or no more. */
+  machineOf(vm_id: string): Machine | null {
+    const { machine } = this.#held;
+    return machine && !machine.gone && machine.record.vm_id === vm_id ? machine : null;
+  }
+
   /** Called now and then: a guest can make QEMU complain without end. */
   boundLogs(): void {
     if (this.#held.machine) boundLog(this.#folder.qemu_log, QEMU_LOG_MAX_BYTES);
