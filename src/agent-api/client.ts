@@ -26,6 +26,8 @@ import type {
   ReportResponse,
   RoutesRequest,
   RoutesResponse,
+  UserDataRequest,
+  UserDataResponse,
 } from './types.ts';
 
 export class ControlPlaneUnavailable extends Error {
@@ -80,6 +82,15 @@ export class ControlPlaneClient {
 
   commit(body: CommitRequest): Promise<CommitResponse> {
     return this.#post('/internal/v1/commit', body);
+  }
+
+  /** The script for a first boot. */
+  userData(body: UserDataRequest): Promise<UserDataResponse> {
+    return this.#post('/internal/v1/user-data', body);
+  }
+
+  userDataGiven(body: UserDataRequest): Promise<ReportResponse> {
+    return this.#post('/internal/v1/user-data-given', body);
   }
 
   /** The head of an instance's disk; null when there is no such instance. */

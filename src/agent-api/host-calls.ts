@@ -63,3 +63,31 @@ export const CONSOLE_PROTOCOL = 'berth-console';
 export function consoleStreamPath(call_id: string): string {
   return `/internal/v1/calls/${call_id}/stream`;
 }
+
+/** Counters since the VM's process began, and levels. null: the guest was not asked, or did not answer. */
+export interface VmSample {
+  readonly at: string;
+  /** Of the whole process: the virtual cpus, and the emulation of disk and network. */
+  readonly cpu_seconds: number;
+  readonly memory: {
+    /** What the process takes of the host. */
+    readonly host_bytes: number;
+    /** As the guest sees it, without what it can give up at once. */
+    readonly used_bytes: number | null;
+    readonly total_bytes: number | null;
+  };
+  readonly disk: {
+    readonly read_bytes: number;
+    readonly written_bytes: number;
+    readonly read_operations: number;
+    readonly write_operations: number;
+  };
+  readonly network: { readonly received_bytes: number | null; readonly sent_bytes: number | null };
+}
+
+export interface MetricsResult {
+  readonly now: VmSample;
+  readonly interval_seconds: number;
+  /** Oldest first, an hour at most. */
+  readonly samples: readonly VmSample[];
+}

@@ -21,6 +21,8 @@ import type {
   ReportResponse,
   RoutesRequest,
   RoutesResponse,
+  UserDataRequest,
+  UserDataResponse,
 } from '../agent-api/types.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
@@ -33,6 +35,7 @@ import type { HostId, InstanceId } from '../lib/ids.ts';
 import { applyReport } from '../vms/apply-report.ts';
 import { etagOf, listAssignments, listRoutes } from '../vms/assignments.ts';
 import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
+import { markUserDataGiven, readUserData } from '../vms/user-data.ts';
 import type { AppContext } from './context.ts';
 import { sendError } from './errors.ts';
 import { registerHostCalls } from './internal-calls.ts';
@@ -108,6 +111,19 @@ function registerReports(app: FastifyInstance, { db }: InternalContext): void {
   );
   app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>
     commitGeneration(db, hostOf(request), request.body),
+  );
+  app.post<{ Body: UserDataRequest }>(
+    '/internal/v1/user-data',
+    async (request): Promise<UserDataResponse> => ({
+      script: await readUserData(db, hostOf(request), request.body.vm_id),
+    }),
+  );
+  app.post<{ Body: UserDataRequest }>(
+    '/internal/v1/user-data-given',
+    async (request): Promise<ReportResponse> => {
+      await markUserDataGiven(db, hostOf(request), request.body.vm_id);
+      return { outcome: 'accepted' };
+    },
   );
   app.post<{ Body: { instance_id: InstanceId } }>('/internal/v1/head', async (request, reply) =>
     reply

@@ -19,6 +19,8 @@ export interface InstanceRequest {
   readonly disk_gib: number;
   readonly labels: Record<string, string>;
   readonly auto_flush_seconds: number | null;
+  /** A script that root runs once at the first boot. */
+  readonly user_data: string | null;
 }
 
 /** Where instances' SSH ports are opened. */

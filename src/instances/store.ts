@@ -121,9 +121,9 @@ export type NewInstance = Pick<
   | 'disk_gib'
   | 'auto_flush_seconds'
   | 'ssh_port'
-> & { labels: Record<string, string> };
+> & { labels: Record<string, string>; user_data: string | null };
 
-export async function insertInstance(tx: Tx, instance: NewInstance): Promise<void> {
+export async function insertInstance(tx: Tx, { user_data, ...instance }: NewInstance): Promise<void> {
   await tx
     .insertInto('instances')
     .values({
@@ -143,6 +143,8 @@ export async function insertInstance(tx: Tx, instance: NewInstance): Promise<voi
       durable_at: null,
     })
     .execute();
+  if (user_data === null) return;
+  await tx.insertInto('user_data').values({ instance_id: instance.id, script: user_data }).execute();
 }
 
 export interface InstanceChange {

@@ -79,6 +79,27 @@ describe('201', () => {
     }
   });
 
+  test('user_data is kept for the host until the disk that has run it is durable, and never shown', async () => {
+    const script = '#!/bin/sh\necho "ä"\n';
+    const { body, text } = await create({ name: newName(), user_data: script });
+    const { id } = body;
+    assert.doesNotMatch(text, /echo|user_data/);
+    await client.post(`${INSTANCES}/${id}/vm`);
+    const { vm_id, user_data } = await api.agent.assigned(id);
+    assert.equal(user_data, true);
+    const theirs = () => api.agent.client.userData({ vm_id });
+    assert.deepEqual(await theirs(), { script });
+    await api.agent.commit(id, 1);
+    // Durable, and not run on it: still to be.
+    assert.deepEqual(await theirs(), { script });
+    await api.agent.client.userDataGiven({ vm_id });
+    assert.deepEqual(await theirs(), { script });
+    await api.agent.commit(id, 2);
+    assert.deepEqual(await theirs(), { script: null });
+    assert.equal((await api.agent.assigned(id)).user_data, false);
+    const told = await api.db.selectFrom('events').select('data').where('instance_id', '=', id).execute();
+    assert.doesNotMatch(JSON.stringify(told), /echo/);
+  });
   test('the same name in two organisations', async () => {
     const name = newName();
     assert.equal((await create({ name })).status, 201);
@@ -220,6 +241,12 @@ describe('400', () => {
       const { details } = assertError(answer, 'INVALID_REQUEST');
       assert.deepEqual(details, [{ field: 'disk_gib', issue: 'a disk only grows, and it has 8 GiB' }]);
     }
+  });
+  test('user_data that is empty, too long, or holds a NUL', async () => {
+    for (const user_data of ['', 'x'.repeat(65_537), 'ä'.repeat(40_000), 'a\0b', null, ['x']]) {
+      assertError(await create({ name: newName(), user_data }), 'INVALID_REQUEST');
+    }
+    assert.equal((await create({ name: newName(), user_data: 'x'.repeat(65_536) })).status, 201);
   });
   test('an error names the field and what is wrong with it', async () => {
     const error = assertError(await create({ name: 'web', cpus: 0 }), 'INVALID_REQUEST');

@@ -9,9 +9,12 @@ import type { InstanceId } from '../../lib/ids.ts';
 import { GuestAgentClosedError, GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../runner/machine.ts';
+import { vmFolder } from '../runner/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
+import { readConsole } from './read-console.ts';
 import { runCommand } from './run-command.ts';
+import type { VmMeters } from './vm-meters.ts';
 
 const ANSWER_TRIES = 3;
 
@@ -19,9 +22,12 @@ export class CallServer {
   readonly #context: HostContext;
   readonly #runnerOf: (id: InstanceId) => VmRunner | undefined;
 
-  constructor(context: HostContext, runnerOf: (id: InstanceId) => VmRunner | undefined) {
+  readonly #meters: VmMeters;
+
+  constructor(context: HostContext, runnerOf: (id: InstanceId) => VmRunner | undefined, meters: VmMeters) {
     this.#context = context;
     this.#runnerOf = runnerOf;
+    this.#meters = meters;
   }
 
   /** Until `signal` aborts, which ends what is under way; its callers are told. */
@@ -49,7 +55,7 @@ export class CallServer {
     const { client, log } = this.#context;
     let answer: CallAnswer;
     try {
-      answer = { result: await this.#carryOut(call, signal) };
+      answer = { result: await this.#carryOut(id, call, signal) };
     } catch (error) {
       answer = { error: failureOf(error) };
       if (answer.error.code === 'failed') log.warn({ err: error, call: call.kind }, 'a call failed');
@@ -64,12 +70,19 @@ export class CallServer {
     }
   }
 
-  #carryOut(call: HostCall, signal: AbortSignal): Promise<unknown> {
+  async #carryOut(id: string, call: HostCall, signal: AbortSignal): Promise<unknown> {
     switch (call.kind) {
+      case 'console_log':
+        return readConsole(vmFolder(this.#context.paths.vms, call.instance_id).console_log, call.max_bytes);
+      case 'console':
+        this.#machine(call).console.attach(await this.#context.client.openConsole(id));
+        return null;
       case 'exec':
         return runCommand(this.#machine(call, 'up'), call, signal);
-      default:
-        throw new CallError('failed', 'The host does not know that call.');
+      case 'metrics': {
+        const guest = this.#runnerOf(call.instance_id)?.isQuiet === true;
+        return this.#meters.read(this.#machine(call), guest);
+      }
     }
   }
 

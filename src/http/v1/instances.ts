@@ -3,7 +3,7 @@ import { changeInstance, deleteInstance } from '../../instances/change-instance.
 import { createInstance } from '../../instances/create-instance.ts';
 import { findInstance, type InstanceChange, listInstances } from '../../instances/store.ts';
 import { instanceView } from '../../instances/view.ts';
-import { AppError } from '../../lib/errors.ts';
+import { AppError, invalid } from '../../lib/errors.ts';
 import { type InstanceId, isId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
@@ -39,6 +39,15 @@ const MEMORY_MIB = { minimum: 128, maximum: 65_536 };
 const DISK_GIB = { minimum: 1, maximum: 1024 };
 const WHILE_STOPPED = 'Changes while the VM is stopped; the next start has it';
 
+const USER_DATA_BYTES = 65_536;
+const UserData = Type.String({
+  minLength: 1,
+  maxLength: USER_DATA_BYTES,
+  pattern: '^[^\\0]*$',
+  description:
+    'A script that root runs once at the first boot, with /bin/sh unless its first line names another; at most 64 KiB in UTF-8. Its output is in the console log. It is not shown again, and not run in a fork',
+});
+
 const CreateInstanceRequest = named('CreateInstanceRequest', {
   name: DnsLabel,
   image: Type.Optional(
@@ -49,6 +58,7 @@ const CreateInstanceRequest = named('CreateInstanceRequest', {
   disk_gib: Type.Optional(Type.Integer(DISK_GIB)),
   labels: Type.Optional(Labels),
   auto_flush_seconds: Type.Optional(AutoFlush),
+  user_data: Type.Optional(UserData),
 });
 const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   name: Type.Optional(DnsLabel),
@@ -95,7 +105,10 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         disk_gib: body.disk_gib ?? 8,
         labels: body.labels ?? {},
         auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
+        user_data: body.user_data ?? null,
       };
+      if (Buffer.byteLength(wanted.user_data ?? '') > USER_DATA_BYTES)
+        throw invalid('user_data', 'must have at most 64 KiB in UTF-8');
       const made = await mutate(
         context,
         request,
