@@ -16,7 +16,9 @@ export type HostCall =
     }
   | { readonly kind: 'console_log'; readonly instance_id: InstanceId; readonly max_bytes: number }
   | { readonly kind: 'console'; readonly instance_id: InstanceId; readonly vm_id: VmId }
-  | { readonly kind: 'metrics'; readonly instance_id: InstanceId; readonly vm_id: VmId };
+  | { readonly kind: 'metrics'; readonly instance_id: InstanceId; readonly vm_id: VmId }
+  /** The newest sample of every VM of the host. */
+  | { readonly kind: 'usage' };
 
 /** Why there is no result: the machine is not there, its guest does not answer, or all else. */
 export const CALL_FAILURES = ['not_running', 'guest_silent', 'busy', 'failed'] as const;
@@ -90,4 +92,8 @@ export interface MetricsResult {
   readonly interval_seconds: number;
   /** Oldest first, an hour at most. */
   readonly samples: readonly VmSample[];
+}
+
+export interface UsageResult {
+  readonly vms: readonly { readonly instance_id: InstanceId; readonly sample: VmSample }[];
 }

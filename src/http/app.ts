@@ -89,6 +89,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   const app = typed(fastify);
 
   registerConventions(fastify, context.public_url.startsWith('https://'));
+  if (context.metrics) context.metrics.count(fastify);
   await fastify.register(swagger, openApiOptions());
   // Before the access rules: these pages are for everybody, as the document is.
   await registerDocs(fastify);

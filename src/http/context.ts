@@ -7,6 +7,7 @@ import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
 import type { Mailer } from '../mail/mailer.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
+import type { RequestMetrics } from './metrics.ts';
 
 /** What the handlers need, made once by the control plane's role. */
 export interface AppContext {
@@ -34,5 +35,7 @@ export interface AppContext {
   readonly trusted_proxies: readonly string[];
   /** Of streams; absent: 15 s. */
   readonly heartbeat_ms?: number;
+  /** Counts the requests that were answered; absent: nobody reads. */
+  readonly metrics?: RequestMetrics;
   readonly tls: { readonly cert: Buffer; readonly key: Buffer } | null;
 }

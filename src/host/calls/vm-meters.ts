@@ -2,7 +2,7 @@
  * The last hour of every VM of this host, one sample in 15 s, in memory: nobody may ever read it, so it is not worth
  * a write to the database each time, and a restarted agent begins anew. Bounded: 240 small samples a VM.
  */
-import type { MetricsResult, VmSample } from '../../agent-api/host-calls.ts';
+import type { MetricsResult, UsageResult, VmSample } from '../../agent-api/host-calls.ts';
 import { pause } from '../../lib/backoff.ts';
 import type { Machine } from '../runner/machine.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
@@ -36,6 +36,16 @@ export class VmMeters {
   async read(machine: Machine, guest: boolean): Promise<MetricsResult> {
     const now = await measureVm(machine, guest);
     return { now, interval_seconds: SAMPLE_S, samples: this.#samples.get(machine) ?? [] };
+  }
+
+  /** The newest sample of each VM that has one, at most so many. */
+  newest(limit: number): UsageResult {
+    const vms = [...this.#runners()].flatMap((runner) => {
+      const machine = runner.machineOf();
+      const sample = machine && this.#samples.get(machine)?.at(-1);
+      return sample ? [{ instance_id: runner.instance_id, sample }] : [];
+    });
+    return { vms: vms.slice(0, limit) };
   }
 
   async #take(machine: Machine, guest: boolean): Promise<void> {
