@@ -19,6 +19,8 @@ const MAX_FILE_BYTES = 16 * 1024 * 1024;
 const FIRST_POLL_MS = 5;
 const MAX_POLL_MS = 250;
 const KILL_MS = 1_000;
+/** A flush freezes for milliseconds; whoever finds the guest frozen for longer hears of it. */
+const FROZEN_MS = 5_000;
 
 export interface GuestCommand {
   /** A program's path, or its name in the agent's PATH. */
@@ -180,13 +182,14 @@ async function executeThawed(
   args: Record<string, unknown>,
   deadline: number,
 ): Promise<unknown> {
+  const patience = Math.min(deadline, performance.now() + FROZEN_MS);
   for (let wait_ms = FIRST_POLL_MS; ; wait_ms = Math.min(MAX_POLL_MS, wait_ms * 2)) {
     try {
       return await agent.execute(command, args, { timeout_ms: Math.max(1, deadline - performance.now()) });
     } catch (error) {
       // qemu-ga's words: "Command guest-exec has been disabled: the agent is in frozen state"
       const frozen = error instanceof GuestAgentError && /frozen|disabled/i.test(error.desc);
-      if (!frozen || performance.now() + wait_ms >= deadline) throw error;
+      if (!frozen || performance.now() + wait_ms >= patience) throw error;
       await pause(wait_ms);
     }
   }
