@@ -100,8 +100,12 @@ export type ChangeInstanceRequest = {
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
+  /** Changes while the VM is stopped; the next start has it */
   cpus?: number | undefined;
+  /** Changes while the VM is stopped; the next start has it */
   memory_mib?: number | undefined;
+  /** Only upwards. Changes while the VM is stopped; the next start has it, its root file system too */
+  disk_gib?: number | undefined;
 };
 
 export type ChangeMeRequest = {
@@ -152,6 +156,13 @@ export type ConnectionDetails = {
   allowed_keys: number;
 };
 
+export type ConsoleTicket = {
+  /** Shown this once; good for one connection */
+  ticket: string;
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string;
+};
+
 export type CountUnreadNotificationsResponse = {
   count: number;
 };
@@ -200,6 +211,8 @@ export type CreateInstanceRequest = {
   wake_on_connect?: boolean | undefined;
   auto_flush_seconds?: number | null | undefined;
   generations_keep?: GenerationsKeep | null | undefined;
+  /** A script that root runs once at the first boot, with /bin/sh unless its first line names another; at most 64 KiB in UTF-8. Its output is in the console log. It is not shown again, and not run in a fork */
+  user_data?: string | undefined;
 };
 
 export type CreateInvitationRequest = {
@@ -272,6 +285,24 @@ export type Event = {
 };
 
 export type EventType = 'instance.created' | 'instance.deleted' | 'instance.forked' | 'instance.restored' | 'instance.ssh_keys_replaced' | 'vm.started' | 'vm.stopped' | 'vm.suspended' | 'vm.restarted' | 'vm.failed' | 'vm.recovered' | 'disk.flushed' | 'disk.flush_failed' | 'ssh_key.added' | 'ssh_key.revoked' | 'api_key.created' | 'api_key.rotated' | 'api_key.revoked' | 'member.added' | 'member.removed' | 'member.role_changed' | 'webhook.disabled' | 'webhook.ping';
+
+export type ExecRequest = {
+  /** The program, by path or by name, and its arguments; no shell reads them */
+  command: Array<string>;
+  /** At most 1 MiB in UTF-8 */
+  stdin?: string | undefined;
+  timeout_seconds?: number | undefined;
+};
+
+export type ExecResult = {
+  exit_code: number | null;
+  /** As UTF-8; the first MiB */
+  stdout: string;
+  /** As UTF-8; the first MiB */
+  stderr: string;
+  /** stdout or stderr went on */
+  truncated: boolean;
+};
 
 export type FlushReceipt = {
   generation: number;
@@ -516,6 +547,30 @@ export type Member = {
   role: 'owner' | 'admin' | 'member' | 'billing';
   /** When the user joined */
   created_at: string;
+};
+
+export type MetricsSample = {
+  /** RFC 3339, UTC, milliseconds */
+  at: string;
+  /** Of the VM's process: its cpus, disk and network */
+  cpu_seconds: number;
+  cpu_share: number | null;
+  memory: {
+    /** What it takes of the host */
+    host_bytes: number;
+    used_bytes: number | null;
+    total_bytes: number | null;
+  };
+  disk: {
+    read_bytes: number;
+    written_bytes: number;
+    read_operations: number;
+    write_operations: number;
+  };
+  network: {
+    received_bytes: number | null;
+    sent_bytes: number | null;
+  };
 };
 
 export type MfaFactor = {
@@ -770,6 +825,13 @@ export type Vm = {
   stopped_at: string | null;
   reason: VmReason | null;
   disk: Disk;
+};
+
+export type VmMetrics = {
+  now: MetricsSample;
+  interval_seconds: number;
+  /** Of the last hour, oldest first */
+  samples: Array<MetricsSample>;
 };
 
 export type VmReason = {
@@ -1139,6 +1201,26 @@ export interface Operations {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: FlushReceipt;
   };
+  /** The end of what the guest has printed on its serial console */
+  getConsoleLog: {
+    input: { path: { id: string }; query?: { tail_kib?: number | undefined } | undefined };
+    answer: string;
+  };
+  /** A ticket for the live serial console */
+  createConsoleTicket: {
+    input: { path: { id: string }; body?: EmptyRequest | undefined };
+    answer: ConsoleTicket;
+  };
+  /** Run a command in the guest, as root, and wait for its end */
+  execInVm: {
+    input: { path: { id: string }; body: ExecRequest };
+    answer: ExecResult;
+  };
+  /** What the VM uses, now and over the last hour */
+  getVmMetrics: {
+    input: { path: { id: string } };
+    answer: VmMetrics;
+  };
   /** How to connect to the running VM */
   getSsh: {
     input: { path: { id: string } };
@@ -1314,6 +1396,10 @@ export const OPERATIONS = {
   stopVm: { method: 'DELETE', path: '/v1/instances/{id}/vm', takes_idempotency_key: false },
   restartVm: { method: 'POST', path: '/v1/instances/{id}/vm/restart', takes_idempotency_key: true },
   flushVm: { method: 'POST', path: '/v1/instances/{id}/vm/flush', takes_idempotency_key: true },
+  getConsoleLog: { method: 'GET', path: '/v1/instances/{id}/vm/console', takes_idempotency_key: false },
+  createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false },
+  execInVm: { method: 'POST', path: '/v1/instances/{id}/vm/exec', takes_idempotency_key: false },
+  getVmMetrics: { method: 'GET', path: '/v1/instances/{id}/vm/metrics', takes_idempotency_key: false },
   getSsh: { method: 'GET', path: '/v1/instances/{id}/ssh', takes_idempotency_key: false },
   getKeySet: { method: 'GET', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false },
   replaceKeySet: { method: 'PUT', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false },

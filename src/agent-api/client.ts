@@ -2,8 +2,16 @@
  * The internal API's client: JSON over HTTP, by a unix socket or a URL, with the host's token. Calls are
  * bounded in time; a failure to reach the control plane is {@link ControlPlaneUnavailable}, to be tried again.
  */
-import { Agent, request } from 'undici';
+import type { Duplex } from 'node:stream';
+import { Agent, request, upgrade } from 'undici';
 import type { InstanceId } from '../lib/ids.ts';
+import {
+  type AnswerRequest,
+  type CallsRequest,
+  type CallsResponse,
+  CONSOLE_PROTOCOL,
+  consoleStreamPath,
+} from './host-calls.ts';
 import type {
   ActivityReport,
   BootOrderReport,
@@ -21,6 +29,8 @@ import type {
   ReportResponse,
   RoutesRequest,
   RoutesResponse,
+  UserDataRequest,
+  UserDataResponse,
   WakeRequest,
   WakeResponse,
 } from './types.ts';
@@ -31,6 +41,7 @@ export class ControlPlaneUnavailable extends Error {
 
 /** How long the server holds a poll open. */
 export const POLL_HOLD_MS = 20_000;
+const STREAM_OPEN_MS = 5_000;
 
 export interface ControlPlaneAddress {
   /** `unix:/path/control.sock` or `http(s)://host:port`. */
@@ -42,12 +53,16 @@ export class ControlPlaneClient {
   readonly #origin: string;
   readonly #token: string;
   readonly #agent: Agent;
+  readonly #streams: Agent;
 
   constructor({ address, token }: ControlPlaneAddress) {
     const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
     this.#origin = socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane';
     this.#token = token;
-    this.#agent = new Agent({ connect: socket === undefined ? {} : { socketPath: socket }, connections: 32 });
+    const connect = socket === undefined ? {} : { socketPath: socket };
+    this.#agent = new Agent({ connect, connections: 32 });
+    // A connection each: they are not given back.
+    this.#streams = new Agent({ connect });
   }
 
   heartbeat(body: Heartbeat): Promise<HeartbeatResponse> {
@@ -78,6 +93,15 @@ export class ControlPlaneClient {
     return this.#post('/internal/v1/commit', body);
   }
 
+  /** The script for a first boot. */
+  userData(body: UserDataRequest): Promise<UserDataResponse> {
+    return this.#post('/internal/v1/user-data', body);
+  }
+
+  userDataGiven(body: UserDataRequest): Promise<ReportResponse> {
+    return this.#post('/internal/v1/user-data-given', body);
+  }
+
   /** The head of an instance's disk; null when there is no such instance. */
   head(instance_id: InstanceId): Promise<DiskHead | null> {
     return this.#post('/internal/v1/head', { instance_id });
@@ -99,7 +123,28 @@ export class ControlPlaneClient {
     await this.#post('/internal/v1/activity', body, 15_000, signal);
   }
 
+  /** What callers wait for of this host; held open until there is something. */
+  calls(body: CallsRequest, signal: AbortSignal): Promise<CallsResponse> {
+    return this.#post('/internal/v1/calls', body, POLL_HOLD_MS + 10_000, signal);
+  }
+
+  answerCall(body: AnswerRequest): Promise<ReportResponse> {
+    return this.#post('/internal/v1/calls/answer', body);
+  }
+
+  /** The stream that answers a call for a console; whoever has it ends it. */
+  async openConsole(call_id: string): Promise<Duplex> {
+    const { socket } = await upgrade(this.#origin + consoleStreamPath(call_id), {
+      dispatcher: this.#streams,
+      headers: { authorization: `Bearer ${this.#token}` },
+      protocol: CONSOLE_PROTOCOL,
+      signal: AbortSignal.timeout(STREAM_OPEN_MS),
+    });
+    return socket;
+  }
+
   async close(): Promise<void> {
+    await this.#streams.destroy();
     await this.#agent.destroy();
   }
 

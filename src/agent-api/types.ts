@@ -98,6 +98,8 @@ export interface Assignment {
   readonly previous_failed: boolean;
   /** Since this epoch every placement was on this host: what its overlay holds beyond the head is the newest. */
   readonly own_since: number;
+  /** There is a script for the first boot that no durable disk has run. */
+  readonly user_data: boolean;
   /** A flush that callers wait for and nobody began. */
   readonly flush_id: FlushId | null;
   /** The guest has not said its host key since the disk was made, forked or restored. */
@@ -175,6 +177,14 @@ export interface Report {
   readonly vm_id: VmId;
   readonly epoch: number;
   readonly observed: Observation;
+}
+
+/** Of a VM of this host. */
+export interface UserDataRequest {
+  readonly vm_id: VmId;
+}
+export interface UserDataResponse {
+  readonly script: string | null;
 }
 
 export interface FlushReceipt {

@@ -129,6 +129,21 @@ export async function findApiKeyPrincipals(
   return new Map(rows.map((row) => [row.hash.toString('hex'), row]));
 }
 
+/** A live key by its id, as {@link findApiKeyPrincipals} finds it by its hash. */
+export async function findLiveApiKey(tx: Tx, id: ApiKeyId): Promise<ApiKeyPrincipal | undefined> {
+  return tx
+    .selectFrom('api_keys as k')
+    .leftJoin('memberships as m', (join) =>
+      join.onRef('m.org_id', '=', 'k.org_id').onRef('m.user_id', '=', 'k.user_id'),
+    )
+    .leftJoin('service_accounts as s', 's.id', 'k.service_account_id')
+    .select(['k.id', 'k.org_id', 'k.user_id', 'm.role', 'k.service_account_id', 'k.scope', 'k.allowed_cidrs'])
+    .select(['k.last_used_at', 's.scope as service_account_scope'])
+    .where('k.id', '=', id)
+    .where((eb) => eb.or([eb('k.expires_at', 'is', null), eb('k.expires_at', '>', sql<Date>`now()`)]))
+    .executeTakeFirst();
+}
+
 /** Notes use, at most once a minute. */
 export async function touchApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
   await tx

@@ -1,12 +1,17 @@
 import { addressAllowed } from '../api-keys/networks.ts';
-import { type ApiKeyPrincipal, findApiKeyPrincipals, touchApiKey } from '../api-keys/store.ts';
+import {
+  type ApiKeyPrincipal,
+  findApiKeyPrincipals,
+  findLiveApiKey,
+  touchApiKey,
+} from '../api-keys/store.ts';
 import { Batched } from '../db/batched.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { isId } from '../lib/ids.ts';
+import { type ApiKeyId, isId, type OrgId, type SessionId } from '../lib/ids.ts';
 import { effectiveScopes, parseScope } from './permissions.ts';
 import type { Principal } from './principal.ts';
-import { findSessionPrincipal, sessionExists, touchSession } from './store.ts';
+import { findLiveSession, findSessionPrincipal, sessionExists, touchSession } from './store.ts';
 import { API_KEY_PREFIX, hashToken, SESSION_PREFIX, tokenPrefix } from './tokens.ts';
 
 const MINUTE_MS = 60_000;
@@ -79,6 +84,10 @@ async function ofApiKey(tx: Tx, found: ApiKeyPrincipal | undefined, ip: string):
   if (!found || !addressAllowed(found.allowed_cidrs, ip)) throw new AppError('UNAUTHENTICATED');
   const last_used_ms = found.last_used_at?.getTime() ?? 0;
   if (Date.now() - last_used_ms > MINUTE_MS) await touchApiKey(tx, found.id);
+  return principalOfKey(found);
+}
+
+function principalOfKey(found: ApiKeyPrincipal): Principal {
   if (found.service_account_id !== null) {
     const within = new Set(parseScope(found.service_account_scope ?? ''));
     return {
@@ -94,5 +103,32 @@ async function ofApiKey(tx: Tx, found: ApiKeyPrincipal | undefined, ip: string):
     org_id: found.org_id,
     role: found.role,
     scopes: effectiveScopes(found.role, found.scope),
+  };
+}
+
+/** A credential by its id: what is kept of it where it is to be looked at again. */
+export type KnownCredential =
+  | { readonly kind: 'session'; readonly id: SessionId }
+  | { readonly kind: 'key'; readonly id: ApiKeyId };
+
+/** Whom a credential that was let in before stands for now. @throws AppError UNAUTHENTICATED */
+export async function principalById(
+  tx: Tx,
+  credential: KnownCredential,
+  org_id: OrgId,
+  ip: string,
+): Promise<Principal> {
+  if (credential.kind === 'key') {
+    const found = await findLiveApiKey(tx, credential.id);
+    if (found?.org_id !== org_id) throw new AppError('UNAUTHENTICATED');
+    return ofApiKey(tx, found, ip);
+  }
+  const found = await findLiveSession(tx, credential.id, org_id);
+  if (!found) throw new AppError('UNAUTHENTICATED');
+  return {
+    credential: { kind: 'session', id: found.id, user_id: found.user_id },
+    org_id,
+    role: found.role,
+    scopes: effectiveScopes(found.role, null),
   };
 }

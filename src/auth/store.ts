@@ -115,6 +115,18 @@ export async function findSessionPrincipal(tx: Tx, token_hash: Buffer, org_id: O
     .executeTakeFirst();
 }
 
+/** A live session by its id, with its membership of the organisation. */
+export async function findLiveSession(tx: Tx, id: SessionId, org_id: OrgId) {
+  return tx
+    .selectFrom('sessions as s')
+    .innerJoin('memberships as m', 'm.user_id', 's.user_id')
+    .select(['s.id', 's.user_id', 'm.org_id', 'm.role'])
+    .where('s.id', '=', id)
+    .where('s.ends_at', '>', sql<Date>`now()`)
+    .where('m.org_id', '=', org_id)
+    .executeTakeFirst();
+}
+
 /** Whether a live session has this token's hash, whatever organisation it asks for. */
 export async function sessionExists(tx: Tx, token_hash: Buffer): Promise<boolean> {
   const row = await tx

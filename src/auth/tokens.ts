@@ -17,7 +17,12 @@ export const REFRESH_PREFIX = 'berth_refr_';
 export const SUDO_PREFIX = 'berth_sudo_';
 /** Tokens that go by mail. */
 export const MAIL_PREFIX = 'berth_mail_';
-const PREFIXES = [SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX, SUDO_PREFIX, MAIL_PREFIX] as const;
+/** Lets its holder onto a console once. */
+export const CONSOLE_PREFIX = 'berth_cons_';
+const PREFIXES = [
+  ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
+  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX] as const),
+] as const;
 export type TokenPrefix = (typeof PREFIXES)[number];
 
 function checksum(random: string): string {

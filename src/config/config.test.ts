@@ -33,6 +33,7 @@ test('an empty environment gives the defaults of the contract', () => {
     rate_limits: true,
     smtp_url: null,
     webhook_allow_cidrs: [],
+    metrics_listen: null,
     log_level: 'info',
   });
 });
@@ -62,6 +63,7 @@ test('every setting is read', () => {
     BERTH_RATE_LIMITS: 'off',
     BERTH_SMTP_URL: 'smtps://u:p@mail.example.org:465',
     BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.1/32',
+    BERTH_METRICS_LISTEN: '127.0.0.1:9464',
     BERTH_LOG_LEVEL: 'debug',
   });
   assert.equal(config.data_dir, '/srv/state');
@@ -80,11 +82,13 @@ test('every setting is read', () => {
   assert.deepEqual(config.secret_key, Buffer.alloc(32, 7));
   assert.equal(config.signups, 'open');
   assert.equal(config.rate_limits, false);
+  assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
   assert.equal(config.log_level, 'debug');
   assert.equal(localOrigin(config), 'https://[::1]:8443');
 });
 
 const WRONG: readonly (readonly [string, string, RegExp])[] = [
+  ['BERTH_METRICS_LISTEN', '9464', /^BERTH_METRICS_LISTEN: "9464" is not valid; expected HOST:PORT/],
   ['BERTH_LISTEN', 'localhost', /^BERTH_LISTEN: "localhost" is not valid; expected HOST:PORT/],
   ['BERTH_LISTEN', '127.0.0.1:70000', /^BERTH_LISTEN: .*port from 1 to 65535/],
   ['BERTH_LISTEN', '::1:7400', /^BERTH_LISTEN: /],

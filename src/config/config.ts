@@ -69,6 +69,8 @@ export interface Config {
   readonly rate_limits: boolean;
   readonly smtp_url: string | null;
   readonly webhook_allow_cidrs: readonly Cidr[];
+  /** Where Prometheus reads; null: nowhere. It asks for no credential. */
+  readonly metrics_listen: Address | null;
   readonly log_level: LogLevel;
 }
 
@@ -132,6 +134,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     rate_limits: reader.read('BERTH_RATE_LIMITS', parseChoice(['on', 'off']), 'on') === 'on',
     smtp_url: reader.read('BERTH_SMTP_URL', parseSmtpUrl, null),
     webhook_allow_cidrs: reader.read('BERTH_WEBHOOK_ALLOW_CIDRS', parseCidrs, []),
+    metrics_listen: reader.read('BERTH_METRICS_LISTEN', parseAddress, null),
     log_level: reader.read('BERTH_LOG_LEVEL', parseChoice(LOG_LEVELS), 'info'),
   };
   const problems = [

@@ -25,6 +25,7 @@ export const SETTINGS = [
   'BERTH_RATE_LIMITS',
   'BERTH_SMTP_URL',
   'BERTH_WEBHOOK_ALLOW_CIDRS',
+  'BERTH_METRICS_LISTEN',
   'BERTH_LOG_LEVEL',
 ] as const;
 export type Setting = (typeof SETTINGS)[number];

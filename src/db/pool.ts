@@ -42,7 +42,17 @@ export function openPool(url: string, onError: (error: Error) => void, max = 20)
   // The pool listens to idle connections only; one that breaks while it is lent out must not end the process.
   pool.on('connect', (client) => client.on('error', () => undefined));
   pool.on('error', onError);
-  return new Kysely<Database>({ dialect: new CommittingDialect({ pool }) });
+  const db = new Kysely<Database>({ dialect: new CommittingDialect({ pool }) });
+  pools.set(db, pool);
+  return db;
+}
+
+const pools = new WeakMap<Db, pg.Pool>();
+
+/** How many connections of a pool there are in each state, and how many callers wait for one. */
+export function poolState(db: Db): Record<'used' | 'idle' | 'waiting', number> {
+  const { totalCount = 0, idleCount = 0, waitingCount = 0 } = pools.get(db) ?? {};
+  return { used: totalCount - idleCount, idle: idleCount, waiting: waitingCount };
 }
 
 /** What goes with, and what follows, the commit of each transaction under way. */

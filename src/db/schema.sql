@@ -50,6 +50,19 @@ create table audit_log (
   constraint audit_log_id_key UNIQUE (id)
 );
 
+create table console_tickets (
+  ticket_hash bytea not null,
+  instance_id text not null,
+  org_id text not null,
+  credential_kind text not null,
+  credential_id text not null,
+  expires_at timestamp with time zone not null,
+  constraint console_tickets_pkey PRIMARY KEY (ticket_hash),
+  constraint console_tickets_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint console_tickets_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
+  constraint console_tickets_credential_kind_check CHECK ((credential_kind = ANY (ARRAY['session'::text, 'key'::text])))
+);
+
 create table data_keys (
   instance_id text not null,
   key_id text not null,
@@ -422,6 +435,15 @@ create table sudo_grants (
   constraint sudo_grants_pkey PRIMARY KEY (token_hash),
   constraint sudo_grants_session_id_fkey FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE,
   constraint sudo_grants_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+);
+
+create table user_data (
+  instance_id text not null,
+  script text not null,
+  given boolean not null default false,
+  constraint user_data_pkey PRIMARY KEY (instance_id),
+  constraint user_data_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint user_data_script_check CHECK ((octet_length(script) <= 65536))
 );
 
 create table users (

@@ -285,6 +285,15 @@ export interface Database {
     receipt: NullableJson<unknown>;
     error: NullableJson<unknown>;
   };
+  user_data: { instance_id: InstanceId; script: string; given: Generated<boolean> };
+  console_tickets: {
+    ticket_hash: Buffer;
+    instance_id: InstanceId;
+    org_id: OrgId;
+    credential_kind: 'session' | 'key';
+    credential_id: SessionId | ApiKeyId;
+    expires_at: Date;
+  };
   event_head: { one: Generated<boolean>; position: number };
   events: {
     id: EventId;

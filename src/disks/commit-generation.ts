@@ -6,7 +6,7 @@ import { getInstance, lockInstance } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { HostId } from '../lib/ids.ts';
-import { advanceHead, findGeneration, totalBytes } from './store.ts';
+import { advanceHead, eraseGivenUserData, findGeneration, totalBytes } from './store.ts';
 
 /**
  * Commits a generation whose segments are all in the object store, or says that the writer is fenced: another
@@ -35,6 +35,7 @@ export async function commitGeneration(
     const durable_at = await advanceHead(tx, commit);
     if (durable_at === null)
       return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);
+    await eraseGivenUserData(tx, commit.instance_id);
     await append(tx, {
       org_id: row.org_id,
       instance_id: commit.instance_id,

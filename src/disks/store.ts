@@ -217,3 +217,8 @@ export async function markNearlyFull(
     .executeTakeFirst();
   return changed.numUpdatedRows > 0n;
 }
+
+/** The disk that has run an instance's script for the first boot is durable now: it is not needed any more. */
+export async function eraseGivenUserData(tx: Tx, instance_id: InstanceId): Promise<void> {
+  await tx.deleteFrom('user_data').where('instance_id', '=', instance_id).where('given', '=', true).execute();
+}

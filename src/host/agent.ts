@@ -8,6 +8,8 @@ import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import { type InstanceId, isId } from '../lib/ids.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
+import { CallServer } from './calls/call-server.ts';
+import { VmMeters } from './calls/vm-meters.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images.ts';
 import { listVmFolders, readRecord, vmFolder } from './runner/record.ts';
@@ -53,7 +55,12 @@ export class Agent {
     }
     await this.#endOrphans();
     for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#keep(instance_id);
-    await Promise.all([this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)]);
+    const meters = new VmMeters(() => [...this.#runners.values()].map(({ runner }) => runner));
+    const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, meters);
+    await Promise.all([
+      ...[this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
+      ...[calls.run(signal), meters.run(signal)],
+    ]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));
   }

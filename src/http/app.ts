@@ -1,9 +1,12 @@
 import { randomBytes } from 'node:crypto';
+import type { IncomingMessage } from 'node:http';
+import proxyAddr from '@fastify/proxy-addr';
 import swagger from '@fastify/swagger';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
+import { ConsoleStreams, isConsoleStream } from './console-stream.ts';
 import type { AppContext } from './context.ts';
 import { DOCS_PREFIX, registerDocs } from './docs.ts';
 import { sendError, sendMalformed } from './errors.ts';
@@ -30,6 +33,9 @@ import { registerOrgs } from './v1/orgs.ts';
 import { registerServiceAccounts } from './v1/service-accounts.ts';
 import { registerSessions } from './v1/sessions.ts';
 import { registerVm } from './v1/vm.ts';
+import { registerVmConsole } from './v1/vm-console.ts';
+import { registerVmExec } from './v1/vm-exec.ts';
+import { registerVmMetrics } from './v1/vm-metrics.ts';
 import { registerWebhookDeliveries } from './v1/webhook-deliveries.ts';
 import { registerWebhooks } from './v1/webhooks.ts';
 
@@ -43,6 +49,18 @@ export type App = ReturnType<typeof typed>;
 /** A new request's id: `req_` and 96 random bits. */
 function newRequestId(): string {
   return `req_${randomBytes(12).toString('hex')}`;
+}
+
+/** Of the asked-for upgrades only a console's is given; others are requests like any, as without this. */
+function serverOptions(tls: AppContext['tls']): object {
+  const options = { shouldUpgradeCallback: isConsoleStream };
+  return tls === null ? { http: options } : { https: { ...options, cert: tls.cert, key: tls.key } };
+}
+
+/** The caller's address, as Fastify tells it of a request. */
+function addressOf(context: AppContext): (request: IncomingMessage) => string {
+  const trusted = proxyAddr.compile([...context.trusted_proxies]);
+  return (request) => proxyAddr(request, trusted);
 }
 
 /** The public API. Nothing listens yet. */
@@ -67,11 +85,12 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
       sendError(new AppError('NOT_FOUND'), request, reply);
     },
     clientErrorHandler: (error, socket) => sendMalformed(error, socket, newRequestId()),
-    ...(context.tls === null ? {} : { https: { cert: context.tls.cert, key: context.tls.key } as never }),
+    ...serverOptions(context.tls),
   }) as unknown as FastifyInstance;
   const app = typed(fastify);
 
   registerConventions(fastify, context.public_url.startsWith('https://'));
+  if (context.metrics) context.metrics.count(fastify);
   await fastify.register(swagger, openApiOptions());
   // Before the access rules: these pages are for everybody, as the document is.
   await registerDocs(fastify);
@@ -79,6 +98,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   registerAccess(fastify, context.db, limits);
   const cursors = new CursorSealer(context.secret_key);
   const streams = new EventStreams(fastify, context);
+  new ConsoleStreams(fastify, context, { ipOf: addressOf(context), newRequestId });
 
   await fastify.register(async () => {
     registerHealth(app, context);
@@ -98,6 +118,9 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerInstances(app, context, cursors);
     registerGenerations(app, context, cursors);
     registerVm(app, context);
+    registerVmConsole(app, context);
+    registerVmExec(app, context);
+    registerVmMetrics(app, context);
     registerInstanceSsh(app, context);
     registerWebhooks(app, context, cursors);
     registerWebhookDeliveries(app, context, cursors);

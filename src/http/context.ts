@@ -2,16 +2,20 @@ import type { AuditLog } from '../audit/append.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
 import type { DiskKeys } from '../disks/data-keys.ts';
+import type { HostCalls } from '../hosts/host-calls.ts';
 import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
 import type { Mailer } from '../mail/mailer.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
+import type { RequestMetrics } from './metrics.ts';
 
 /** What the handlers need, made once by the control plane's role. */
 export interface AppContext {
   readonly db: Db;
   readonly hub: NotifyHub;
+  /** What hosts are asked while a caller waits. */
+  readonly host_calls: HostCalls;
   readonly log: Log;
   /** 32 bytes; keys for single purposes are derived from it. */
   readonly secret_key: Buffer;
@@ -34,5 +38,7 @@ export interface AppContext {
   readonly trusted_proxies: readonly string[];
   /** Of streams; absent: 15 s. */
   readonly heartbeat_ms?: number;
+  /** Counts the requests that were answered; absent: nobody reads. */
+  readonly metrics?: RequestMetrics;
   readonly tls: { readonly cert: Buffer; readonly key: Buffer } | null;
 }

@@ -1,8 +1,11 @@
 /** The one place where errors become responses: `{"error":{"code","message","request_id","details"}}`. */
+import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
 import { isUnavailable } from '../db/pool.ts';
 import { AppError, ERROR_CODES, type ErrorCode, type ErrorDetail, errnoOf } from '../lib/errors.ts';
+import type { Log } from '../lib/log.ts';
 
 export interface ErrorBody {
   readonly error: {
@@ -99,11 +102,25 @@ export function sendMalformed(error: Error, socket: Socket, request_id: string):
     socket.destroy();
     return;
   }
-  const { status, message } = ERROR_CODES.INVALID_REQUEST;
-  const body: ErrorBody = { error: { code: 'INVALID_REQUEST', message, request_id } };
+  endWith(socket, new AppError('INVALID_REQUEST'), request_id);
+}
+
+/** Answers a request for an upgrade that is not given, and logs it. */
+export function refuseUpgrade(thrown: unknown, socket: Duplex, request_id: string, log: Log): void {
+  const error = toAppError(thrown);
+  const { status } = ERROR_CODES[error.code];
+  log[status >= 500 ? 'warn' : 'info']({ err: thrown, request_id, status }, 'an upgrade was refused');
+  if (socket.writable) endWith(socket, error, request_id);
+  else socket.destroy();
+}
+
+function endWith(socket: Duplex, { code, message }: AppError, request_id: string): void {
+  const { status } = ERROR_CODES[code];
+  const body: ErrorBody = { error: { code, message, request_id } };
   const text = JSON.stringify(body);
   socket.end(
-    `HTTP/1.1 ${status} Bad Request\r\nContent-Type: application/json; charset=utf-8\r\n` +
-      `X-Request-Id: ${request_id}\r\nContent-Length: ${Buffer.byteLength(text)}\r\nConnection: close\r\n\r\n${text}`,
+    `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json; charset=utf-8\r\n` +
+      `Cache-Control: no-store\r\nX-Request-Id: ${request_id}\r\n` +
+      `Content-Length: ${Buffer.byteLength(text)}\r\nConnection: close\r\n\r\n${text}`,
   );
 }

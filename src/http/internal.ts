@@ -24,6 +24,8 @@ import type {
   ReportResponse,
   RoutesRequest,
   RoutesResponse,
+  UserDataRequest,
+  UserDataResponse,
   WakeRequest,
   WakeResponse,
 } from '../agent-api/types.ts';
@@ -42,13 +44,15 @@ import { applyKeys, applyReport } from '../vms/apply-report.ts';
 import { etagOf, listAssignments } from '../vms/assignments.ts';
 import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
 import { listRoutes } from '../vms/routes.ts';
+import { markUserDataGiven, readUserData } from '../vms/user-data.ts';
 import { wakeVm } from '../vms/vm-calls.ts';
 import type { AppContext } from './context.ts';
 import { sendError } from './errors.ts';
+import { registerHostCalls } from './internal-calls.ts';
 
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 
-export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys'>;
+export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'>;
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -57,7 +61,7 @@ declare module 'fastify' {
 }
 
 export function createInternalApp(context: InternalContext): FastifyInstance {
-  const { db, log } = context;
+  const { log } = context;
   const app = Fastify({
     loggerInstance: log as never,
     logController: new LogController({ disableRequestLogging: true }),
@@ -67,15 +71,21 @@ export function createInternalApp(context: InternalContext): FastifyInstance {
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   app.decorateRequest('host_id', null);
   app.addHook('onRequest', async (request) => {
-    const token = /^Bearer (\S{1,200})$/.exec(request.headers.authorization ?? '')?.[1];
-    const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
-    if (!host) throw new AppError('UNAUTHENTICATED');
-    request.host_id = host.id;
+    request.host_id = await authenticateHost(context, request.headers.authorization);
   });
   registerReports(app, context);
   registerPolls(app, context);
   registerIngress(app, context);
+  registerHostCalls(app, context, (authorization) => authenticateHost(context, authorization));
   return app;
+}
+
+/** @throws AppError UNAUTHENTICATED */
+async function authenticateHost({ db }: InternalContext, authorization: string | undefined): Promise<HostId> {
+  const token = /^Bearer (\S{1,200})$/.exec(authorization ?? '')?.[1];
+  const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
+  if (!host) throw new AppError('UNAUTHENTICATED');
+  return host.id;
 }
 
 function hostOf(request: FastifyRequest): HostId {
@@ -124,6 +134,19 @@ function registerReports(app: FastifyInstance, { db, disk_keys }: InternalContex
     async (request): Promise<ReportResponse> => ({
       outcome: await recordBootOrder(db, hostOf(request), request.body),
     }),
+  );
+  app.post<{ Body: UserDataRequest }>(
+    '/internal/v1/user-data',
+    async (request): Promise<UserDataResponse> => ({
+      script: await readUserData(db, hostOf(request), request.body.vm_id),
+    }),
+  );
+  app.post<{ Body: UserDataRequest }>(
+    '/internal/v1/user-data-given',
+    async (request): Promise<ReportResponse> => {
+      await markUserDataGiven(db, hostOf(request), request.body.vm_id);
+      return { outcome: 'accepted' };
+    },
   );
   app.post<{ Body: { instance_id: InstanceId } }>('/internal/v1/head', async (request, reply) =>
     reply

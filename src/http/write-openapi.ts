@@ -9,6 +9,7 @@ import { AuditLog } from '../audit/append.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { openPool } from '../db/pool.ts';
 import { diskKeys } from '../disks/data-keys.ts';
+import { HostCalls } from '../hosts/host-calls.ts';
 import { createLog } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -26,6 +27,7 @@ export async function openApiText(): Promise<string> {
   const app = await createApp({
     db,
     hub: new NotifyHub(NO_DATABASE, log),
+    host_calls: new HostCalls(),
     log,
     secret_key,
     audit: new AuditLog(secret_key),

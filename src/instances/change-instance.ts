@@ -4,10 +4,12 @@ import { type Tx, violates } from '../db/pool.ts';
 import { destroyDataKeys } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
-import { AppError } from '../lib/errors.ts';
+import { AppError, invalid } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
+import { checkQuota } from '../orgs/quotas.ts';
 import {
   findInstance,
+  growDisk,
   type InstanceChange,
   type InstanceRow,
   lockInstance,
@@ -16,7 +18,13 @@ import {
 } from './store.ts';
 import { instanceView } from './view.ts';
 
-/** Changes name, labels and settings; cpus and memory only while stopped. */
+/** What a machine is started with: they change while there is none. */
+const SIZES = ['cpus', 'memory_mib', 'disk_gib'] as const;
+
+/**
+ * Changes name, labels and settings; the size only while stopped, its disk only upwards: the next start has it.
+ * @throws AppError NOT_FOUND, INVALID_REQUEST, CONFLICT, QUOTA_EXCEEDED
+ */
 export async function changeInstance(
   tx: Tx,
   principal: Principal,
@@ -29,15 +37,19 @@ export async function changeInstance(
     await lockInstance(tx, id);
     const row = await findInstance(tx, principal.org_id, id);
     if (!row) throw new AppError('NOT_FOUND');
+    const more_gib = (change.disk_gib ?? row.disk_gib) - row.disk_gib;
+    if (more_gib < 0) throw invalid('disk_gib', `a disk only grows, and it has ${row.disk_gib} GiB`);
     check(row.version);
     if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
     const state = row.state ?? 'stopped';
-    if ((change.cpus !== undefined || change.memory_mib !== undefined) && state !== 'stopped') {
+    if (SIZES.some((size) => change[size] !== undefined) && state !== 'stopped') {
       throw new AppError('CONFLICT', {
-        message: `The VM is ${state}; cpus and memory_mib change while it is stopped.`,
+        message: `The VM is ${state}; cpus, memory_mib and disk_gib change while it is stopped.`,
       });
     }
+    if (more_gib > 0) await checkQuota(tx, principal.org_id, { disk_gib: more_gib });
     await updateInstance(tx, id, change);
+    if (change.disk_gib !== undefined) await growDisk(tx, id, change.disk_gib);
     if (row.host_id) await notify(tx, 'host', row.host_id);
     if (change.wake_on_connect !== undefined) await notify(tx, 'routes');
     return present(await findInstance(tx, principal.org_id, id), 'instance after its change');

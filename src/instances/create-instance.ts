@@ -24,6 +24,8 @@ export interface InstanceRequest {
   readonly auto_flush_seconds: number | null;
   readonly keep_last: number;
   readonly keep_daily_days: number;
+  /** A script that root runs once at the first boot. */
+  readonly user_data: string | null;
 }
 
 /** Where instances' SSH ports are opened. */

@@ -45,7 +45,14 @@ export async function forkInstance(
   const { keep_last, keep_daily_days } = parent;
   const id = await insertNew(tx, principal, context, {
     ...{ name, labels: {}, image, cpus, memory_mib, disk_gib },
-    ...{ auto_flush_seconds, idle_timeout_seconds, wake_on_connect: false, keep_last, keep_daily_days },
+    ...{
+      auto_flush_seconds,
+      idle_timeout_seconds,
+      wake_on_connect: false,
+      user_data: null,
+      keep_last,
+      keep_daily_days,
+    },
   });
   await shareDataKeys(tx, context.disk_keys, from, id);
   await copyDisk(tx, from, id, wanted);

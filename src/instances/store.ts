@@ -125,9 +125,10 @@ export type NewInstance = Pick<
   labels: Record<string, string>;
   keep_last: number;
   keep_daily_days: number;
+  user_data: string | null;
 };
 
-export async function insertInstance(tx: Tx, instance: NewInstance): Promise<void> {
+export async function insertInstance(tx: Tx, { user_data, ...instance }: NewInstance): Promise<void> {
   await tx
     .insertInto('instances')
     .values({
@@ -145,6 +146,8 @@ export async function insertInstance(tx: Tx, instance: NewInstance): Promise<voi
       durable_at: null,
     })
     .execute();
+  if (user_data === null) return;
+  await tx.insertInto('user_data').values({ instance_id: instance.id, script: user_data }).execute();
 }
 
 export interface InstanceChange {
@@ -157,6 +160,7 @@ export interface InstanceChange {
   readonly keep_daily_days?: number;
   readonly cpus?: number;
   readonly memory_mib?: number;
+  readonly disk_gib?: number;
 }
 
 export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceChange): Promise<void> {
@@ -178,6 +182,15 @@ export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceCha
     .set({ active_at: sql`now()` })
     .where('instance_id', '=', id)
     .where('state', 'in', ['running', 'restarting'])
+    .execute();
+}
+
+/** What is stored of it stays as it is: past its old end the disk reads as zeroes. */
+export async function growDisk(tx: Tx, id: InstanceId, disk_gib: number): Promise<void> {
+  await tx
+    .updateTable('disks')
+    .set({ size_bytes: disk_gib * 2 ** 30 })
+    .where('instance_id', '=', id)
     .execute();
 }
 

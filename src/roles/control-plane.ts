@@ -16,10 +16,12 @@ import { type Db, openPool } from '../db/pool.ts';
 import { diskKeys } from '../disks/data-keys.ts';
 import { dropOldGenerations } from '../disks/generation-store.ts';
 import { onCommitted } from '../events/wake.ts';
+import { HostCalls } from '../hosts/host-calls.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
 import { createInternalApp } from '../http/internal.ts';
+import { createMetricsApp, RequestMetrics } from '../http/metrics.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { messageOf } from '../lib/errors.ts';
@@ -71,10 +73,14 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
     from: config.admin.email,
     log,
   });
-  const context = await appContext(config, secrets, { db, hub, log, mailer });
+  const base = await appContext(config, secrets, { db, hub, log, mailer });
+  const metrics = config.metrics_listen && new RequestMetrics();
+  const context = metrics ? { ...base, metrics } : base;
   const apps = [await createApp(context), createInternalApp(context)] as const;
   hub.start();
   await listen(apps, config, paths);
+  const scraped = metrics && config.metrics_listen && createMetricsApp(metrics, context);
+  if (scraped && config.metrics_listen) await scraped.listen({ ...config.metrics_listen });
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
   const tasks = runTasks(tasksOf(context, store, mailer.deliver, signal), hub, log, signal);
   const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
@@ -83,8 +89,9 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await deliveries;
   await context.webhooks.outbound.close();
   // Ends the long polls first: they would hold the servers open.
+  context.host_calls.close();
   await hub.stop();
-  await Promise.all([...apps.map((app) => app.close()), tasks]);
+  await Promise.all([...apps.map((app) => app.close()), scraped?.close(), tasks]);
   await mailer.close();
   await db.destroy();
 }
@@ -125,6 +132,7 @@ async function appContext(
   const { tls, ssh } = config;
   return {
     ...parts,
+    host_calls: new HostCalls(),
     secret_key,
     audit: new AuditLog(secret_key),
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),

@@ -13,6 +13,7 @@ import { pruneDeliveries } from '../webhooks/prune-store.ts';
 export async function sweep(db: Db): Promise<void> {
   await db.deleteFrom('flushes').where('finished_at', '<', sql<Date>`now() - interval '1 day'`).execute();
   await db.deleteFrom('idempotency_keys').where('expires_at', '<', sql<Date>`now()`).execute();
+  await db.deleteFrom('console_tickets').where('expires_at', '<', sql<Date>`now()`).execute();
   await deleteExpiredInvitations(db);
   await sweepUnconfirmedFactors(db);
   await deleteExpired(db);

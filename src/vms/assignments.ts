@@ -22,6 +22,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       // A running one too: an agent that restarted in the middle of it begins it again.
       join.onRef('f.vm_id', '=', 'v.id').on('f.state', 'in', ['queued', 'running']),
     )
+    .leftJoin('user_data as u', 'u.instance_id', 'v.instance_id')
     .select([
       'v.id as vm_id',
       'v.instance_id',
@@ -41,6 +42,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       'i.auto_flush_seconds',
       'i.deleting',
       sql<boolean>`i.host_keys is null`.as('host_key_new'),
+      'u.given as user_data_given',
       // How the last boot that ran its guest ended; failed starts in between wrote nothing.
       (eb) =>
         eb
@@ -106,6 +108,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
     reboots: row.reboots,
     previous_failed: row.last_ran_state === 'failed',
     own_since: (row.last_elsewhere ?? 0) + 1,
+    user_data: row.user_data_given !== null,
     flush_id: row.flush_id,
     host_key_new: row.host_key_new,
     spec: {

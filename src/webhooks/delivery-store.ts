@@ -147,3 +147,13 @@ export async function listEventsSince(
     .limit(limit)
     .execute();
 }
+
+/** Deliveries that are still to be made. */
+export async function countPendingDeliveries(tx: Tx): Promise<number> {
+  const row = await tx
+    .selectFrom('webhook_deliveries')
+    .select((eb) => eb.fn.countAll<number>().as('count'))
+    .where('state', '=', 'pending')
+    .executeTakeFirstOrThrow();
+  return Number(row.count);
+}

@@ -139,7 +139,7 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
     });
     assert.deepEqual(
       { ...result, stdout: result.stdout.toString(), stderr: result.stderr.toString() },
-      { exit_code: 3, signal: null, stdout: 'in', stderr: 'harbour\n', truncated: false },
+      { exit_code: 3, signal: null, stdout: 'in', stderr: 'harbour\n', truncated: false, timed_out: false },
     );
     await assert.rejects(guestExec(agent, { path: '/nonexistent' }), GuestAgentError);
   });

@@ -7,6 +7,7 @@ import { after, describe, test } from 'node:test';
 import fc from 'fast-check';
 import {
   createOverlay,
+  growOverlay,
   NoSpaceError,
   overlayPaths,
   readSidecar,
@@ -34,6 +35,20 @@ describe('an overlay', () => {
     assert.equal(info['backing-filename'], undefined);
     assert.equal(statSync(overlay).mode & 0o777, 0o600);
     if (is_root) assert.equal(statSync(overlay).uid, 2_000_001);
+  });
+
+  test('grows with its disk and keeps what it holds; one of that size is left alone', async () => {
+    const { overlay } = await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary });
+    const io = (command: string) =>
+      execFileSync('qemu-io', ['-f', 'qcow2', '-c', command, overlay]).toString();
+    io(`write -P 7 ${size_bytes - 65_536} 65536`);
+    await growOverlay({ folder, instance_id, size_bytes: 3 * size_bytes, qemu_img_binary });
+    const info = JSON.parse(execFileSync('qemu-img', ['info', '--output=json', overlay]).toString());
+    assert.equal(info['virtual-size'], 3 * size_bytes);
+    assert.match(io(`read -P 7 ${size_bytes - 65_536} 65536`), /read 65536\/65536/);
+    assert.doesNotMatch(io(`read -P 0 ${size_bytes} 65536`), /failed/);
+    await growOverlay({ folder, instance_id, size_bytes: 3 * size_bytes, qemu_img_binary: '/nonexistent' });
+    execFileSync('qemu-img', ['check', '-q', overlay]);
   });
 
   test('made anew, takes its sidecar’s word away', async () => {

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { createServer } from 'node:net';
 import { describe, test } from 'node:test';
 import { newId } from '../../src/lib/ids.ts';
+import { setQuota } from '../../src/orgs/quotas.ts';
 import { apiForFile, type InstanceOut, newName, startApi } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
@@ -80,6 +81,27 @@ describe('201', () => {
     }
   });
 
+  test('user_data is kept for the host until the disk that has run it is durable, and never shown', async () => {
+    const script = '#!/bin/sh\necho "ä"\n';
+    const { body, text } = await create({ name: newName(), user_data: script });
+    const { id } = body;
+    assert.doesNotMatch(text, /echo|user_data/);
+    await client.post(`${INSTANCES}/${id}/vm`);
+    const { vm_id, user_data } = await api.agent.assigned(id);
+    assert.equal(user_data, true);
+    const theirs = () => api.agent.client.userData({ vm_id });
+    assert.deepEqual(await theirs(), { script });
+    await api.agent.commit(id, 1);
+    // Durable, and not run on it: still to be.
+    assert.deepEqual(await theirs(), { script });
+    await api.agent.client.userDataGiven({ vm_id });
+    assert.deepEqual(await theirs(), { script });
+    await api.agent.commit(id, 2);
+    assert.deepEqual(await theirs(), { script: null });
+    assert.equal((await api.agent.assigned(id)).user_data, false);
+    const told = await api.db.selectFrom('events').select('data').where('instance_id', '=', id).execute();
+    assert.doesNotMatch(JSON.stringify(told), /echo/);
+  });
   test('the same name in two organisations', async () => {
     const name = newName();
     assert.equal((await create({ name })).status, 201);
@@ -131,9 +153,18 @@ describe('200', () => {
   });
   test('PATCH changes size while stopped', async () => {
     const { id } = await api.instance(owner);
-    const change = { cpus: 2, memory_mib: 1024 };
+    const change = { cpus: 2, memory_mib: 1024, disk_gib: 20 };
     const { body } = await client.patch<InstanceOut>(`${INSTANCES}/${id}`, change);
-    assert.deepEqual([body.cpus, body.memory_mib], [2, 1024]);
+    assert.deepEqual([body.cpus, body.memory_mib, body.disk_gib], [2, 1024, 20]);
+    assert.equal(body.disk.size_bytes, 20 * 2 ** 30);
+    await client.post(`${INSTANCES}/${id}/vm`);
+    const { spec } = await api.agent.assigned(id);
+    assert.deepEqual([spec.cpus, spec.memory_mib, spec.disk_bytes], [2, 1024, 20 * 2 ** 30]);
+    assert.equal((await api.agent.client.head(id))?.size_bytes, 20 * 2 ** 30);
+  });
+  test('PATCH with the disk size that it has', async () => {
+    const { id } = await api.instance(owner);
+    assert.equal((await client.patch(`${INSTANCES}/${id}`, { disk_gib: 8 })).status, 200);
   });
   test('PATCH with the name that it has', async () => {
     const { id, name } = await api.instance(owner);
@@ -211,6 +242,20 @@ describe('400', () => {
       assertError(await client.patch(`${INSTANCES}/${id}`, body), 'INVALID_REQUEST');
     }
   });
+  test('PATCH with a smaller disk, whatever the state', async () => {
+    for (const state of ['stopped', 'running'] as const) {
+      const { id } = await instanceIn(api, owner, state);
+      const answer = await client.patch(`${INSTANCES}/${id}`, { disk_gib: 7 });
+      const { details } = assertError(answer, 'INVALID_REQUEST');
+      assert.deepEqual(details, [{ field: 'disk_gib', issue: 'a disk only grows, and it has 8 GiB' }]);
+    }
+  });
+  test('user_data that is empty, too long, or holds a NUL', async () => {
+    for (const user_data of ['', 'x'.repeat(65_537), 'ä'.repeat(40_000), 'a\0b', null, ['x']]) {
+      assertError(await create({ name: newName(), user_data }), 'INVALID_REQUEST');
+    }
+    assert.equal((await create({ name: newName(), user_data: 'x'.repeat(65_536) })).status, 201);
+  });
   test('an error names the field and what is wrong with it', async () => {
     const error = assertError(await create({ name: 'web', cpus: 0 }), 'INVALID_REQUEST');
     assert.deepEqual(error.details, [{ field: 'cpus', issue: 'must be >= 1' }]);
@@ -280,14 +325,28 @@ describe('409', () => {
     assert.deepEqual(answers.map((each) => each.status).sort(), [201, ...Array(19).fill(409)]);
   });
   for (const state of ['starting', 'running', 'stopping', 'failed'] as const) {
-    test(`PATCH of cpus and memory while ${state}`, async () => {
+    test(`PATCH of cpus, memory and disk while ${state}`, async () => {
       const { id } = await instanceIn(api, owner, state);
-      for (const change of [{ cpus: 2 }, { memory_mib: 1024 }]) {
+      for (const change of [{ cpus: 2 }, { memory_mib: 1024 }, { disk_gib: 9 }]) {
         const answer = await client.patch(`${INSTANCES}/${id}`, change);
         assertError(answer, 'CONFLICT', new RegExp(`is ${state}.*while it is stopped`));
       }
     });
   }
+});
+
+describe('429', () => {
+  test('PATCH of a disk beyond the quota changes nothing; what is left of it is given', async () => {
+    const someone = await api.person();
+    const { id } = await api.instance(someone);
+    await setQuota(api.db, someone.org_id, { disk_gib: 10 });
+    const change = (disk_gib: number) =>
+      api.as(someone).patch<InstanceOut>(`${INSTANCES}/${id}`, { disk_gib, name: newName() });
+    const { details } = assertError(await change(11), 'QUOTA_EXCEEDED', /quota of disk_gib/);
+    assert.deepEqual(details, [{ field: 'disk_gib', issue: 'quota 10, used 8, wanted 3' }]);
+    assert.equal((await api.as(someone).get<InstanceOut>(`${INSTANCES}/${id}`)).body.disk_gib, 8);
+    assert.equal((await change(10)).body.disk.size_bytes, 10 * 2 ** 30);
+  });
 });
 
 describe('503', () => {

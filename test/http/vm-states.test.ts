@@ -65,6 +65,16 @@ for (const [state, row] of Object.entries(TABLE) as [VmState, (typeof TABLE)[VmS
       });
     }
 
+    // The same column as restart, but for its success.
+    if (state !== 'running') {
+      test(`exec answers ${row[2]}`, async () => {
+        const { id } = await instanceIn(api, owner, state);
+        const answer = await api.as(owner).post(`/v1/instances/${id}/vm/exec`, { command: ['true'] });
+        const { message } = assertError(answer, row[2] as 'CONFLICT');
+        assert.match(message, REMEDY[state] ?? /never/);
+      });
+    }
+
     test(`flush answers ${row[3]}`, async () => {
       const { agent } = api;
       const { id } = await instanceIn(api, owner, state);

@@ -12,6 +12,7 @@ import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
 import type { Role } from '../../src/db/tables.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
+import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import {
@@ -81,6 +82,7 @@ export async function accessApiForFile(
   const context: AppContext = {
     db: pool,
     hub,
+    host_calls: new HostCalls(),
     log,
     secret_key,
     audit,

@@ -14,6 +14,7 @@ import { hashToken } from '../../src/auth/tokens.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
+import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
@@ -94,6 +95,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const context: AppContext = {
     db,
     hub,
+    host_calls: new HostCalls(),
     log,
     secret_key,
     audit: new AuditLog(secret_key),
@@ -150,6 +152,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     close: async () => {
       await agent.close();
       await connections.destroy();
+      context.host_calls.close();
       await hub.stop();
       await Promise.all([app.close(), internal.close()]);
       await outbound.close();

@@ -222,6 +222,14 @@ function machines(api: TestApi): Record<string, EndpointCase> {
     'DELETE /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },
     'POST /v1/instances/{id}/vm/restart': { need: 'vm:write', resource: instance },
     'POST /v1/instances/{id}/vm/flush': { need: 'vm:write', resource: instance },
+    'GET /v1/instances/{id}/vm/console': { need: 'vm:read', resource: instance },
+    'POST /v1/instances/{id}/vm/console/ticket': { need: 'vm:write', resource: instance },
+    'GET /v1/instances/{id}/vm/metrics': { need: 'vm:read', resource: instance },
+    'POST /v1/instances/{id}/vm/exec': {
+      need: 'vm:write',
+      resource: instance,
+      body: () => ({ command: ['true'] }),
+    },
     'GET /v1/instances/{id}/ssh': { need: 'vm:read', resource: instance },
     'GET /v1/instances/{id}/ssh-keys': { need: 'ssh_keys:read', resource: instance },
     'PUT /v1/instances/{id}/ssh-keys': {

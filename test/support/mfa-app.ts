@@ -11,6 +11,7 @@ import { grantSudo } from '../../src/auth/sudo.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
 import type { Db } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
+import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import { SUDO_COOKIE } from '../../src/http/cookies.ts';
@@ -72,6 +73,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
   const context: MfaApp['context'] = {
     db,
     hub: new NotifyHub(database.url, log),
+    host_calls: new HostCalls(),
     log,
     secret_key,
     audit: new AuditLog(secret_key),

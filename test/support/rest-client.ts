@@ -74,7 +74,8 @@ export class RestClient {
       signal,
     });
     const text = await response.text();
-    const parsed: unknown = text === '' ? undefined : JSON.parse(text);
+    const is_json = response.headers.get('content-type')?.startsWith('application/json');
+    const parsed: unknown = text === '' ? undefined : is_json ? JSON.parse(text) : text;
     return { status: response.status, body: parsed as T, headers: response.headers };
   }
 

@@ -4,6 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import type { HostCall } from '../../src/agent-api/host-calls.ts';
 import type {
   Assignment,
   CommitRequest,
@@ -160,6 +161,20 @@ export class ScriptedAgent {
   }
   failFlush(flush_id: FlushId, code = 'object_store', message = 'The object store is away.') {
     return this.client.reportFlush({ flush_id, state: 'failed', error: { code, message } });
+  }
+
+  /** The next thing that a caller waits for. */
+  async nextCall<K extends HostCall['kind']>(
+    kind: K,
+  ): Promise<{ id: string; call: Extract<HostCall, { kind: K }> }> {
+    const given_up = AbortSignal.timeout(ASSIGNED_WITHIN_MS);
+    for (;;) {
+      const { calls } = await this.client.calls({ fresh: false }, given_up);
+      const [first] = calls;
+      if (!first) continue;
+      assert.deepEqual([calls.length, first.call.kind], [1, kind]);
+      return first as { id: string; call: Extract<HostCall, { kind: K }> };
+    }
   }
 
   /** Commits `generation` of an instance as the VM that has it, with what `change` says differently. */

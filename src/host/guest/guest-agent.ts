@@ -32,6 +32,7 @@ export interface AgentCallOptions {
 export interface GuestNetworkInterface {
   readonly name: string;
   readonly 'hardware-address'?: string;
+  readonly statistics?: { readonly 'rx-bytes'?: number; readonly 'tx-bytes'?: number };
   readonly 'ip-addresses'?: readonly {
     readonly 'ip-address': string;
     readonly 'ip-address-type': 'ipv4' | 'ipv6';

@@ -12,12 +12,15 @@ import { GuestAgentError, GuestAgentProtocolError, GuestAgentTimeoutError } from
 import type { GuestAgent } from './guest-agent.ts';
 
 const SHELL = '/bin/sh';
+const SETSID = '/usr/bin/setsid';
 /** One line to the agent; base64 makes it a third longer. */
 const CHUNK_BYTES = 1024 * 1024;
 const MAX_FILE_BYTES = 16 * 1024 * 1024;
 const FIRST_POLL_MS = 5;
 const MAX_POLL_MS = 250;
 const KILL_MS = 1_000;
+/** A flush freezes for milliseconds; whoever finds the guest frozen for longer hears of it. */
+const FROZEN_MS = 5_000;
 
 export interface GuestCommand {
   /** A program's path, or its name in the agent's PATH. */
@@ -28,6 +31,11 @@ export interface GuestCommand {
   readonly input?: Uint8Array | string;
   /** For all of it. Default 30 s. */
   readonly timeout_ms?: number;
+  /**
+   * In a session of its own, so that its time's end ends what it has started too; what it printed by then is answered,
+   * `timed_out`. Else running out of time rejects.
+   */
+  readonly own_session?: boolean;
   /** Kept of stdout and of stderr each. Default 1 MiB; the agent itself keeps 16 MiB. */
   readonly max_output_bytes?: number;
   readonly signal?: AbortSignal;
@@ -40,6 +48,7 @@ export interface GuestCommandResult {
   readonly stdout: Buffer;
   readonly stderr: Buffer;
   readonly truncated: boolean;
+  readonly timed_out: boolean;
 }
 
 interface ExecStatus {
@@ -53,30 +62,26 @@ interface ExecStatus {
 }
 
 /**
- * Runs a command in the guest as root and waits for its end. Rejects with GuestAgentError (no such program, or the
- * file systems are frozen), GuestAgentTimeoutError (the command is then killed, its children are not), the signal's
+ * Runs a command in the guest as root and waits for its end; while the file systems are frozen for a flush it waits.
+ * Rejects with GuestAgentError (no such program), GuestAgentTimeoutError (the command is then killed, its children are not), the signal's
  * reason, or what {@link GuestAgent.execute} rejects with.
  */
 export async function guestExec(agent: GuestAgent, command: GuestCommand): Promise<GuestCommandResult> {
   const timeout_ms = command.timeout_ms ?? 30_000;
   const deadline = performance.now() + timeout_ms;
-  const pid = await startCommand(agent, command, timeout_ms);
+  const max_output_bytes = command.max_output_bytes ?? 1024 * 1024;
+  const pid = await startCommand(agent, command, deadline);
   for (let poll_ms = FIRST_POLL_MS; ; poll_ms = Math.min(MAX_POLL_MS, poll_ms * 1.5)) {
     const left_ms = deadline - performance.now();
     const waited = left_ms > 0 && (await pause(Math.min(poll_ms, left_ms), command.signal));
     if (!waited) {
-      await killCommand(agent, pid);
+      const ended = await killCommand(agent, pid, command.own_session === true);
       command.signal?.throwIfAborted();
+      if (command.own_session) return { ...resultOf(ended ?? {}, max_output_bytes), timed_out: true };
       throw new GuestAgentTimeoutError(`${command.path} ran longer than ${timeout_ms} ms`);
     }
-    const status = (await agent.execute(
-      'guest-exec-status',
-      { pid },
-      {
-        timeout_ms: Math.max(1_000, deadline - performance.now()),
-      },
-    )) as ExecStatus | null;
-    if (status?.exited) return resultOf(status, command.max_output_bytes ?? 1024 * 1024);
+    const status = await askStatus(agent, pid, Math.max(deadline, performance.now() + 1_000));
+    if (status?.exited) return resultOf(status, max_output_bytes);
   }
 }
 
@@ -146,42 +151,68 @@ export async function readGuestFile(
   }
 }
 
-async function startCommand(agent: GuestAgent, command: GuestCommand, timeout_ms: number): Promise<number> {
-  const started = (await agent.execute(
+async function startCommand(agent: GuestAgent, command: GuestCommand, deadline: number): Promise<number> {
+  const args = command.args ?? [];
+  // setsid: a child is no group's leader, so it becomes the session's with the pid that it has.
+  const [path, arg] = command.own_session ? [SETSID, [command.path, ...args]] : [command.path, args];
+  const started = (await executeThawed(
+    agent,
     'guest-exec',
     {
-      path: command.path,
-      arg: command.args ?? [],
+      path,
+      arg,
       ...(command.env ? { env: command.env } : {}),
       ...(command.input === undefined ? {} : { 'input-data': Buffer.from(command.input).toString('base64') }),
       'capture-output': true,
     },
-    { timeout_ms },
+    deadline,
   )) as { pid?: unknown } | null;
   if (typeof started?.pid !== 'number') throw new GuestAgentProtocolError('guest-exec answered no pid');
   return started.pid;
 }
 
+async function askStatus(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
+  return (await executeThawed(agent, 'guest-exec-status', { pid }, deadline)) as ExecStatus | null;
+}
+
+/** As `agent.execute`; refused because a flush has frozen the guest, which takes milliseconds, it is asked again. */
+async function executeThawed(
+  agent: GuestAgent,
+  command: string,
+  args: Record<string, unknown>,
+  deadline: number,
+): Promise<unknown> {
+  const patience = Math.min(deadline, performance.now() + FROZEN_MS);
+  for (let wait_ms = FIRST_POLL_MS; ; wait_ms = Math.min(MAX_POLL_MS, wait_ms * 2)) {
+    try {
+      return await agent.execute(command, args, { timeout_ms: Math.max(1, deadline - performance.now()) });
+    } catch (error) {
+      // qemu-ga's words: "Command guest-exec has been disabled: the agent is in frozen state"
+      const frozen = error instanceof GuestAgentError && /frozen|disabled/i.test(error.desc);
+      if (!frozen || performance.now() + wait_ms >= patience) throw error;
+      await pause(wait_ms);
+    }
+  }
+}
+
 /**
  * Best effort: the agent has no command for it, and a guest that hangs cannot be helped. Asking for the status until
- * it has ended also makes the agent forget it.
+ * it has ended also makes the agent forget it; that status is answered.
  */
-async function killCommand(agent: GuestAgent, pid: number): Promise<void> {
+async function killCommand(agent: GuestAgent, pid: number, with_group: boolean): Promise<ExecStatus | null> {
   const deadline = performance.now() + KILL_MS;
   try {
-    await agent.execute(
-      'guest-exec',
-      { path: SHELL, arg: ['-c', `kill -KILL ${pid}`] },
-      { timeout_ms: KILL_MS },
-    );
+    const kill = `kill -KILL ${with_group ? '-' : ''}${pid}`;
+    await executeThawed(agent, 'guest-exec', { path: SHELL, arg: ['-c', kill] }, deadline);
     for (let poll_ms = FIRST_POLL_MS; performance.now() < deadline; poll_ms *= 2) {
-      const status = await agent.execute('guest-exec-status', { pid }, { timeout_ms: KILL_MS });
-      if ((status as ExecStatus | null)?.exited) return;
+      const status = await askStatus(agent, pid, deadline);
+      if (status?.exited) return status;
       await pause(poll_ms);
     }
   } catch {
     // The caller is told of the timeout anyway.
   }
+  return null;
 }
 
 function resultOf(status: ExecStatus, max_output_bytes: number): GuestCommandResult {
@@ -194,5 +225,6 @@ function resultOf(status: ExecStatus, max_output_bytes: number): GuestCommandRes
     stdout: stdout.subarray(0, max_output_bytes),
     stderr: stderr.subarray(0, max_output_bytes),
     truncated: cut || status['out-truncated'] === true || status['err-truncated'] === true,
+    timed_out: false,
   };
 }

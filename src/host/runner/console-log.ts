@@ -1,14 +1,19 @@
 /**
- * Keeps what a guest prints on its serial console: the last megabyte or so, in a file that never grows past twice
- * that. While this process is away QEMU drops what is printed.
+ * A guest's serial console. What it prints is kept: the last megabyte or so, in a file that never grows past twice
+ * that; while this process is away QEMU drops it. Those who watch see it too, and what they type goes to the guest.
+ * Invariant: a watcher that does not keep up is cut off; the guest and the others never wait for it.
  */
 import { appendFileSync, chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 
 const KEEP_BYTES = 1024 * 1024;
+const WATCHER_BEHIND_BYTES = 1024 * 1024;
+const WATCHERS = 16;
 
 export class ConsoleLog {
   readonly #socket: Socket;
+  readonly #watchers = new Set<Duplex>();
 
   constructor(socket_path: string, log_path: string) {
     appendFileSync(log_path, '', { mode: 0o600 });
@@ -17,7 +22,12 @@ export class ConsoleLog {
     this.#socket = connect({ path: socket_path });
     // A console that cannot be kept is not worth a VM.
     this.#socket.on('error', () => this.#socket.destroy());
+    this.#socket.on('close', () => this.#endWatchers());
     this.#socket.on('data', (chunk) => {
+      for (const each of this.#watchers) {
+        if (each.writableLength > WATCHER_BEHIND_BYTES) each.destroy();
+        else each.write(chunk);
+      }
       try {
         appendFileSync(log_path, chunk);
         size += chunk.length;
@@ -31,8 +41,31 @@ export class ConsoleLog {
     });
   }
 
+  /** Until the watcher goes or the console ends, when it is destroyed. */
+  attach(watcher: Duplex): void {
+    watcher.on('error', () => watcher.destroy());
+    if (this.#socket.destroyed || this.#watchers.size >= WATCHERS) {
+      watcher.destroy();
+      return;
+    }
+    this.#watchers.add(watcher);
+    watcher.on('close', () => this.#watchers.delete(watcher));
+    watcher.on('end', () => watcher.destroy());
+    watcher.on('data', (typed: Buffer) => {
+      if (this.#socket.write(typed)) return;
+      // A guest that reads nothing: its line takes no more.
+      watcher.pause();
+      this.#socket.once('drain', () => watcher.resume());
+    });
+  }
+
   close(): void {
     this.#socket.destroy();
+    this.#endWatchers();
+  }
+
+  #endWatchers(): void {
+    for (const each of this.#watchers) each.destroy();
   }
 }
 

@@ -5,6 +5,7 @@ import { messageOf } from '../../lib/errors.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { ImageError } from '../images.ts';
 import { NoSpaceError } from '../vm/overlay.ts';
+import { consoleTail } from './console-log.ts';
 import { FencedError } from './flush-machine.ts';
 
 /** What a failure is called towards people; `otherwise` for those without a name of their own. */
@@ -22,6 +23,24 @@ export function reasonFor(error: unknown, otherwise: string): Reason {
   if (error instanceof ControlPlaneUnavailable) return { code: 'control_plane_away', message };
   if (error instanceof FencedError) return { code: 'fenced', message };
   return { code: otherwise, message };
+}
+
+/** Why a machine that nobody ended is gone. */
+export function deathReason(
+  { damage, panicked }: { readonly damage: Error | null; readonly panicked: boolean },
+  console_log: string,
+): Reason {
+  if (damage) return reasonFor(damage, 'vm_died');
+  if (!panicked) {
+    return {
+      code: 'vm_died',
+      message: 'The VM process ended by itself; what it had written is kept on its host.',
+    };
+  }
+  return {
+    code: 'guest_panicked',
+    message: `The guest's kernel panicked. ${consoleTail(console_log)}`.trim(),
+  };
 }
 
 function sentence(text: string): string {

@@ -21,6 +21,8 @@ export async function awaitGuest(
   machine: Machine,
   keys: KeyPusher,
   signal: AbortSignal,
+  /** What else the guest is given before it is said to run. */
+  give: (signal: AbortSignal) => Promise<void> = async () => undefined,
 ): Promise<GuestUp | null> {
   const { resets } = machine;
   const port = machine.record.ssh_forward_port;
@@ -34,6 +36,7 @@ export async function awaitGuest(
       waitForSsh(port, SSHD_UP_MS, AbortSignal.any([signal, machine.upset(resets)])),
     ]);
     const host_keys = await readHostKeys(machine.agent);
+    await give(AbortSignal.any([signal, machine.upset(resets)]));
     if (otherwise()) return null;
     machine.markUp(resets);
     return { ssh_address: `127.0.0.1:${port}`, host_keys, applied_keys };

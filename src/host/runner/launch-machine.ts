@@ -9,7 +9,7 @@ import type { HostContext } from '../host-context.ts';
 import { findHostImage, type HostImage } from '../images.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
-import { createOverlay, ensureRoom, overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { createOverlay, ensureRoom, growOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess } from '../vm/process-identity.ts';
 import { NODES, qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
@@ -53,6 +53,14 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
   if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
   else await makeVmFolder({ ...folder, folder: folder.runtime });
   if (overlay === 'none') await makeOverlay(launch, owner);
+  else {
+    await growOverlay({
+      folder: context.paths.overlays,
+      instance_id,
+      size_bytes: head.size_bytes,
+      qemu_img_binary: context.qemu_img_binary,
+    });
+  }
   const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
   const launched = await launchQemu(launch, folder, image, owner, lazy).catch(async (error: unknown) => {
     await lazy?.close();

@@ -12,7 +12,7 @@ import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
-import type { QmpEvent } from '../qmp/types.ts';
+import type { BlockStats, QmpEvent } from '../qmp/types.ts';
 import { isAlive, killProcess, waitForExit } from '../vm/process-identity.ts';
 import { DEVICES, NODES, vmSockets } from '../vm/qemu-command.ts';
 import { onVmExit } from '../vm/qemu-process.ts';
@@ -112,6 +112,9 @@ export class Machine {
   get record(): VmRecord {
     return this.#record;
   }
+  get console(): ConsoleLog {
+    return this.#console;
+  }
   get view(): 'booting' | 'up' | 'off' {
     return this.#view;
   }
@@ -197,13 +200,26 @@ export class Machine {
     return this.#writes_when_clean !== null && (await this.#countWrites()) === this.#writes_when_clean;
   }
 
+  /** What the guest has read and written since the process began. */
+  async diskCounters() {
+    const stats = await this.#diskStats();
+    return {
+      read_bytes: stats.rd_bytes,
+      written_bytes: stats.wr_bytes,
+      read_operations: stats.rd_operations,
+      write_operations: stats.wr_operations,
+    };
+  }
+
   async #countWrites(): Promise<number> {
+    const stats = await this.#diskStats();
+    return stats.wr_operations + stats.unmap_operations;
+  }
+
+  async #diskStats(): Promise<BlockStats> {
     const all = await this.qmp.execute('query-blockstats', {});
-    const disk = present(
-      all.find((each) => each.qdev?.includes(DEVICES.disk)),
-      'statistics of the disk',
-    );
-    return disk.stats.wr_operations + disk.stats.unmap_operations;
+    const disk = all.find((each) => each.qdev?.includes(DEVICES.disk));
+    return present(disk, 'statistics of the disk').stats;
   }
 
   /** The overlay is whole and QEMU reads nothing of us any more. */

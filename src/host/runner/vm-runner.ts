@@ -18,7 +18,8 @@ import { AutoFlush } from './auto-flush.ts';
 import { consoleTail } from './console-log.ts';
 import { decide, type Situation, type Step } from './decide.ts';
 import { DiskSaver } from './disk-saver.ts';
-import { reasonFor } from './failure-reasons.ts';
+import { deathReason, reasonFor } from './failure-reasons.ts';
+import { giveUserData } from './give-user-data.ts';
 import { awaitGuest, type GuestUp, powerOffGuest, rebootGuest } from './guest-steps.ts';
 import { HeldMachine } from './held-machine.ts';
 import { KeyPusher } from './key-pusher.ts';
@@ -103,10 +104,23 @@ export class VmRunner {
 
   /** How full the guest's root file system is; null when unknown. Never asked of a guest that is being flushed. */
   async rootUse(): Promise<FileSystemUse | null> {
-    const { machine } = this.#held;
-    if (!machine || machine.gone || machine.view !== 'up' || this.#step !== null) return null;
-    if (machine.record.frozen || machine.agent.maybe_frozen) return null;
+    const machine = this.machineOf();
+    if (!machine || !this.isQuiet) return null;
     return machine.agent.rootUse({ timeout_ms: ROOT_USE_MS }).catch(() => null);
+  }
+
+  /** The guest answers, and no step that uses its agent is under way. */
+  get isQuiet(): boolean {
+    const machine = this.machineOf();
+    if (machine?.view !== 'up' || this.#step !== null) return false;
+    return !machine.record.frozen && !machine.agent.maybe_frozen;
+  }
+
+  /** The machine (of this boot), whatever its guest does; null when there is none, or no more. */
+  machineOf(vm_id?: string): Machine | null {
+    const { machine } = this.#held;
+    if (!machine || machine.gone) return null;
+    return vm_id === undefined || machine.record.vm_id === vm_id ? machine : null;
   }
 
   /** Called now and then: a guest can make QEMU complain without end. */
@@ -230,7 +244,7 @@ export class VmRunner {
       case 'say_stopped':
         return this.#sayStopped();
       case 'say_died':
-        return this.#sayFailed(this.#deathReason());
+        return this.#sayFailed(deathReason(this.#held, this.#folder.console_log));
       case 'nothing':
         return;
     }
@@ -278,7 +292,10 @@ export class VmRunner {
   /** A guest that does not come up in time is ended; what it wrote is kept. */
   async #guestUp(machine: Machine, signal: AbortSignal): Promise<GuestUp | null> {
     try {
-      return await awaitGuest(machine, this.#keys, signal);
+      const { vm_id, user_data } = this.#current;
+      return await awaitGuest(machine, this.#keys, signal, async (still) => {
+        if (user_data) await giveUserData(this.#context.client, machine.agent, vm_id, still);
+      });
     } catch (error) {
       if (signal.aborted) return null;
       const reason = reasonFor(error, 'boot_timeout');
@@ -353,18 +370,6 @@ export class VmRunner {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'failed', reason });
     this.#ended = { vm_id, failed: true };
-  }
-
-  #deathReason(): Reason {
-    if (this.#held.damage) return reasonFor(this.#held.damage, 'vm_died');
-    if (!this.#held.panicked) {
-      return {
-        code: 'vm_died',
-        message: 'The VM process ended by itself; what it had written is kept on its host.',
-      };
-    }
-    const said = consoleTail(this.#folder.console_log);
-    return { code: 'guest_panicked', message: `The guest's kernel panicked. ${said}`.trim() };
   }
 
   /** Tries until it succeeds or the agent closes: for what cannot be decided without the control plane. */

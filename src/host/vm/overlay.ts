@@ -16,7 +16,10 @@ import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 
 const run = promisify(execFile);
-const CREATE_TIMEOUT_MS = 30_000;
+const QEMU_IMG_LIMITS = {
+  timeout: 30_000,
+  env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+};
 const SECTOR_BYTES = 512;
 
 /** The local disk is full. The guest's data is safe; room must be made. */
@@ -75,7 +78,7 @@ export async function createOverlay(options: {
     await run(
       options.qemu_img_binary,
       ['create', '-q', '-f', 'qcow2', '-o', create_options, paths.overlay, String(options.size_bytes)],
-      { timeout: CREATE_TIMEOUT_MS, env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' } },
+      QEMU_IMG_LIMITS,
     );
     await chmod(paths.overlay, 0o600);
     if (options.owner) await chown(paths.overlay, options.owner.uid, options.owner.gid);
@@ -91,6 +94,40 @@ export async function ensureRoom(folder: string, instance_id: string, bytes: num
   const { bavail, bsize } = await statfs(folder);
   if (bavail * bsize >= bytes) return;
   throw new NoSpaceError(`cannot restore ${instance_id}: the local disk is full`);
+}
+
+/**
+ * Makes an overlay that no QEMU has open as large as the disk has become; what it holds stays, and what is new reads
+ * as zeroes. Nothing is done to one of that size. Rejects with {@link NoSpaceError}, or an Error with qemu-img's words.
+ */
+export async function growOverlay(options: {
+  readonly folder: string;
+  readonly instance_id: string;
+  readonly size_bytes: number;
+  readonly qemu_img_binary: string;
+}): Promise<void> {
+  const { overlay } = overlayPaths(options.folder, options.instance_id);
+  const had_bytes = await virtualSize(overlay);
+  assert(had_bytes <= options.size_bytes, 'a disk never shrinks');
+  if (had_bytes === options.size_bytes) return;
+  try {
+    await run(
+      options.qemu_img_binary,
+      ['resize', '-q', '-f', 'qcow2', overlay, String(options.size_bytes)],
+      QEMU_IMG_LIMITS,
+    );
+  } catch (error) {
+    throw spaceOr(error, `cannot grow the overlay of ${options.instance_id}`);
+  }
+}
+
+/** From the header (docs/interop/qcow2.txt in QEMU's tree): magic at 0, size at 24, big-endian. */
+async function virtualSize(path: string): Promise<number> {
+  await using file = await open(path, 'r');
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(32), 0, 32, 0);
+  if (bytesRead < 32 || buffer.toString('latin1', 0, 4) !== 'QFI\xfb')
+    throw new Error(`${path} is not qcow2`);
+  return Number(buffer.readBigUInt64BE(24));
 }
 
 /** Replaces the sidecar; on return it is on the disk. Rejects with {@link NoSpaceError} or the system error. */

@@ -3,7 +3,7 @@ import { changeInstance, deleteInstance } from '../../instances/change-instance.
 import { createInstance } from '../../instances/create-instance.ts';
 import { findInstance, type InstanceChange, listInstances } from '../../instances/store.ts';
 import { instanceView } from '../../instances/view.ts';
-import { AppError } from '../../lib/errors.ts';
+import { AppError, invalid } from '../../lib/errors.ts';
 import { type InstanceId, isId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
@@ -48,22 +48,34 @@ const IdleTimeout = nullable(
 const WakeOnConnect = Type.Boolean({
   description: 'A connection to the SSH port of the stopped VM starts it and is held until sshd answers',
 });
-const Cpus = Type.Integer({ minimum: 1, maximum: 16 });
-const Memory = Type.Integer({ minimum: 128, maximum: 65_536 });
+const CPUS = { minimum: 1, maximum: 16 };
+const MEMORY_MIB = { minimum: 128, maximum: 65_536 };
+const DISK_GIB = { minimum: 1, maximum: 1024 };
+const WHILE_STOPPED = 'Changes while the VM is stopped; the next start has it';
+
+const USER_DATA_BYTES = 65_536;
+const UserData = Type.String({
+  minLength: 1,
+  maxLength: USER_DATA_BYTES,
+  pattern: '^[^\\0]*$',
+  description:
+    'A script that root runs once at the first boot, with /bin/sh unless its first line names another; at most 64 KiB in UTF-8. Its output is in the console log. It is not shown again, and not run in a fork',
+});
 
 const CreateInstanceRequest = named('CreateInstanceRequest', {
   name: DnsLabel,
   image: Type.Optional(
     Type.String({ maxLength: 63, pattern: '^[a-z0-9][a-z0-9.-]{0,62}$', default: 'debian-12' }),
   ),
-  cpus: Type.Optional(Cpus),
-  memory_mib: Type.Optional(Memory),
-  disk_gib: Type.Optional(Type.Integer({ minimum: 1, maximum: 1024 })),
+  cpus: Type.Optional(Type.Integer(CPUS)),
+  memory_mib: Type.Optional(Type.Integer(MEMORY_MIB)),
+  disk_gib: Type.Optional(Type.Integer(DISK_GIB)),
   labels: Type.Optional(Labels),
   idle_timeout_seconds: Type.Optional(IdleTimeout),
   wake_on_connect: Type.Optional(WakeOnConnect),
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
+  user_data: Type.Optional(UserData),
 });
 const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   name: Type.Optional(DnsLabel),
@@ -72,8 +84,11 @@ const ChangeInstanceRequest = named('ChangeInstanceRequest', {
   wake_on_connect: Type.Optional(WakeOnConnect),
   auto_flush_seconds: Type.Optional(AutoFlush),
   generations_keep: Type.Optional(Keep),
-  cpus: Type.Optional(Cpus),
-  memory_mib: Type.Optional(Memory),
+  cpus: Type.Optional(Type.Integer({ ...CPUS, description: WHILE_STOPPED })),
+  memory_mib: Type.Optional(Type.Integer({ ...MEMORY_MIB, description: WHILE_STOPPED })),
+  disk_gib: Type.Optional(
+    Type.Integer({ ...DISK_GIB, description: `Only upwards. ${WHILE_STOPPED}, its root file system too` }),
+  ),
 });
 
 /** The id of a path; one that cannot be ours is as unknown as any other. @throws AppError NOT_FOUND */
@@ -117,7 +132,10 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         wake_on_connect: body.wake_on_connect ?? false,
         auto_flush_seconds: body.auto_flush_seconds === undefined ? 60 : body.auto_flush_seconds,
         ...keepColumns(body.generations_keep ?? DEFAULT_KEEP),
+        user_data: body.user_data ?? null,
       };
+      if (Buffer.byteLength(wanted.user_data ?? '') > USER_DATA_BYTES)
+        throw invalid('user_data', 'must have at most 64 KiB in UTF-8');
       const made = await mutate(
         context,
         request,

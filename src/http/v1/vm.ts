@@ -1,4 +1,4 @@
-import type { FastifyReply, FastifyRequest } from 'fastify';
+import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { Batched } from '../../db/batched.ts';
 import { findInstances, type InstanceRow } from '../../instances/store.ts';
@@ -10,6 +10,7 @@ import { type CallResult, restartVm, startVm, stopVm } from '../../vms/vm-calls.
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { hangUp } from '../hang-up.ts';
 import { mutate } from '../mutate.ts';
 import {
   COMMON,
@@ -38,13 +39,6 @@ const FlushReceipt = named('FlushReceipt', {
 
 const DEFAULT_WAIT_S = 30;
 const MAX_WAIT_S = 60;
-
-/** Aborts when the caller hangs up (or has its answer). */
-function hangUp(reply: FastifyReply): AbortSignal {
-  const controller = new AbortController();
-  reply.raw.once('close', () => controller.abort());
-  return controller.signal;
-}
 
 export function registerVm(app: App, context: AppContext): void {
   registerRead(app, context);

@@ -1,0 +1,12 @@
+import type { CallFailure } from '../../agent-api/host-calls.ts';
+
+/** A call that cannot be carried out, in words for its caller. */
+export class CallError extends Error {
+  override name = 'CallError';
+  readonly code: CallFailure['code'];
+
+  constructor(code: CallFailure['code'], message: string) {
+    super(message);
+    this.code = code;
+  }
+}

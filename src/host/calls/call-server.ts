@@ -1,0 +1,115 @@
+/**
+ * Answers what callers wait for: polls the control plane for calls, carries each out beside the others, and gives its
+ * answer once. An answer that cannot be delivered is dropped: its caller is gone with the control plane.
+ */
+import type { CallAnswer, CallFailure, HostCall, PendingCall } from '../../agent-api/host-calls.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import { messageOf } from '../../lib/errors.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import { GuestAgentClosedError, GuestAgentTimeoutError } from '../guest/agent-errors.ts';
+import type { HostContext } from '../host-context.ts';
+import type { Machine } from '../runner/machine.ts';
+import { vmFolder } from '../runner/record.ts';
+import type { VmRunner } from '../runner/vm-runner.ts';
+import { CallError } from './call-error.ts';
+import { readConsole } from './read-console.ts';
+import { runCommand } from './run-command.ts';
+import type { VmMeters } from './vm-meters.ts';
+
+const ANSWER_TRIES = 3;
+/** A scrape's answer stays small. */
+const USAGE_VMS = 500;
+
+export class CallServer {
+  readonly #context: HostContext;
+  readonly #runnerOf: (id: InstanceId) => VmRunner | undefined;
+
+  readonly #meters: VmMeters;
+
+  constructor(context: HostContext, runnerOf: (id: InstanceId) => VmRunner | undefined, meters: VmMeters) {
+    this.#context = context;
+    this.#runnerOf = runnerOf;
+    this.#meters = meters;
+  }
+
+  /** Until `signal` aborts, which ends what is under way; its callers are told. */
+  async run(signal: AbortSignal): Promise<void> {
+    const under_way = new Set<Promise<void>>();
+    let fresh = true;
+    for (let failures = 0; !signal.aborted; ) {
+      try {
+        const { calls } = await this.#context.client.calls({ fresh }, signal);
+        failures = 0;
+        fresh = false;
+        for (const pending of calls) {
+          const served = this.#serve(pending, signal).finally(() => under_way.delete(served));
+          under_way.add(served);
+        }
+      } catch {
+        // Whether the control plane is away, the other poll tells.
+        await pause(backoffMs(failures++, 100, 2_000), signal);
+      }
+    }
+    await Promise.all(under_way);
+  }
+
+  async #serve({ id, call }: PendingCall, signal: AbortSignal): Promise<void> {
+    const { client, log } = this.#context;
+    let answer: CallAnswer;
+    try {
+      answer = { result: await this.#carryOut(id, call, signal) };
+    } catch (error) {
+      answer = { error: failureOf(error) };
+      if (answer.error.code === 'failed') log.warn({ err: error, call: call.kind }, 'a call failed');
+    }
+    for (let attempt = 0; attempt < ANSWER_TRIES; attempt++) {
+      try {
+        await client.answerCall({ id, answer });
+        return;
+      } catch {
+        await pause(backoffMs(attempt, 100, 1_000), signal);
+      }
+    }
+  }
+
+  async #carryOut(id: string, call: HostCall, signal: AbortSignal): Promise<unknown> {
+    switch (call.kind) {
+      case 'console_log':
+        return readConsole(vmFolder(this.#context.paths.vms, call.instance_id).console_log, call.max_bytes);
+      case 'console':
+        this.#machine(call).console.attach(await this.#context.client.openConsole(id));
+        return null;
+      case 'exec':
+        return runCommand(this.#machine(call, 'up'), call, signal);
+      case 'usage':
+        return this.#meters.newest(USAGE_VMS);
+      case 'metrics': {
+        const guest = this.#runnerOf(call.instance_id)?.isQuiet === true;
+        return this.#meters.read(this.#machine(call), guest);
+      }
+    }
+  }
+
+  /** @throws CallError not_running */
+  #machine({ instance_id, vm_id }: { instance_id: InstanceId; vm_id: string }, view?: 'up'): Machine {
+    const machine = this.#runnerOf(instance_id)?.machineOf(vm_id);
+    if (!machine || (view !== undefined && machine.view !== view)) {
+      throw new CallError('not_running', 'The VM is not running any more, or its guest has just rebooted.');
+    }
+    return machine;
+  }
+}
+
+function failureOf(error: unknown): CallFailure {
+  if (error instanceof CallError) return { code: error.code, message: error.message };
+  if (error instanceof GuestAgentTimeoutError) {
+    return {
+      code: 'guest_silent',
+      message: "The guest's agent does not answer; a restart would bring it back.",
+    };
+  }
+  if (error instanceof GuestAgentClosedError) {
+    return { code: 'not_running', message: 'The VM went off or was restarted meanwhile.' };
+  }
+  return { code: 'failed', message: `The host could not do it: ${messageOf(error)}` };
+}

@@ -1,0 +1,72 @@
+/**
+ * What one VM uses, as counters since its process began and levels of this moment. What the host can see it reads; what
+ * only the guest knows is asked of its agent, and null while that does not answer.
+ */
+import { readFile } from 'node:fs/promises';
+import type { VmSample } from '../../agent-api/host-calls.ts';
+import { rfc3339 } from '../../lib/clock.ts';
+import type { GuestAgent } from '../guest/guest-agent.ts';
+import { readGuestFile } from '../guest/guest-files.ts';
+import type { Machine } from '../runner/machine.ts';
+
+/** sysconf(_SC_CLK_TCK) is 100 on every Linux of x86-64. */
+const TICKS_A_SECOND = 100;
+const PAGE_BYTES = 4096;
+/** A flush's freeze may wait behind it. */
+const GUEST_MS = 1_000;
+const MEMINFO_BYTES = 16 * 1024;
+
+export type GuestPart = Pick<VmSample, 'memory' | 'network'>;
+
+/** `guest`: whether the guest may be asked now. Rejects when the process or its monitor is gone. */
+export async function measureVm(machine: Machine, guest: boolean): Promise<VmSample> {
+  const { pid } = machine.record.identity;
+  const [stat, statm, disk, inside] = await Promise.all([
+    readFile(`/proc/${pid}/stat`, 'latin1'),
+    readFile(`/proc/${pid}/statm`, 'latin1'),
+    machine.diskCounters(),
+    guest ? askGuest(machine.agent).catch(() => null) : null,
+  ]);
+  return {
+    at: rfc3339(new Date()),
+    cpu_seconds: cpuSeconds(stat),
+    memory: {
+      host_bytes: Number(statm.split(' ')[1]) * PAGE_BYTES,
+      used_bytes: inside?.memory.used_bytes ?? null,
+      total_bytes: inside?.memory.total_bytes ?? null,
+    },
+    disk,
+    network: inside?.network ?? { received_bytes: null, sent_bytes: null },
+  };
+}
+
+/** utime and stime of proc(5), fields 14 and 15; the name before them may hold anything. */
+function cpuSeconds(stat: string): number {
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+  return (Number(fields[11]) + Number(fields[12])) / TICKS_A_SECOND;
+}
+
+async function askGuest(agent: GuestAgent) {
+  const timeout = { timeout_ms: GUEST_MS };
+  const interfaces = await agent.networkInterfaces(timeout);
+  const meminfo = (await readGuestFile(agent, '/proc/meminfo', MEMINFO_BYTES, timeout)).toString('latin1');
+  const kib = (name: string) => count(Number(new RegExp(`^${name}: +([0-9]+) kB$`, 'm').exec(meminfo)?.[1]));
+  const [total, available] = [kib('MemTotal'), kib('MemAvailable')];
+  const known = total !== null && available !== null && available <= total;
+  const traffic = interfaces.find((each) => each?.name === 'eth0')?.statistics;
+  return {
+    memory: {
+      used_bytes: known ? (total - available) * 1024 : null,
+      total_bytes: known ? total * 1024 : null,
+    },
+    network: {
+      received_bytes: count(traffic?.['rx-bytes']),
+      sent_bytes: count(traffic?.['tx-bytes']),
+    },
+  };
+}
+
+/** What a guest says may be anything. */
+function count(value: unknown): number | null {
+  return Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : null;
+}

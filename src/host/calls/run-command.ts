@@ -1,0 +1,48 @@
+/** A command in the guest for a caller. Bounded for each VM: the agent is one channel, and a flush's freeze goes over it. */
+import { EXEC_OUTPUT_BYTES, type ExecResult, type HostCall } from '../../agent-api/host-calls.ts';
+import { guestExec } from '../guest/guest-files.ts';
+import type { Machine } from '../runner/machine.ts';
+import { CallError } from './call-error.ts';
+
+const COMMANDS_A_VM = 8;
+const SIGNALLED = 128;
+
+const running = new WeakMap<Machine, number>();
+
+/** @throws CallError busy, and what the guest agent rejects with */
+export async function runCommand(
+  machine: Machine,
+  { command, stdin, timeout_ms }: Extract<HostCall, { kind: 'exec' }>,
+  signal: AbortSignal,
+): Promise<ExecResult> {
+  const others = running.get(machine) ?? 0;
+  if (others >= COMMANDS_A_VM) {
+    throw new CallError('busy', `${COMMANDS_A_VM} commands run in this VM already; wait for one to end.`);
+  }
+  running.set(machine, others + 1);
+  const upset = machine.upset(machine.resets);
+  try {
+    const [path = '', ...args] = command;
+    const result = await guestExec(machine.agent, {
+      path,
+      args,
+      input: stdin,
+      timeout_ms,
+      own_session: true,
+      max_output_bytes: EXEC_OUTPUT_BYTES,
+      signal: AbortSignal.any([signal, upset]),
+    });
+    return {
+      exit_code: result.timed_out ? null : (result.exit_code ?? SIGNALLED + (result.signal ?? 0)),
+      stdout: result.stdout.toString('utf8'),
+      stderr: result.stderr.toString('utf8'),
+      truncated: result.truncated,
+    };
+  } catch (error) {
+    if (upset.aborted) throw new CallError('not_running', 'The VM rebooted or ended while the command ran.');
+    if (signal.aborted) throw new CallError('failed', 'The host is restarting; the command was ended.');
+    throw error;
+  } finally {
+    running.set(machine, (running.get(machine) ?? 1) - 1);
+  }
+}

@@ -1,0 +1,146 @@
+/**
+ * Calls that a caller of the API waits for, by the host that is to answer them: in memory, for they end with their
+ * caller's connection. Each is handed to its agent once, so a command never runs twice.
+ * Invariants: bounded in number and time; nothing of a call is kept once its caller is gone.
+ */
+import { randomUUID } from 'node:crypto';
+import { EventEmitter } from 'node:events';
+import type { Duplex } from 'node:stream';
+import type { CallAnswer, HostCall, PendingCall } from '../agent-api/host-calls.ts';
+import { AppError, type ErrorCode } from '../lib/errors.ts';
+import type { HostId } from '../lib/ids.ts';
+
+/** An agent that is there takes a call at once. */
+const TAKEN_WITHIN_MS = 5_000;
+const CALLS_A_HOST = 256;
+
+interface Waiting {
+  readonly host_id: HostId;
+  readonly pending: PendingCall;
+  taken: boolean;
+  readonly answer: (answer: CallAnswer) => void;
+  readonly connect: ((stream: Duplex) => void) | null;
+}
+
+const CODES: Record<string, ErrorCode> = { not_running: 'VM_NOT_RUNNING', busy: 'RATE_LIMITED' };
+
+export class HostCalls {
+  readonly #waiting = new Map<string, Waiting>();
+  readonly #news = new EventEmitter().setMaxListeners(0);
+  readonly #closing = new AbortController();
+
+  /** What the host's agent answers. @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
+  ask<T>(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<T> {
+    return this.#wait<T>({ host_id, call, timeout_ms, signal }, (resolve) => ({
+      answered: (result) => resolve(result as T),
+      connect: null,
+    }));
+  }
+
+  /** The stream with which the agent answers; whoever has it ends it. @throws as {@link ask} */
+  open(host_id: HostId, call: HostCall, timeout_ms: number, signal: AbortSignal): Promise<Duplex> {
+    return this.#wait<Duplex>({ host_id, call, timeout_ms, signal }, (resolve, reject) => ({
+      answered: () => reject(unavailable('The host gave no stream.')),
+      connect: resolve,
+    }));
+  }
+
+  /** For the agent of a host: what waits for it, at once when there is any, else when there is or the time is over. */
+  async take(host_id: HostId, hold_ms: number, signal: AbortSignal): Promise<PendingCall[]> {
+    const ended = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(hold_ms)]);
+    const mine = () => [...this.#waiting.values()].filter((each) => each.host_id === host_id && !each.taken);
+    if (mine().length === 0 && !ended.aborted) {
+      await new Promise<void>((resolve) => {
+        const done = () => {
+          this.#news.off(host_id, done);
+          ended.removeEventListener('abort', done);
+          resolve();
+        };
+        this.#news.on(host_id, done);
+        ended.addEventListener('abort', done);
+      });
+    }
+    // An agent that hung up is given nothing: another poll of it will come.
+    if (signal.aborted) return [];
+    const found = mine();
+    for (const each of found) each.taken = true;
+    return found.map(({ pending }) => pending);
+  }
+
+  /** The host's agent is another now: nobody will answer what the one before had taken. */
+  forget(host_id: HostId): void {
+    for (const each of this.#waiting.values()) {
+      if (each.host_id !== host_id || !each.taken) continue;
+      each.answer({ error: { code: 'failed', message: 'The host was restarted meanwhile.' } });
+    }
+  }
+
+  /** False when nobody waits for it any more. */
+  answer(host_id: HostId, id: string, answer: CallAnswer): boolean {
+    const waiting = this.#waiting.get(id);
+    if (waiting?.host_id !== host_id) return false;
+    waiting.answer(answer);
+    return true;
+  }
+
+  /** The same with a stream. */
+  connect(host_id: HostId, id: string, stream: Duplex): boolean {
+    const waiting = this.#waiting.get(id);
+    if (waiting?.host_id !== host_id || !waiting.connect) return false;
+    waiting.connect(stream);
+    return true;
+  }
+
+  close(): void {
+    this.#closing.abort();
+  }
+
+  async #wait<T>(
+    asked: { host_id: HostId; call: HostCall; timeout_ms: number; signal: AbortSignal },
+    ends: (
+      resolve: (value: T) => void,
+      reject: (error: AppError) => void,
+    ) => { answered: (result: unknown) => void; connect: ((stream: Duplex) => void) | null },
+  ): Promise<T> {
+    const { host_id, call, timeout_ms, signal } = asked;
+    const here = [...this.#waiting.values()].filter((each) => each.host_id === host_id).length;
+    if (here >= CALLS_A_HOST) throw unavailable('The host has too many calls under way.');
+    const { promise, resolve, reject } = Promise.withResolvers<T>();
+    const { answered, connect } = ends(resolve, reject);
+    const id = randomUUID();
+    const waiting: Waiting = {
+      host_id,
+      pending: { id, call },
+      taken: false,
+      answer: ({ error, result }) => (error ? reject(failure(error)) : answered(result)),
+      connect,
+    };
+    this.#waiting.set(id, waiting);
+    this.#news.emit(host_id);
+    const away = setTimeout(() => {
+      if (!waiting.taken) reject(unavailable('The host does not answer; it may be restarting.'));
+    }, TAKEN_WITHIN_MS);
+    const over = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(timeout_ms)]);
+    const giveUp = () => reject(unavailable('The host did not answer in time.'));
+    over.addEventListener('abort', giveUp);
+    if (over.aborted) giveUp();
+    try {
+      return await promise;
+    } finally {
+      clearTimeout(away);
+      over.removeEventListener('abort', giveUp);
+      this.#waiting.delete(id);
+    }
+  }
+}
+
+function failure({ code, message }: { code: string; message: string }): AppError {
+  const known = CODES[code];
+  return known === undefined
+    ? unavailable(message)
+    : new AppError(known, { message, ...(code === 'busy' ? { retry_after_seconds: 1 } : {}) });
+}
+
+function unavailable(message: string): AppError {
+  return new AppError('UNAVAILABLE', { message, retry_after_seconds: 5 });
+}

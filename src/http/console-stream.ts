@@ -1,0 +1,141 @@
+/**
+ * The live serial console: a WebSocket of the caller's, let in by a ticket, spliced with the stream that the agent of
+ * the VM's host has opened. Bytes are not looked at.
+ * - A page of another site is refused by its Origin.
+ * - Neither side reads faster than the other takes; one that takes nothing is cut off.
+ * - The credential behind the ticket is looked at again every few seconds; without it the console closes.
+ */
+import type { IncomingMessage } from 'node:http';
+import type { Duplex } from 'node:stream';
+import type { FastifyInstance } from 'fastify';
+import { type RawData, WebSocket, WebSocketServer } from 'ws';
+import { AppError, messageOf } from '../lib/errors.ts';
+import { isId } from '../lib/ids.ts';
+import { type ConsoleHolder, consolePlace, consumeConsoleTicket } from '../vms/console.ts';
+import type { AppContext } from './context.ts';
+import { refuseUpgrade } from './errors.ts';
+
+const PATH = /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/;
+const OPEN_WITHIN_MS = 10_000;
+const LOOK_AGAIN_MS = 15_000;
+const MESSAGE_BYTES = 64 * 1024;
+const BUFFER_BYTES = 256 * 1024;
+const CONSOLES_IN_ALL = 200;
+
+/** Close codes (RFC 6455, section 7.4.1, and its registry). */
+const CLOSE = { over: 1000, going_away: 1001, revoked: 1008, too_slow: 1013 } as const;
+
+/** Whether a request for an upgrade is one for a console; any other is served as if it had not asked. */
+export function isConsoleStream(request: Pick<IncomingMessage, 'url' | 'headers'>): boolean {
+  return PATH.test(request.url ?? '') && request.headers.upgrade?.toLowerCase() === 'websocket';
+}
+
+type Context = Pick<AppContext, 'db' | 'host_calls' | 'log' | 'public_url' | 'heartbeat_ms'>;
+
+/** What Fastify tells of its own requests. */
+export interface RequestFacts {
+  readonly ipOf: (request: IncomingMessage) => string;
+  readonly newRequestId: () => string;
+}
+
+export class ConsoleStreams {
+  readonly #context: Context;
+  readonly #server = new WebSocketServer({
+    noServer: true,
+    maxPayload: MESSAGE_BYTES,
+    perMessageDeflate: false,
+    clientTracking: true,
+  });
+
+  constructor(app: FastifyInstance, context: Context, { ipOf, newRequestId }: RequestFacts) {
+    this.#context = context;
+    app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+      socket.on('error', () => socket.destroy());
+      this.#accept(request, socket, head, ipOf(request)).catch((error: unknown) =>
+        refuseUpgrade(error, socket, newRequestId(), context.log),
+      );
+    });
+    app.addHook('preClose', async () => {
+      for (const each of this.#server.clients) each.close(CLOSE.going_away, 'the server is closing');
+      this.#server.close();
+    });
+  }
+
+  async #accept(request: IncomingMessage, socket: Duplex, head: Buffer, ip: string): Promise<void> {
+    const { db, host_calls, log } = this.#context;
+    const id = PATH.exec(request.url ?? '')?.[1] ?? '';
+    this.#refuseForeign(request);
+    if (this.#server.clients.size >= CONSOLES_IN_ALL) {
+      throw new AppError('UNAVAILABLE', { message: 'Too many consoles are open.', retry_after_seconds: 15 });
+    }
+    const query = new URL(request.url ?? '', 'http://console').searchParams;
+    if (!isId('inst', id)) throw new AppError('NOT_FOUND');
+    const holder = await consumeConsoleTicket(db, id, query.get('ticket') ?? '');
+    const place = await consolePlace(db, holder, ip);
+    const gone = new AbortController();
+    const hungUp = () => gone.abort();
+    socket.once('close', hungUp);
+    const { instance_id, vm_id } = place;
+    const call = { kind: 'console', instance_id, vm_id } as const;
+    const line = await host_calls.open(place.host_id, call, OPEN_WITHIN_MS, gone.signal);
+    socket.off('close', hungUp);
+    this.#server.handleUpgrade(request, socket, head, (client) => {
+      log.info({ instance_id, credential: holder.credential.id }, 'a console was opened');
+      splice(client, line);
+      this.#watch(client, holder, ip);
+    });
+    if (socket.destroyed) line.destroy();
+  }
+
+  #refuseForeign({ headers }: IncomingMessage): void {
+    const { origin, host = '' } = headers;
+    if (origin === undefined) return;
+    const own = [this.#context.public_url, `http://${host}`, `https://${host}`];
+    if (!own.includes(origin)) {
+      throw new AppError('FORBIDDEN', { message: 'A page of another site may not do that.' });
+    }
+  }
+
+  #watch(client: WebSocket, holder: ConsoleHolder, ip: string): void {
+    let alive = true;
+    client.on('pong', () => {
+      alive = true;
+    });
+    const look = async (): Promise<void> => {
+      if (!alive) return client.terminate();
+      alive = false;
+      client.ping();
+      try {
+        await consolePlace(this.#context.db, holder, ip);
+      } catch (error) {
+        // A database that is away says nothing of the credential.
+        if (!(error instanceof AppError)) return;
+        const over = error.code === 'VM_NOT_RUNNING' || error.code === 'CONFLICT';
+        client.close(over ? CLOSE.over : CLOSE.revoked, messageOf(error).slice(0, 120));
+      }
+    };
+    const timer = setInterval(() => void look(), this.#context.heartbeat_ms ?? LOOK_AGAIN_MS);
+    client.on('close', () => clearInterval(timer));
+  }
+}
+
+function splice(client: WebSocket, line: Duplex): void {
+  line.on('data', (chunk: Buffer) => {
+    if (client.readyState !== WebSocket.OPEN) return;
+    client.send(chunk, { binary: true }, () => {
+      if (line.isPaused() && client.bufferedAmount < BUFFER_BYTES) line.resume();
+    });
+    if (client.bufferedAmount >= BUFFER_BYTES) line.pause();
+  });
+  line.on('error', () => line.destroy());
+  // Sockets of an HTTP server stay half open otherwise.
+  line.on('end', () => line.destroy());
+  line.on('close', () => client.close(CLOSE.over, 'the console has ended'));
+  client.on('message', (data: RawData) => {
+    if (line.write(data as Buffer)) return;
+    client.pause();
+    line.once('drain', () => client.resume());
+  });
+  client.on('error', () => client.terminate());
+  client.on('close', () => line.destroy());
+}

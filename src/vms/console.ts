@@ -1,0 +1,109 @@
+/**
+ * The serial console: its log, and tickets for the live line. A ticket is for one use within a minute; it stands for
+ * the credential that asked, because a browser's WebSocket can send none. Who has the line is root in the guest.
+ */
+import { sql } from 'kysely';
+import type { ConsoleLogResult } from '../agent-api/host-calls.ts';
+import { type KnownCredential, principalById } from '../auth/authenticate.ts';
+import type { Principal } from '../auth/principal.ts';
+import { CONSOLE_PREFIX, hashToken, newToken, tokenPrefix } from '../auth/tokens.ts';
+import type { Tx } from '../db/pool.ts';
+import type { HostCalls } from '../hosts/host-calls.ts';
+import { findInstance, type InstanceRow } from '../instances/store.ts';
+import { AppError } from '../lib/errors.ts';
+import type { ApiKeyId, HostId, InstanceId, OrgId, SessionId } from '../lib/ids.ts';
+import { type CommandPlace, placeOf } from './exec-command.ts';
+import { remedy, type VmState } from './model.ts';
+import { lockedInstance } from './vm-calls.ts';
+
+export const TICKET_SECONDS = 60;
+const LOG_WITHIN_MS = 10_000;
+/** While a guest comes up or goes down its console is most worth looking at. */
+const WITH_A_MACHINE: readonly VmState[] = ['starting', 'running', 'restarting', 'suspending', 'stopping'];
+
+/** The end of what the guest has printed, this boot and before; '' where it never ran. @throws AppError UNAVAILABLE */
+export async function readConsoleLog(
+  calls: HostCalls,
+  row: InstanceRow,
+  max_bytes: number,
+  signal: AbortSignal,
+): Promise<string> {
+  if (row.host_id === null) return '';
+  const call = { kind: 'console_log', instance_id: row.id, max_bytes } as const;
+  const { text } = await calls.ask<ConsoleLogResult>(row.host_id as HostId, call, LOG_WITHIN_MS, signal);
+  return text;
+}
+
+/** @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
+export async function issueConsoleTicket(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+): Promise<{ ticket: string; expires_at: Date }> {
+  requireMachine(await lockedInstance(tx, principal, id));
+  const ticket = newToken(CONSOLE_PREFIX);
+  const { credential, org_id } = principal;
+  const { expires_at } = await tx
+    .insertInto('console_tickets')
+    .values({
+      ticket_hash: hashToken(ticket),
+      instance_id: id,
+      org_id,
+      credential_kind: credential.kind === 'session' ? 'session' : 'key',
+      credential_id: credential.id,
+      expires_at: sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${TICKET_SECONDS})`,
+    })
+    .returning('expires_at')
+    .executeTakeFirstOrThrow();
+  return { ticket, expires_at };
+}
+
+/** Who was let in by a ticket, and onto which console. */
+export interface ConsoleHolder {
+  readonly credential: KnownCredential;
+  readonly org_id: OrgId;
+  readonly instance_id: InstanceId;
+}
+
+/** Uses a ticket of this instance up. @throws AppError UNAUTHENTICATED */
+export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<ConsoleHolder> {
+  const found =
+    tokenPrefix(ticket) === CONSOLE_PREFIX
+      ? await tx
+          .deleteFrom('console_tickets')
+          .where('ticket_hash', '=', hashToken(ticket))
+          .where('instance_id', '=', id as InstanceId)
+          .where('expires_at', '>', sql<Date>`now()`)
+          .returningAll()
+          .executeTakeFirst()
+      : undefined;
+  if (!found) {
+    throw new AppError('UNAUTHENTICATED', {
+      message: 'The ticket is unknown, used or too old; ask for another.',
+    });
+  }
+  const { credential_kind, credential_id, org_id, instance_id } = found;
+  const credential: KnownCredential =
+    credential_kind === 'session'
+      ? { kind: 'session', id: credential_id as SessionId }
+      : { kind: 'key', id: credential_id as ApiKeyId };
+  return { credential, org_id, instance_id };
+}
+
+/** Where the console is, if its holder may still have it. @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
+export async function consolePlace(tx: Tx, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
+  const { scopes } = await principalById(tx, holder.credential, holder.org_id, ip);
+  if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
+  const row = await findInstance(tx, holder.org_id, holder.instance_id);
+  if (!row) throw new AppError('NOT_FOUND');
+  requireMachine(row);
+  return placeOf(row);
+}
+
+/** @throws AppError CONFLICT, VM_NOT_RUNNING */
+export function requireMachine(row: InstanceRow): void {
+  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  const state = row.state ?? 'stopped';
+  if (!WITH_A_MACHINE.includes(state))
+    throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
+}

@@ -1,0 +1,58 @@
+/** A command in the guest of a running VM, asked of its host while the caller waits. */
+import { EXEC_INPUT_BYTES, type ExecResult } from '../agent-api/host-calls.ts';
+import type { Principal } from '../auth/principal.ts';
+import type { Tx } from '../db/pool.ts';
+import type { HostCalls } from '../hosts/host-calls.ts';
+import type { InstanceRow } from '../instances/store.ts';
+import { present } from '../lib/assert.ts';
+import { invalid } from '../lib/errors.ts';
+import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
+
+/** Beyond the command's own time: for its start, its end, and the way. */
+const MARGIN_MS = 15_000;
+
+export interface CommandRequest {
+  readonly command: readonly string[];
+  readonly stdin: string;
+  readonly timeout_ms: number;
+}
+
+/** Where a command is to run. */
+export interface CommandPlace {
+  readonly instance_id: InstanceId;
+  readonly vm_id: VmId;
+  readonly host_id: HostId;
+}
+
+/** @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
+export async function placeOfCommand(tx: Tx, principal: Principal, id: InstanceId): Promise<CommandPlace> {
+  const row = await lockedInstance(tx, principal, id);
+  ruleOrRefuse(row, 'exec');
+  return placeOf(row);
+}
+
+export function placeOf(row: InstanceRow): CommandPlace {
+  return {
+    instance_id: row.id,
+    vm_id: present(row.vm_id as VmId | null, 'vm id'),
+    host_id: present(row.host_id as HostId | null, 'host of a VM'),
+  };
+}
+
+/** @throws AppError INVALID_REQUEST */
+export function checkCommand({ command, stdin }: Pick<CommandRequest, 'command' | 'stdin'>): void {
+  if (command[0] === '') throw invalid('command', 'the program must have a name');
+  if (Buffer.byteLength(stdin) > EXEC_INPUT_BYTES) throw invalid('stdin', 'must have at most 1 MiB in UTF-8');
+}
+
+/** @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
+export function runInGuest(
+  calls: HostCalls,
+  { host_id, instance_id, vm_id }: CommandPlace,
+  request: CommandRequest,
+  signal: AbortSignal,
+): Promise<ExecResult> {
+  const call = { kind: 'exec', instance_id, vm_id, ...request } as const;
+  return calls.ask<ExecResult>(host_id, call, request.timeout_ms + MARGIN_MS, signal);
+}

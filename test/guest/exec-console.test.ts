@@ -1,0 +1,163 @@
+/** What reaches into a guest beside SSH: commands, the serial console, metrics, user_data; and a disk that grows. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { after, before, describe, test } from 'node:test';
+import { WebSocket } from 'ws';
+import type { ExecResult } from '../../src/agent-api/host-calls.ts';
+import type { VmMetrics } from '../../src/vms/metrics.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { until } from '../support/waiting.ts';
+
+describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+
+  const exec = (command: readonly string[], more: object = {}) =>
+    berth.client.expect<ExecResult>(200, 'POST', `${guest.path}/vm/exec`, { command, ...more });
+  const sh = async (script: string) => (await exec(['sh', '-c', script])).stdout.trim();
+
+  before(async () => {
+    berth = await Installation.start();
+    const user_data =
+      '#!/bin/bash\necho "first: $(id -un) $HOME $BASH_VERSION"; echo run >> /srv/runs; exit 3\n';
+    guest = await GuestInstance.running(berth, 'box', { user_data });
+  });
+  after(() => berth?.dispose());
+
+  test('runs a command as root, with what goes in and what comes out of it', async () => {
+    const script = 'id -u; pwd; cat; echo "$1" >&2; exit 7';
+    const result = await exec(['sh', '-c', script, 'x', 'a "b" $c'], { stdin: 'in ä\n' });
+    assert.deepEqual(result, {
+      exit_code: 7,
+      stdout: '0\n/\nin ä\n',
+      stderr: 'a "b" $c\n',
+      truncated: false,
+    });
+  });
+
+  test('says how a command ended that did not end by itself', async () => {
+    assert.equal((await exec(['sh', '-c', 'kill -TERM $$'])).exit_code, 128 + 15);
+    assert.equal((await exec(['/no/such/program'])).exit_code, 127);
+  });
+
+  test('keeps the first mebibyte of what a command prints', async () => {
+    const result = await exec(['sh', '-c', 'yes 0123456 | head -c 2000000; yes e | head -c 10 >&2']);
+    assert.deepEqual([result.stdout.length, result.truncated], [1024 * 1024, true]);
+    assert.equal(result.stderr, 'e\n'.repeat(5));
+  });
+
+  test('kills a command and what it started when its time is over, and tells what it printed', async () => {
+    const result = await exec(['sh', '-c', 'echo begun; sleep 4321 & sleep 4321'], { timeout_seconds: 1 });
+    assert.deepEqual(result, { exit_code: null, stdout: 'begun\n', stderr: '', truncated: false });
+    assert.equal(await sh('pgrep -f "^sleep 432[1]" || echo none'), 'none');
+  });
+
+  test('commands go on through the freeze of a flush', async () => {
+    const long = exec([
+      'sh',
+      '-c',
+      'for i in 1 2 3 4 5 6 7 8; do echo $i > /srv/n; sync; sleep 0.2; done; echo end',
+    ]);
+    for (let i = 0; i < 4; i++) {
+      const [receipt, short] = await Promise.all([guest.flush(), exec(['echo', 'meanwhile'])]);
+      assert.equal(receipt.consistency, 'filesystem');
+      assert.equal(short.stdout, 'meanwhile\n');
+    }
+    assert.equal((await long).stdout, 'end\n');
+  });
+
+  const log = () => berth.client.expect<string>(200, 'GET', `${guest.path}/vm/console`);
+
+  test('user_data has run once, as root, its output in the console log; not again at a later boot', async () => {
+    const said = async () => {
+      const text = await log();
+      return text.includes('berth: user data ended with 3') && text;
+    };
+    assert.match(await until('user_data has ended', said), /first: root \/root 5\./);
+    await guest.restart();
+    await guest.stop();
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await sh('cat /srv/runs'), 'run');
+    assert.equal(await sh('ls /var/lib/berth'), 'user-data.begun');
+  });
+
+  test('metrics tell what the guest does', async () => {
+    const read = () => berth.client.expect<VmMetrics>(200, 'GET', `${guest.path}/vm/metrics`);
+    // Also what only the guest knows: when no step of its runner has its agent.
+    const known = async () => {
+      const metrics = await read();
+      return metrics.now.memory.used_bytes !== null && metrics;
+    };
+    const { now: before } = await until('the guest was asked', known);
+    assert.ok(before.memory.host_bytes > 50 * 2 ** 20, 'the process has memory');
+    const { used_bytes, total_bytes } = before.memory;
+    assert.ok(total_bytes !== null && total_bytes > 200 * 2 ** 20 && total_bytes < 256 * 2 ** 20);
+    assert.ok(used_bytes !== null && used_bytes > 0 && used_bytes < total_bytes);
+    await sh(
+      'head -c 3000000 /dev/urandom > /srv/written; sync; ping -c 3 -i 0.2 10.0.2.2 > /dev/null; true',
+    );
+    const { now: after, samples } = await until('the guest was asked again', known);
+    assert.ok(after.disk.written_bytes >= before.disk.written_bytes + 3_000_000);
+    assert.ok(after.cpu_seconds > before.cpu_seconds);
+    assert.ok((after.network.sent_bytes ?? 0) >= (before.network.sent_bytes ?? 0) + 3 * 98);
+    assert.ok(after.cpu_share === null || (after.cpu_share >= 0 && after.cpu_share <= 1));
+    assert.ok(samples.every((each) => each.at < after.at));
+  });
+
+  async function openConsole(): Promise<WebSocket> {
+    const made = await berth.client.expect<{ ticket: string }>(
+      201,
+      'POST',
+      `${guest.path}/vm/console/ticket`,
+    );
+    const origin = berth.origin.replace('http', 'ws');
+    const socket = new WebSocket(`${origin}${guest.path}/vm/console/stream?ticket=${made.ticket}`);
+    await once(socket, 'open');
+    return socket;
+  }
+
+  test('the live console is a root shell after Enter; what it shows is in the log; it ends with the VM', async () => {
+    const socket = await openConsole();
+    let shown = '';
+    socket.on('message', (data) => {
+      shown += data.toString();
+    });
+    const ended = once(socket, 'close');
+    socket.send('\r');
+    await until('a prompt is there', () => shown.includes('# '), { timeout_ms: 30_000 });
+    socket.send('echo "$(id -un)-$(tty)-$((6*7))"\r');
+    await until('the shell answers', () => shown.includes('root-/dev/ttyS0-42'), { timeout_ms: 30_000 });
+    assert.match(await log(), /root-\/dev\/ttyS0-42/);
+    await guest.stop();
+    assert.equal((await ended)[0], 1000);
+    assert.match(await log(), /root-\/dev\/ttyS0-42/);
+    await guest.start();
+  });
+
+  test('a disk that has grown is larger in the guest, from its overlay and from the store alone', async () => {
+    const size = 'df --output=size -BM / | tail -1';
+    const before_mib = Number.parseInt(await sh(size), 10);
+    await sh('head -c 1000000 /dev/urandom > /srv/kept; sync; cp /srv/kept /srv/kept2; sync');
+    const sum = await sh('sha256sum < /srv/kept');
+    await guest.stop();
+    const grow = (disk_gib: number) =>
+      berth.client.expect(200, 'PATCH', guest.path, { disk_gib, cpus: 2, memory_mib: 300 });
+    await grow(3);
+    await guest.start();
+    const grown_mib = Number.parseInt(await sh(size), 10);
+    assert.ok(grown_mib > before_mib + 900, `${before_mib} MiB became ${grown_mib}`);
+    assert.equal(await sh('sha256sum < /srv/kept'), sum);
+    assert.equal(await sh('nproc'), '2');
+    // Beyond the old end.
+    await sh('head -c 5000000 /dev/urandom > /srv/more; sync');
+    const more = await sh('sha256sum < /srv/more');
+    await guest.stop();
+    await grow(5);
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.ok(Number.parseInt(await sh(size), 10) > grown_mib + 1800);
+    assert.deepEqual(await sh('sha256sum < /srv/kept; sha256sum < /srv/more'), `${sum}\n${more}`);
+  });
+});

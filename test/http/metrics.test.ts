@@ -1,0 +1,90 @@
+/** What Prometheus reads: on a listener of its own, bounded labels, and nothing of what is in an instance. */
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import type { VmSample } from '../../src/agent-api/host-calls.ts';
+import { createMetricsApp, RequestMetrics } from '../../src/http/metrics.ts';
+import { apiForFile } from '../support/api.ts';
+import { instanceIn } from '../support/states.ts';
+
+const metrics = new RequestMetrics();
+const api = await apiForFile({ context: { metrics } });
+const scraped = createMetricsApp(metrics, api.context);
+const origin = await scraped.listen({ host: '127.0.0.1', port: 0 });
+after(() => scraped.close());
+const owner = await api.person();
+
+const SAMPLE: VmSample = {
+  at: '2026-01-01T00:00:00.000Z',
+  cpu_seconds: 12.5,
+  memory: { host_bytes: 400, used_bytes: null, total_bytes: null },
+  disk: { read_bytes: 1, written_bytes: 2, read_operations: 3, write_operations: 4 },
+  network: { received_bytes: 5, sent_bytes: 6 },
+};
+
+/** The answer, with what the host says of its VMs; without: it does not answer. */
+async function scrape(vms?: readonly { instance_id: string; sample: VmSample }[]): Promise<string> {
+  const asked = fetch(`${origin}/metrics`);
+  if (vms) {
+    const { id } = await api.agent.nextCall('usage');
+    await api.agent.client.answerCall({ id, answer: { result: { vms } } });
+  }
+  const answer = await asked;
+  assert.equal(answer.status, 200);
+  assert.match(answer.headers.get('content-type') ?? '', /^text\/plain; version=0\.0\.4/);
+  return answer.text();
+}
+
+function seriesValue(text: string, series: string): number | undefined {
+  const line = text.split('\n').find((each) => each.startsWith(`${series} `));
+  return line === undefined ? undefined : Number(line.slice(series.length + 1));
+}
+
+test('requests by route and status; a path that is no route is none of its own', async () => {
+  await api.as(owner).get('/v1/me');
+  await api.as(owner).get('/v1/instances/inst_x');
+  await api.as(owner).get(`/nowhere/${'x'.repeat(100)}`);
+  const text = await scrape([]);
+  const count = (method: string, route: string, status: number) =>
+    seriesValue(
+      text,
+      `berth_http_request_duration_seconds_count{method="${method}",route="${route}",status="${status}"}`,
+    );
+  assert.equal(count('GET', '/v1/me', 200), 1);
+  assert.equal(count('GET', '/v1/instances/:id', 404), 1);
+  assert.equal(count('GET', 'none', 404), 1);
+  assert.doesNotMatch(text, /nowhere|inst_x/);
+});
+
+test('VMs by state, every state; open flushes, pending deliveries, the pool', async () => {
+  await instanceIn(api, owner, 'running');
+  await instanceIn(api, owner, 'failed');
+  await api.instance(owner);
+  const text = await scrape([]);
+  assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 1);
+  assert.equal(seriesValue(text, 'berth_vms{state="failed"}'), 1);
+  assert.equal(seriesValue(text, 'berth_vms{state="stopped"}'), 1);
+  assert.equal(seriesValue(text, 'berth_vms{state="suspended"}'), 0);
+  assert.equal(seriesValue(text, 'berth_flushes_open'), 0);
+  assert.equal(seriesValue(text, 'berth_webhook_deliveries_pending'), 0);
+  assert.notEqual(seriesValue(text, 'berth_database_connections{state="idle"}'), undefined);
+  assert.notEqual(seriesValue(text, 'process_resident_memory_bytes'), undefined);
+});
+
+test('figures of each VM; what is not known is no series; a VM that is gone is none any more', async () => {
+  const text = await scrape([{ instance_id: 'inst_a', sample: SAMPLE }]);
+  assert.equal(seriesValue(text, 'berth_vm_cpu_seconds_total{instance_id="inst_a"}'), 12.5);
+  assert.equal(seriesValue(text, 'berth_vm_disk_written_bytes_total{instance_id="inst_a"}'), 2);
+  assert.equal(seriesValue(text, 'berth_vm_network_sent_bytes_total{instance_id="inst_a"}'), 6);
+  assert.equal(seriesValue(text, 'berth_vm_guest_memory_used_bytes{instance_id="inst_a"}'), undefined);
+  assert.doesNotMatch(await scrape([]), /inst_a/);
+});
+
+test('a host that does not answer leaves the rest as it is', async () => {
+  const text = await scrape();
+  assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 1);
+  assert.doesNotMatch(text, /^berth_vm_cpu_seconds_total\{/m);
+});
+
+test('the public listener has no such path', async () => {
+  assert.equal((await api.client.get('/metrics')).status, 404);
+});
