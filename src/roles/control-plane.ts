@@ -4,6 +4,7 @@ import { chmod, readFile, rm } from 'node:fs/promises';
 import type { FastifyInstance } from 'fastify';
 import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
+import { onAuditCommitted } from '../audit/wake.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
 import type { Config } from '../config/config.ts';
@@ -30,6 +31,7 @@ import { openStore } from '../object-store/open-store.ts';
 import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
+import { sealAudit } from '../tasks/seal-audit.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
 import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
@@ -69,7 +71,12 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
   const tasks = runTasks(
-    tasksOf(store, { db, log, deliver: mailer.deliver, public_url: config.public_url }, signal),
+    tasksOf(
+      store,
+      { db, log, deliver: mailer.deliver, public_url: config.public_url },
+      context.audit,
+      signal,
+    ),
     hub,
     log,
     signal,
@@ -153,7 +160,7 @@ async function listen(
 /** What reads the outbox, each event once. */
 const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
 
-function tasksOf(store: ObjectStore, mail: MailParts, signal: AbortSignal): Task[] {
+function tasksOf(store: ObjectStore, mail: MailParts, audit: AuditLog, signal: AbortSignal): Task[] {
   const { db, log } = mail;
   return [
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
@@ -164,6 +171,13 @@ function tasksOf(store: ObjectStore, mail: MailParts, signal: AbortSignal): Task
       wake_by: onCommitted,
       gap_ms: 20,
       run: () => dispatchEvents(db, CONSUMERS),
+    },
+    {
+      name: 'audit-seals',
+      every_ms: 1_000,
+      wake_by: onAuditCommitted,
+      gap_ms: 50,
+      run: () => sealAudit(db, audit, log),
     },
     { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
     {

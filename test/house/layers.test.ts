@@ -28,7 +28,10 @@ const ROOMS: Record<string, readonly string[]> = {
   events: ['lib', 'db'],
   mail: ['lib'],
   audit: ['lib', 'db'],
-  tasks: ['lib', 'db', 'events', 'object-store', 'auth', 'orgs', 'instances', 'webhooks', 'notifications'],
+  tasks: [
+    ...['lib', 'db', 'events', 'object-store', 'audit', 'auth', 'orgs', 'instances', 'webhooks'],
+    'notifications',
+  ],
   http: ['lib', 'db', 'events', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store'],
   ingress: ['lib', 'agent-api'],

@@ -251,6 +251,6 @@ export async function auditOf(db: Db, org_id: OrgId) {
     .selectFrom('audit_log')
     .select(['action', 'actor', 'target', 'data'])
     .where('org_id', '=', org_id)
-    .orderBy('seq')
+    .orderBy('serial')
     .execute();
 }
