@@ -510,6 +510,7 @@ CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
 CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);
 CREATE INDEX notifications_age ON public.notifications USING btree (created_at);
 CREATE INDEX notifications_page ON public.notifications USING btree (recipient, id DESC);
+CREATE INDEX notifications_repeats ON public.notifications USING btree (recipient, kind, COALESCE(resource_id, ''::text), id DESC) WHERE (read_at IS NULL);
 CREATE INDEX notifications_service_account ON public.notifications USING btree (service_account_id) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
