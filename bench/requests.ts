@@ -3,7 +3,7 @@
  * one select and one insert (bare-server.ts) on the same database, at 1, 16 and 64 connections. Both servers are
  * processes of their own, the load comes from this one. Reads ask for 64 instances in turn, with 64 API keys: Berth looks
  * up equal things that are asked for at once together. All keys are of one organisation, which is the hardest case for
- * the write: its audit log is one chain.
+ * the write: one chain of audit entries, one set of people to be told.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -65,8 +65,7 @@ export type ApiKey = {
 
 export type AuditEntry = {
   id: string;
-  /** Place in the chain of the organisation */
-  seq: number;
+  seq: number | null;
   /** RFC 3339, UTC, milliseconds */
   at: string;
   actor: string;

@@ -1,126 +1,131 @@
 /**
- * The audit log: who did what, when and from where. One chain an organisation: each entry's MAC covers the entry and
- * the MAC before it, under a key that the database does not have, so an entry can be neither changed, removed nor
- * put in between without `berth audit verify` finding it. (Only cutting off the newest entries together with the
- * head cannot be told from a log that never had them.)
+ * The audit log: who did what, when and from where.
  *
- *   mac(n) = HMAC-SHA-256(key, mac(n-1) ‖ n ‖ canonical JSON of entry n), computed by PostgreSQL in the statement that
- *   appends, so that the chain's head costs one round trip.
+ *   written ── its own transaction's COMMIT ──▶ unsealed ── the sealer, milliseconds later ──▶ sealed
+ *
+ * An entry is written in the transaction that it tells of, under a MAC of its own, so that it cannot be altered
+ * unnoticed. Then it gets its number and its place in the organisation's one chain, where each MAC covers the entry and
+ * the MAC before it: from then on it can be neither changed, removed nor put elsewhere without `berth audit verify`
+ * finding it. Two things cannot be seen: the removal of an entry before it is sealed, and cutting off the newest
+ * entries together with the head. Formulas: macs.ts.
+ *
+ * Why not chained at once: the head would be locked until its transaction is on the disk, and the writes of an
+ * organisation would wait for each other's fsync.
+ *
+ * Invariants: a chain has one sealer at a time, who holds the lock of its head; numbers have no gap, and follow
+ * `serial` within a batch; an entry whose own MAC does not fit is never sealed.
  */
-import { createHmac } from 'node:crypto';
-import { CompiledQuery } from 'kysely';
-import type { Tx } from '../db/pool.ts';
-import { canonicalJson } from '../lib/canonical-json.ts';
+import type { CompiledQuery } from 'kysely';
+import { afterCommit, atCommit, type Db, type Tx, transaction } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { type AuditId, newId, type OrgId } from '../lib/ids.ts';
-import { deriveKey } from '../lib/seal.ts';
+import { type AuditEntry, AuditMacs } from './macs.ts';
+import {
+  findHead,
+  insertEntry,
+  listSealed,
+  listUnsealed,
+  lockWaitingHeads,
+  refuseEntries,
+  type Sealed,
+  takeWaiting,
+  writeSeals,
+} from './store.ts';
+import { wakeSealer } from './wake.ts';
 
-export interface AuditEntry {
-  readonly actor: string;
-  /** `api_key.create`, `auth.login`, … */
-  readonly action: string;
-  readonly target: string | null;
-  readonly ip: string | null;
-  readonly request_id: string | null;
-  readonly data: Record<string, unknown>;
+export interface SealedBatch {
+  readonly sealed: number;
+  /** Those whose own MAC did not fit. */
+  readonly refused: readonly AuditId[];
 }
 
-const HASH_BLOCK_BYTES = 64;
-const PAGE = 1_000;
-
-/** The MAC in SQL, of the expressions for the MAC before and for the number. Keep to the order of {@link AuditLog.statement}. */
-function mac(previous: string, seq: string): string {
-  return `sha256($2::bytea || sha256($3::bytea || ${previous} || convert_to((${seq})::text || $4::text, 'UTF8')))`;
+export interface Verdict {
+  /** In the chain, up to where it is whole. */
+  readonly entries: number;
+  /** The number of the first entry that does not fit; null: the chain is whole. */
+  readonly broken_at: number | null;
+  /** Not in the chain yet, under their own MACs. */
+  readonly unsealed: number;
+  /** The first entry outside of the chain whose own MAC does not fit. */
+  readonly altered: AuditId | null;
 }
-const APPEND = `
-  with next as (
-    insert into audit_heads as h (org_id, seq, mac)
-    values ($1, 1, ${mac("''::bytea", '1')})
-    on conflict (org_id) do update set seq = h.seq + 1, mac = ${mac('h.mac', 'h.seq + 1')}
-    returning seq, mac
-  )
-  insert into audit_log (org_id, seq, id, at, actor, action, target, ip, request_id, data, mac)
-  select $1, seq, $5, $6::timestamptz, $7, $8, $9, $10, $11, $12::jsonb, mac from next`;
 
 export class AuditLog {
-  readonly #key: Buffer;
-  readonly #inner_pad: Buffer;
-  readonly #outer_pad: Buffer;
+  readonly #macs: AuditMacs;
 
   constructor(secret_key: Buffer) {
-    this.#key = deriveKey(secret_key, 'berth audit v1');
-    // RFC 2104: HMAC = H(K ⊕ opad ‖ H(K ⊕ ipad ‖ text)).
-    const padded = Buffer.concat([this.#key, Buffer.alloc(HASH_BLOCK_BYTES - this.#key.length)]);
-    this.#inner_pad = Buffer.from(padded.map((byte) => byte ^ 0x36));
-    this.#outer_pad = Buffer.from(padded.map((byte) => byte ^ 0x5c));
+    this.#macs = new AuditMacs(secret_key);
   }
 
-  /** Appends in the caller's transaction; the organisation's chain is locked until its end, so call it last. */
+  /** Written with the COMMIT of the caller's transaction; outside of one, at once. */
   async append(tx: Tx, org_id: OrgId, entry: AuditEntry): Promise<void> {
-    await tx.executeQuery(this.statement(org_id, entry));
+    await atCommit(tx, this.#statement(org_id, entry));
+    afterCommit(tx, wakeSealer);
   }
 
-  /** What appends, for `transaction` to send with COMMIT: the chain is locked for no longer than it must be. */
-  statement(org_id: OrgId, entry: AuditEntry): CompiledQuery {
-    const id = newId('aud');
-    const at = rfc3339(new Date());
-    const text = entryText(id, at, entry);
-    return CompiledQuery.raw(APPEND, [
-      org_id,
-      this.#outer_pad,
-      this.#inner_pad,
-      text,
-      id,
-      at,
-      entry.actor,
-      entry.action,
-      entry.target,
-      entry.ip,
-      entry.request_id,
-      JSON.stringify(entry.data),
-    ]);
+  #statement(org_id: OrgId, entry: AuditEntry): CompiledQuery {
+    const written = { ...entry, org_id, id: newId('aud'), at: rfc3339(new Date()) };
+    return insertEntry(written, this.#macs.own(written));
   }
 
-  /** Whether the chain of an organisation is whole; else the number of the first entry that does not fit. */
-  async verify(tx: Tx, org_id: OrgId): Promise<{ entries: number; broken_at: number | null }> {
+  /**
+   * Puts up to `limit` waiting entries into their chains, those excepted that another sealer is at, in one transaction:
+   * all or nothing, so a sealer may die at any time.
+   */
+  async seal(db: Db, limit: number): Promise<SealedBatch> {
+    return transaction(db, async (tx) => {
+      const heads = new Map((await lockWaitingHeads(tx, limit)).map((head) => [head.org_id, head]));
+      if (heads.size === 0) return { sealed: 0, refused: [] };
+      const seals: Sealed[] = [];
+      const refused: AuditId[] = [];
+      for (const entry of await takeWaiting(tx, [...heads.keys()], limit)) {
+        const head = heads.get(entry.org_id);
+        if (head === undefined || !this.#macs.own(entry).equals(entry.mac)) {
+          refused.push(entry.id);
+          continue;
+        }
+        const seq = head.seq + 1;
+        const mac = this.#macs.chained(head.mac, seq, entry);
+        heads.set(entry.org_id, { ...head, seq, mac });
+        seals.push({ id: entry.id, seq, mac });
+      }
+      await refuseEntries(tx, refused);
+      await writeSeals(tx, seals, [...heads.values()]);
+      return { sealed: seals.length, refused };
+    });
+  }
+
+  /** Walks the chain of an organisation, then what is not sealed yet, as they were at one moment. Changes nothing. */
+  async verify(db: Db, org_id: OrgId): Promise<Verdict> {
+    return db
+      .transaction()
+      .setIsolationLevel('repeatable read')
+      .execute(async (tx) => ({
+        ...(await this.#verifyChain(tx, org_id)),
+        ...(await this.#verifyUnsealed(tx, org_id)),
+      }));
+  }
+
+  async #verifyChain(tx: Tx, org_id: OrgId): Promise<Pick<Verdict, 'entries' | 'broken_at'>> {
     let previous: Buffer = Buffer.alloc(0);
     let seq = 0;
-    for (;;) {
-      const rows = await entriesAfter(tx, org_id, seq);
-      for (const row of rows) {
-        seq += 1;
-        const text = entryText(row.id, rfc3339(row.at), row);
-        const mac = createHmac('sha256', this.#key).update(previous).update(`${seq}${text}`).digest();
-        if (row.seq !== seq || !mac.equals(row.mac)) return { entries: seq - 1, broken_at: seq };
-        previous = row.mac;
-      }
-      if (rows.length < PAGE) break;
+    for await (const entry of listSealed(tx, org_id)) {
+      seq += 1;
+      const mac = this.#macs.chained(previous, seq, entry);
+      if (entry.seq !== seq || !mac.equals(entry.mac)) return { entries: seq - 1, broken_at: seq };
+      previous = mac;
     }
-    const head = await tx
-      .selectFrom('audit_heads')
-      .selectAll()
-      .where('org_id', '=', org_id)
-      .executeTakeFirst();
+    const head = await findHead(tx, org_id);
     const whole = head ? head.seq === seq && head.mac.equals(previous) : seq === 0;
     return { entries: seq, broken_at: whole ? null : seq + 1 };
   }
-}
 
-function entriesAfter(tx: Tx, org_id: OrgId, seq: number) {
-  return tx
-    .selectFrom('audit_log')
-    .selectAll()
-    .where('org_id', '=', org_id)
-    .where('seq', '>', seq)
-    .orderBy('seq')
-    .limit(PAGE)
-    .execute();
-}
-
-function entryText(
-  id: AuditId,
-  at: string,
-  { actor, action, target, ip, request_id, data }: AuditEntry,
-): string {
-  return canonicalJson({ id, at, actor, action, target, ip, request_id, data });
+  async #verifyUnsealed(tx: Tx, org_id: OrgId): Promise<Pick<Verdict, 'unsealed' | 'altered'>> {
+    let unsealed = 0;
+    for await (const entry of listUnsealed(tx, org_id)) {
+      if (entry.refused || !this.#macs.own(entry).equals(entry.mac)) return { unsealed, altered: entry.id };
+      unsealed += 1;
+    }
+    return { unsealed, altered: null };
+  }
 }

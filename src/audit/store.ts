@@ -1,11 +1,147 @@
+import { CompiledQuery, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import { rfc3339 } from '../lib/clock.ts';
 import type { AuditId, OrgId } from '../lib/ids.ts';
+import type { WrittenEntry } from './macs.ts';
+
+const INSERT = `
+  insert into audit_log (org_id, id, at, actor, action, target, ip, request_id, data, mac)
+  values ($1, $2, $3::timestamptz, $4, $5, $6, $7, $8, $9::jsonb, $10)`;
+
+/** For `transaction` to send with COMMIT. `own_mac`: what it is known by until it is sealed. */
+export function insertEntry(entry: WrittenEntry, own_mac: Buffer): CompiledQuery {
+  const { org_id, id, at, actor, action, target, ip, request_id, data } = entry;
+  const values = [org_id, id, at, actor, action, target, ip, request_id, JSON.stringify(data), own_mac];
+  return CompiledQuery.raw(INSERT, values);
+}
+
+export interface Head {
+  readonly org_id: OrgId;
+  /** The number of the newest sealed entry; 0: none. */
+  readonly seq: number;
+  readonly mac: Buffer;
+}
+
+export interface Sealed {
+  readonly id: AuditId;
+  readonly seq: number;
+  readonly mac: Buffer;
+}
+
+type StoredEntry = WrittenEntry & {
+  readonly serial: number;
+  readonly seq: number | null;
+  readonly mac: Buffer;
+  readonly refused: boolean;
+};
+
+/**
+ * Locks the heads of the organisations whose entries have waited for longest, made where there was none, but for those
+ * that another sealer holds. What is lost of a sealer's transaction when the database dies is done again, so it does
+ * not wait for the disk.
+ */
+export async function lockWaitingHeads(tx: Tx, limit: number): Promise<readonly Head[]> {
+  const waiting = sql`
+    select org_id from audit_log where seq is null and not refused order by serial limit ${limit}`;
+  const [, , { rows }] = await Promise.all([
+    sql`set local synchronous_commit = off`.execute(tx),
+    sql`
+      insert into audit_heads (org_id, seq, mac)
+      select distinct org_id, 0, ''::bytea from (${waiting}) w
+      where not exists (select from audit_heads h where h.org_id = w.org_id)
+      order by org_id on conflict do nothing`.execute(tx),
+    sql<Head>`
+      select org_id, seq, mac from audit_heads where org_id in (${waiting})
+      for update skip locked`.execute(tx),
+  ]);
+  return rows;
+}
+
+/** In the order of their writing. To be called under the heads' locks: who held them before has sealed what it took. */
+export function takeWaiting(tx: Tx, org_ids: readonly OrgId[], limit: number): Promise<StoredEntry[]> {
+  return entries(tx)
+    .where('seq', 'is', null)
+    .where('refused', '=', false)
+    .where('org_id', 'in', [...org_ids])
+    .orderBy('serial')
+    .limit(limit)
+    .execute()
+    .then((rows) => rows.map(stored));
+}
+
+/** Numbers and chain MACs of the entries, and the heads as they are then. */
+export async function writeSeals(tx: Tx, sealed: readonly Sealed[], heads: readonly Head[]): Promise<void> {
+  if (sealed.length === 0) return;
+  await sql`
+    with sealed as (
+      update audit_log l set seq = s.seq, mac = s.mac
+      from unnest(${sealed.map(({ id }) => id)}::text[], ${sealed.map(({ seq }) => seq)}::bigint[],
+                  ${sealed.map(({ mac }) => mac)}::bytea[]) as s (id, seq, mac)
+      where l.id = s.id
+    )
+    update audit_heads h set seq = n.seq, mac = n.mac
+    from unnest(${heads.map(({ org_id }) => org_id)}::text[], ${heads.map(({ seq }) => seq)}::bigint[],
+                ${heads.map(({ mac }) => mac)}::bytea[]) as n (org_id, seq, mac)
+    where h.org_id = n.org_id and h.seq < n.seq`.execute(tx);
+}
+
+export async function refuseEntries(tx: Tx, ids: readonly AuditId[]): Promise<void> {
+  if (ids.length === 0) return;
+  await tx
+    .updateTable('audit_log')
+    .set({ refused: true })
+    .where('id', 'in', [...ids])
+    .execute();
+}
+
+export function findHead(tx: Tx, org_id: OrgId): Promise<Head | undefined> {
+  return tx.selectFrom('audit_heads').selectAll().where('org_id', '=', org_id).executeTakeFirst();
+}
+
+const PAGE = 1_000;
+
+/** The chain, from its first entry. */
+export async function* listSealed(tx: Tx, org_id: OrgId): AsyncGenerator<StoredEntry> {
+  for (let after: number | null = null; ; ) {
+    let query = entries(tx).where('org_id', '=', org_id).where('seq', 'is not', null);
+    if (after !== null) query = query.where('seq', '>', after);
+    const rows = await query.orderBy('seq').limit(PAGE).execute();
+    yield* rows.map(stored);
+    if (rows.length < PAGE) return;
+    after = rows.at(-1)?.seq ?? null;
+  }
+}
+
+/** What is not in the chain, in the order of its writing. */
+export async function* listUnsealed(tx: Tx, org_id: OrgId): AsyncGenerator<StoredEntry> {
+  for (let after = 0; ; ) {
+    const rows = await entries(tx)
+      .where('org_id', '=', org_id)
+      .where('seq', 'is', null)
+      .where('serial', '>', after)
+      .orderBy('serial')
+      .limit(PAGE)
+      .execute();
+    yield* rows.map(stored);
+    if (rows.length < PAGE) return;
+    after = rows.at(-1)?.serial ?? after;
+  }
+}
+
+function entries(tx: Tx) {
+  return tx.selectFrom('audit_log').selectAll();
+}
+
+function stored<Row extends { readonly at: Date }>(row: Row) {
+  return { ...row, at: rfc3339(row.at) };
+}
 
 export interface AuditFilter {
   readonly action?: string;
   readonly actor?: string;
 }
 
+/** By id, which says when it was written: an entry keeps its place when it is sealed. */
 export async function listAudit(
   tx: Tx,
   org_id: OrgId,

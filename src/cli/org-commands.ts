@@ -78,9 +78,12 @@ export async function verifyAudit({ db, audit }: ServerContext, org: string | un
   let text = '';
   const broken: string[] = [];
   for (const { id, name } of orgs) {
-    const { entries, broken_at } = await audit.verify(db, id);
-    text += broken_at === null ? `${name} (${id}): ${entries} entries, whole\n` : '';
-    if (broken_at !== null) broken.push(`${name} (${id}): entry ${broken_at} was changed, removed or put in`);
+    const { entries, broken_at, unsealed, altered } = await audit.verify(db, id);
+    const org_name = `${name} (${id})`;
+    if (broken_at !== null) broken.push(`${org_name}: entry ${broken_at} was changed, removed or put in`);
+    if (altered !== null) broken.push(`${org_name}: entry ${altered}, not sealed yet, was changed or put in`);
+    if (broken_at !== null || altered !== null) continue;
+    text += `${org_name}: ${entries} entries, whole${unsealed > 0 ? `; ${unsealed} more not yet sealed` : ''}\n`;
   }
   if (broken.length > 0) throw new CommandError(broken.join('\n'));
   return text;

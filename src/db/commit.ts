@@ -1,6 +1,6 @@
 /**
- * Statements that go to PostgreSQL in one go with COMMIT. What locks a row that everybody wants (the head of an
- * organisation's audit log) then holds it for no round trip.
+ * Statements that go to PostgreSQL in one go with COMMIT: events and audit entries then cost no round trip of their own,
+ * and what one locks is held for none.
  *
  * One of them that fails aborts the transaction, and COMMIT rolls it back: all or nothing, as ever.
  */

@@ -4,11 +4,11 @@
  * (re)connection every waiter is woken once.
  */
 import { EventEmitter, once } from 'node:events';
-import { sql } from 'kysely';
+import { CompiledQuery } from 'kysely';
 import pg from 'pg';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
-import { connectionOptions, type Tx } from './pool.ts';
+import { atCommit, connectionOptions, type Tx } from './pool.ts';
 
 const CHANNEL = 'berth';
 
@@ -24,9 +24,9 @@ export type Topic =
   | 'mail'
   | 'webhook';
 
-/** Wakes, when the transaction commits, everybody who waits for `topic` and `id`, in every process. */
+/** Goes with COMMIT, and wakes, when the transaction commits, everybody who waits for `topic` and `id`, in every process. */
 export async function notify(tx: Tx, topic: Topic, id = ''): Promise<void> {
-  await sql`select pg_notify(${CHANNEL}, ${`${topic}:${id}`})`.execute(tx);
+  await atCommit(tx, CompiledQuery.raw('select pg_notify($1, $2)', [CHANNEL, `${topic}:${id}`]));
 }
 
 export class NotifyHub {

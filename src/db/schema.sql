@@ -36,7 +36,7 @@ create table audit_heads (
 
 create table audit_log (
   org_id text not null,
-  seq bigint not null,
+  seq bigint,
   id text not null,
   at timestamp with time zone not null,
   actor text not null,
@@ -46,8 +46,10 @@ create table audit_log (
   request_id text,
   data jsonb not null,
   mac bytea not null,
-  constraint audit_log_pkey PRIMARY KEY (org_id, seq),
-  constraint audit_log_id_key UNIQUE (id)
+  serial bigint not null generated always as identity,
+  refused boolean not null default false,
+  constraint audit_log_pkey PRIMARY KEY (id),
+  constraint audit_log_place UNIQUE (org_id, seq)
 );
 
 create table console_tickets (
@@ -561,6 +563,7 @@ CREATE INDEX api_keys_expiry ON public.api_keys USING btree (expires_at) WHERE (
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
+CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE ((seq IS NULL) AND (NOT refused));
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
 CREATE INDEX events_age ON public.events USING btree (created_at);
 CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
@@ -581,6 +584,7 @@ CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
 CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);
 CREATE INDEX notifications_age ON public.notifications USING btree (created_at);
 CREATE INDEX notifications_page ON public.notifications USING btree (recipient, id DESC);
+CREATE INDEX notifications_repeats ON public.notifications USING btree (recipient, kind, COALESCE(resource_id, ''::text), id DESC) WHERE (read_at IS NULL);
 CREATE INDEX notifications_service_account ON public.notifications USING btree (service_account_id) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);

@@ -4,6 +4,7 @@
  * there are at most {@link MAX_NAMES}, for each connection keeps all that it has met. Needs connections of our own:
  * a pooler between us and PostgreSQL must keep a session's prepared statements.
  */
+import type { Socket } from 'node:net';
 import pg from 'pg';
 
 const FROM_USE = 10;
@@ -47,6 +48,7 @@ function planIsStale(error: unknown): boolean {
 export function clientNaming(names: StatementNames): typeof pg.Client {
   class NamingClient extends pg.Client {
     override query(...args: unknown[]): never {
+      this.#gather();
       const [text, values] = args;
       const query = super.query as (...given: unknown[]) => Promise<unknown>;
       const name =
@@ -58,6 +60,14 @@ export function clientNaming(names: StatementNames): typeof pg.Client {
         if (planIsStale(error)) names.forget();
         throw error;
       }) as never;
+    }
+
+    /** What is asked for at one time (the statements that go with COMMIT) goes out in one write. */
+    #gather(): void {
+      const { stream } = (this as unknown as { connection: { stream: Socket } }).connection;
+      if (stream.writableCorked > 0) return;
+      stream.cork();
+      process.nextTick(() => stream.uncork());
     }
   }
   return NamingClient as unknown as typeof pg.Client;

@@ -152,7 +152,8 @@ export interface Database {
   audit_heads: { org_id: OrgId; seq: number; mac: Buffer };
   audit_log: {
     org_id: OrgId;
-    seq: number;
+    /** Place in the chain; null: not sealed yet. */
+    seq: number | null;
     id: AuditId;
     at: Date;
     actor: string;
@@ -162,6 +163,8 @@ export interface Database {
     request_id: string | null;
     data: Json<Record<string, unknown>>;
     mac: Buffer;
+    serial: GeneratedAlways<number>;
+    refused: Generated<boolean>;
   };
   ssh_keys: {
     id: SshKeyId;

@@ -1,5 +1,5 @@
-import { sql } from 'kysely';
-import type { Tx } from '../db/pool.ts';
+import { CompiledQuery, sql } from 'kysely';
+import { atCommit, type Tx } from '../db/pool.ts';
 import type { EventId, InstanceId, OrgId, UserId } from '../lib/ids.ts';
 
 /** An event that has its place in the one order of all events. */
@@ -40,7 +40,9 @@ export async function numberEvents(tx: Tx, limit: number): Promise<readonly Numb
     )
     select * from numbered order by position`.execute(tx);
   const last = rows.at(-1);
-  if (last) await tx.updateTable('event_head').set({ position: last.position }).execute();
+  if (last) {
+    await atCommit(tx, CompiledQuery.raw('update event_head set position = $1', [last.position]));
+  }
   return rows;
 }
 

@@ -5,7 +5,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { AuditLog } from '../audit/append.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
-import { atCommit, type Db, type Tx, transaction } from '../db/pool.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { principalOf } from './access.ts';
 import { claim, claimOf, keep, readIdempotencyKey } from './idempotency.ts';
@@ -59,17 +59,14 @@ export async function mutate<Status extends number, Body>(
     const { status, body, target, data, unchanged } = await work(tx, principal);
     if (wanted) await keep(tx, context.idempotency, wanted, { status, body });
     if (unchanged !== true) {
-      await atCommit(
-        tx,
-        context.audit.statement(principal.org_id, {
-          actor: actorOf(principal),
-          action: mutation.action,
-          target,
-          ip: request.ip,
-          request_id: request.id,
-          data: { credential: principal.credential.id, ...data },
-        }),
-      );
+      await context.audit.append(tx, principal.org_id, {
+        actor: actorOf(principal),
+        action: mutation.action,
+        target,
+        ip: request.ip,
+        request_id: request.id,
+        data: { credential: principal.credential.id, ...data },
+      });
     }
     return { status, body };
   });

@@ -6,7 +6,7 @@ import { mkdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createTransport } from 'nodemailer';
 import { backoffMs, pause } from '../lib/backoff.ts';
-import { messageOf } from '../lib/errors.ts';
+import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 
 export interface Mail {
@@ -73,11 +73,15 @@ function intoFolder(folder: string, from: string): Deliver {
   let count = 0;
   return async (mail) => {
     const { message } = await composer.sendMail(headed(mail, from));
-    await mkdir(folder, { recursive: true, mode: 0o700 });
     count += 1;
     const time = new Date().toISOString().replaceAll(':', '-');
     const name = mail.id === undefined ? `${time}-${process.pid}-${count}.eml` : `${mail.id}.eml`;
-    await writeFile(join(folder, `.${name}`), message as Buffer, { mode: 0o600 });
+    const write = () => writeFile(join(folder, `.${name}`), message as Buffer, { mode: 0o600 });
+    await write().catch(async (error: unknown) => {
+      if (errnoOf(error) !== 'ENOENT') throw error;
+      await mkdir(folder, { recursive: true, mode: 0o700 });
+      await write();
+    });
     await rename(join(folder, `.${name}`), join(folder, name));
   };
 }

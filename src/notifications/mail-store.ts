@@ -15,12 +15,17 @@ export interface DueMail {
   readonly raised_at: Date;
 }
 
-/** Takes up to `limit` of the mails that wait for longest, for `lease_s`: nobody else has them until then. */
+/**
+ * Takes up to `limit` of the mails that wait for longest, for `lease_s`: nobody else has them until then. Does not wait
+ * for the disk: a taking that dies with the database is one by a process that died. A transaction of its own.
+ */
 export async function takeDueMails(tx: Tx, limit: number, lease_s: number): Promise<readonly DueMail[]> {
   const { rows } = await sql<DueMail>`
-    with due as (
-      select notification_id from notification_mails where due_at <= now()
-      order by due_at limit ${limit} for update skip locked
+    with unsynced as materialized (
+      select set_config('synchronous_commit', 'off', true)
+    ), due as (
+      select notification_id from notification_mails, unsynced where due_at <= now()
+      order by due_at limit ${limit} for update of notification_mails skip locked
     ), taken as (
       update notification_mails m
       set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => ${lease_s})

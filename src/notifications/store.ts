@@ -96,17 +96,22 @@ export async function raise(tx: Tx, raises: readonly Raise[]): Promise<void> {
         id text, recipient text, kind text, title text, body text, resource_type text, resource_id text, data jsonb,
         count bigint, position bigint, event_id text, raised_at timestamptz,
         mailable boolean, mail_always boolean)
+    ), repeats as materialized (
+      select w.*, (
+        select u.id from notifications u
+        where u.recipient = w.recipient and u.read_at is null and u.kind = w.kind
+          and coalesce(u.resource_id, '') = coalesce(w.resource_id, '')
+          and u.created_at > w.raised_at - make_interval(secs => ${REPEATS_WITHIN_S})
+        order by u.id desc limit 1) as repeated
+      from wanted w
     ), raised as (
       update notifications n
       set count = n.count + w.count, title = w.title, body = w.body, data = w.data, position = w.position,
           event_id = w.event_id, raised_at = w.raised_at
-      from wanted w
-      where n.read_at is null and n.id = (
-        select u.id from notifications u
-        where u.recipient = w.recipient and u.read_at is null and u.kind = w.kind
-          and u.resource_id is not distinct from w.resource_id
-          and u.created_at > w.raised_at - make_interval(secs => ${REPEATS_WITHIN_S})
-        order by u.id desc limit 1)
+      from repeats w
+      -- The array says nothing more, but makes the planner look these up instead of reading the whole table.
+      where n.read_at is null and n.id = w.repeated
+        and n.id = any(array(select r.repeated from repeats r where r.repeated is not null))
       returning w.id as wanted_id, n.id
     ), made as (
       insert into notifications (id, recipient, kind, title, body, resource_type, resource_id, data, count, position,

@@ -5,6 +5,7 @@ import { chmod, readFile, rm } from 'node:fs/promises';
 import type { FastifyInstance } from 'fastify';
 import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
+import { onAuditCommitted } from '../audit/wake.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
 import type { Config } from '../config/config.ts';
@@ -38,6 +39,7 @@ import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts'
 import { freeDeleted } from '../tasks/free-deleted.ts';
 import { freeSegments } from '../tasks/free-segments.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
+import { sealAudit } from '../tasks/seal-audit.ts';
 import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { sweepOrphans } from '../tasks/sweep-orphans.ts';
@@ -166,7 +168,7 @@ async function listen(
 const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
 
 function tasksOf(
-  { db, log, disk_keys, public_url }: AppContext,
+  { db, log, audit, disk_keys, public_url }: AppContext,
   store: ObjectStore,
   deliver: Deliver,
   signal: AbortSignal,
@@ -187,6 +189,13 @@ function tasksOf(
       wake_by: onCommitted,
       gap_ms: 20,
       run: () => dispatchEvents(db, CONSUMERS),
+    },
+    {
+      name: 'audit-seals',
+      every_ms: 1_000,
+      wake_by: onAuditCommitted,
+      gap_ms: 50,
+      run: () => sealAudit(db, audit, log),
     },
     { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
     {

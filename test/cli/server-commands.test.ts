@@ -8,6 +8,7 @@ import { after, describe, test } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import type { OrgId } from '../../src/lib/ids.ts';
+import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 
@@ -48,6 +49,7 @@ async function lockOut(email: string): Promise<void> {
   for (let at = 0; at < 5; at++) await login(email, 'not the password');
   assertError(await login(email, PASSWORD), 'ACCOUNT_LOCKED');
 }
+const seal = () => sealAudit(api.context.db, api.context.audit, api.context.log);
 const person = () => api.person({ password: PASSWORD });
 const actions = async (org_id: OrgId) =>
   (
@@ -55,7 +57,7 @@ const actions = async (org_id: OrgId) =>
       .selectFrom('audit_log')
       .select(['action', 'actor'])
       .where('org_id', '=', org_id)
-      .orderBy('seq')
+      .orderBy('serial')
       .execute()
   ).map(({ action, actor }) => `${action} by ${actor}`);
 
@@ -114,6 +116,8 @@ describe('berth audit verify', () => {
   test('says that a chain is whole, and exits 1 naming the entry that was changed or is missing', async () => {
     const who = await person();
     for (const name of ['a', 'b', 'c', 'd']) await api.as(who).patch('/v1/me', { name });
+    assert.match(await done('audit', 'verify', who.org_id), /: 0 entries, whole; 4 more not yet sealed\n$/);
+    await seal();
     assert.match(await done('audit', 'verify', who.org_id), /: 4 entries, whole\n$/);
     assert.match(await done('audit', 'verify'), new RegExp(`\\(${who.org_id}\\): 4 entries, whole`));
     const entry = api.db.updateTable('audit_log').where('org_id', '=', who.org_id).where('seq', '=', 2);
@@ -125,6 +129,15 @@ describe('berth audit verify', () => {
     await done('audit', 'verify', who.org_id);
     await api.db.deleteFrom('audit_log').where('org_id', '=', who.org_id).where('seq', '=', 4).execute();
     assert.match((await berth('audit', 'verify', who.org_id)).err, /: entry 4 was changed, removed/);
+  });
+
+  test('exits 1 naming an entry that was changed before it was sealed', async () => {
+    const who = await api.person();
+    await api.as(who).patch('/v1/me', { name: 'a' });
+    await api.db.updateTable('audit_log').where('org_id', '=', who.org_id).set({ target: 'x' }).execute();
+    const { code, err } = await berth('audit', 'verify', who.org_id);
+    assert.equal(code, 1);
+    assert.match(err, /: entry aud_\w+, not sealed yet, was changed or put in$/m);
   });
 
   test('under another secret key nothing fits', async () => {

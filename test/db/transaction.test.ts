@@ -2,7 +2,9 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { CompiledQuery, sql } from 'kysely';
+import pg from 'pg';
 import { Batched } from '../../src/db/batched.ts';
+import { notify } from '../../src/db/notify.ts';
 import { atCommit, type Db, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
 import { startDatabase } from '../support/database.ts';
 
@@ -44,6 +46,30 @@ test('when it fails nothing is committed, the caller hears why, and the connecti
     await assert.rejects(failing, (error) => sqlStateOf(error) === '23505');
   }
   assert.deepEqual(await notes(), []);
+});
+
+test('a hint to look again goes with COMMIT, and is not lost or doubled by what is sent beside it', async () => {
+  await clear();
+  const listener = new pg.Client({ connectionString: database.url });
+  await listener.connect();
+  const heard: string[] = [];
+  listener.on('notification', ({ payload }) => heard.push(payload ?? ''));
+  await listener.query('listen berth');
+  const thrown = new Error('no');
+  const failing = transaction(pool, async (tx) => {
+    await notify(tx, 'instance', 'rolled back');
+    throw thrown;
+  });
+  await assert.rejects(failing, thrown);
+  await transaction(pool, async (tx) => {
+    await notify(tx, 'instance', 'one');
+    await tx.executeQuery(insert(1, 'beside'));
+    await notify(tx, 'instance', 'two');
+  });
+  // What was sent before this answer has arrived before it.
+  await listener.query('select 1');
+  assert.deepEqual(heard, ['instance:one', 'instance:two']);
+  await listener.end();
 });
 
 test('a transaction that throws sends nothing of it', async () => {

@@ -33,7 +33,7 @@ const ROOMS: Record<string, readonly string[]> = {
   audit: ['lib', 'db'],
   tasks: [
     ...['lib', 'db', 'events', 'agent-api', 'object-store', 'disk-format'],
-    ...['auth', 'orgs', 'instances', 'disks', 'vms', 'webhooks', 'notifications'],
+    ...['audit', 'auth', 'orgs', 'instances', 'disks', 'vms', 'webhooks', 'notifications'],
   ],
   http: ['lib', 'db', 'events', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],

@@ -203,7 +203,7 @@ describe('what is kept', () => {
 test('a failure at any step leaves neither key, resource, entry nor event: all is one transaction', async (t) => {
   const who = await api.person();
   const steps: [string, object, string][] = [
-    ['the audit entry', api.context.audit, 'statement'],
+    ['the audit entry', api.context.audit, 'append'],
     ['the answer kept', api.context.idempotency, 'seal'],
   ];
   for (const [step, target, method] of steps) {

@@ -63,7 +63,7 @@ test('a TOTP factor is added with its secret once, confirmed by a code, listed w
     .selectFrom('audit_log')
     .selectAll()
     .where('org_id', '=', ann.org_id)
-    .orderBy('seq')
+    .orderBy('serial')
     .execute();
   assert.deepEqual(
     audit.map(({ action, target }) => [action, target]),

@@ -36,7 +36,7 @@ async function auditOf({ org_id }: Person) {
     .selectFrom('audit_log')
     .select(['action', 'target', 'data'])
     .where('org_id', '=', org_id)
-    .orderBy('seq')
+    .orderBy('serial')
     .execute();
   return rows.map(({ action, target }) => ({ action, target }));
 }

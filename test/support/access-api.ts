@@ -255,6 +255,6 @@ export async function auditOf(db: Db, org_id: OrgId) {
     .selectFrom('audit_log')
     .select(['action', 'actor', 'target', 'data'])
     .where('org_id', '=', org_id)
-    .orderBy('seq')
+    .orderBy('serial')
     .execute();
 }

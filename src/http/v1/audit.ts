@@ -10,7 +10,11 @@ import { COMMON, errors, named, nullable, pageOf, pageQuery, Time } from '../sch
 
 const AuditEntry = named('AuditEntry', {
   id: Type.String(),
-  seq: Type.Integer({ description: 'Place in the chain of the organisation' }),
+  seq: nullable(
+    Type.Integer({
+      description: 'Place in the chain of the organisation; null for the moment until it has one',
+    }),
+  ),
   at: Time,
   actor: Type.String(),
   action: Type.String(),
