@@ -104,7 +104,7 @@ describe('what happens', () => {
     await cli.done('key', 'create', 'ci');
     assert.match(
       await cli.done('audit'),
-      /^# +AT +ACTOR +ACTION +TARGET +FROM\n1 +20\S+ +usr_\S+ +api_key\.create/,
+      /^# +AT +ACTOR +ACTION +TARGET +FROM\n1? +20\S+ +usr_\S+ +api_key\.create/,
     );
   });
 });

@@ -147,6 +147,14 @@ const INSTANCES: Record<string, Call> = {
   stopVm: async () => api.as(owner).delete(await vm('running')),
   restartVm: async () => api.as(owner).post(`${await vm('running')}/restart`),
   flushVm: async () => api.as(owner).post(`${await vm('stopped')}/flush`),
+  execInVm: async () => {
+    const asked = api.as(owner).post(`${await vm('running')}/exec`, { command: ['true'] });
+    const { id } = await api.agent.nextCall('exec');
+    const result = { exit_code: 0, stdout: '', stderr: '', truncated: false };
+    await api.agent.client.answerCall({ id, answer: { result } });
+    return asked;
+  },
+  createConsoleTicket: async () => api.as(owner).post(`${await vm('running')}/console/ticket`),
 };
 const webhook = async () => `/v1/webhooks/${(await makeWebhook(api, owner, 'http://127.0.0.1:9/')).id}`;
 const WEBHOOKS: Record<string, Call> = {
