@@ -13,6 +13,7 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { GuestReader } from '../support/guest-reader.ts';
 import { GuestWriter } from '../support/guest-writer.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
 const SUMS = '/root/sums';
@@ -70,32 +71,36 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
     assert.equal(await check(), 'right');
   });
 
-  test('whose agent is killed again and again shows its guest no error, and is whole in the end', async () => {
-    await guest.stop();
-    await berth.removeOverlays(guest.id);
-    await guest.start();
-    // Long before it is filled: that begins some seconds after the guest is up.
-    const from = berth.output.length;
-    await berth.kill('agent');
-    assert.equal(isFilled(), false);
-    await guest.shAgain('true');
-    const reader = await GuestReader.start(guest, SUMS);
-    const writer = await GuestWriter.start(guest);
-    await berth.printed(/VM adopted/, from, 60_000);
-    const flushed = guest.flush();
-    await until('a flush is under way', () => existsSync(join(folder().runtime, 'flush.sock')));
-    const again = berth.output.length;
-    await berth.kill('agent');
-    await flushed.catch(() => undefined);
-    await berth.printed(/VM adopted/, again, 60_000);
-    await filled();
-    await guest.shAgain('true');
-    assert((await writer.stop()) > 0);
-    await reader.stop();
-    assert.equal(await check(), 'right');
-  });
+  test(
+    'whose agent is killed again and again shows its guest no error, and is whole in the end',
+    THOROUGH,
+    async () => {
+      await guest.stop();
+      await berth.removeOverlays(guest.id);
+      await guest.start();
+      // Long before it is filled: that begins some seconds after the guest is up.
+      const from = berth.output.length;
+      await berth.kill('agent');
+      assert.equal(isFilled(), false);
+      await guest.shAgain('true');
+      const reader = await GuestReader.start(guest, SUMS);
+      const writer = await GuestWriter.start(guest);
+      await berth.printed(/VM adopted/, from, 60_000);
+      const flushed = guest.flush();
+      await until('a flush is under way', () => existsSync(join(folder().runtime, 'flush.sock')));
+      const again = berth.output.length;
+      await berth.kill('agent');
+      await flushed.catch(() => undefined);
+      await berth.printed(/VM adopted/, again, 60_000);
+      await filled();
+      await guest.shAgain('true');
+      assert((await writer.stop()) > 0);
+      await reader.stop();
+      assert.equal(await check(), 'right');
+    },
+  );
 
-  test('saves what was written meanwhile', async () => {
+  test('saves what was written meanwhile', THOROUGH, async () => {
     const sums = await guest.sh('sha256sum /srv/writer.*');
     await guest.flush();
     await guest.moveThroughStore();

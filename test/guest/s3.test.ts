@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
+import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
@@ -90,6 +91,11 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
   });
 
   test('S3 away at a start: it starts, readyz and log say what is wrong, the VM runs on, and it recovers', async () => {
+    // Until then the guest's reads need the store.
+    const { sidecar } = overlayPaths(berth.paths.overlays, guest.id);
+    await until('the overlay is whole', () => JSON.parse(readFileSync(sidecar, 'utf8')).filled === true, {
+      timeout_ms: 90_000,
+    });
     await berth.stop();
     await proxy.cut();
     const from = berth.output.length;

@@ -6,6 +6,7 @@ import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { SshBody } from '../support/rest-client.ts';
+import { THOROUGH } from '../support/thorough.ts';
 
 const IDLE_S = 60;
 
@@ -54,18 +55,25 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
     assert.equal((await guest.vm()).boot, 3);
   });
 
-  test('an open connection keeps the VM, so does a control plane that was away; then it stops by itself', async () => {
-    await change({ idle_timeout_seconds: IDLE_S });
-    const open = await berth.ssh.run(guest.target, `echo kept > /srv/kept; sleep ${IDLE_S + 10}; echo awake`);
-    assert.equal(open.stdout, 'awake\n', open.stderr);
-    await berth.kill('control-plane');
-    await berth.recovered('control-plane');
-    assert.equal((await guest.vm()).state, 'running');
-    const vm = await guest.becomes('stopped by itself', ({ state }) => state === 'stopped', 240_000);
-    assert.deepEqual([vm.reason?.code, vm.reason?.actor, vm.disk.dirty_bytes], ['idle', 'system', 0]);
-  });
+  test(
+    'an open connection keeps the VM, so does a control plane that was away; then it stops by itself',
+    THOROUGH,
+    async () => {
+      await change({ idle_timeout_seconds: IDLE_S });
+      const open = await berth.ssh.run(
+        guest.target,
+        `echo kept > /srv/kept; sleep ${IDLE_S + 10}; echo awake`,
+      );
+      assert.equal(open.stdout, 'awake\n', open.stderr);
+      await berth.kill('control-plane');
+      await berth.recovered('control-plane');
+      assert.equal((await guest.vm()).state, 'running');
+      const vm = await guest.becomes('stopped by itself', ({ state }) => state === 'stopped', 240_000);
+      assert.deepEqual([vm.reason?.code, vm.reason?.actor, vm.disk.dirty_bytes], ['idle', 'system', 0]);
+    },
+  );
 
-  test('what was written is there after the next call', async () => {
+  test('what was written is there after the next call', THOROUGH, async () => {
     await berth.removeOverlays(guest.id);
     const options = ['ConnectTimeout=110'];
     const back = await berth.ssh.run(guest.target, 'cat /srv/kept', { options });
