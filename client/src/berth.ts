@@ -49,6 +49,7 @@ export type {
   Event,
   EventType,
   FlushReceipt,
+  Generation,
   Instance,
   KeySet,
   Notification,
