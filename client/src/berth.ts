@@ -52,6 +52,7 @@ export type {
   Generation,
   Instance,
   KeySet,
+  MetricsSample,
   Notification,
   Operations,
   Org,

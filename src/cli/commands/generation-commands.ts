@@ -1,10 +1,11 @@
 /** Generations: what a disk was. Kept, named, gone back to, forked. */
-import { type Berth, BerthError, type Generation, type Instance } from '../../../client/src/berth.ts';
+import { BerthError, type Generation, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
+import { whileStopped } from '../while-stopped.ts';
 import { ago, bytes } from '../words.ts';
 
 function generationNumber(text = ''): number {
@@ -54,18 +55,6 @@ async function change(call: Call, body: Change, told: (made: Generation) => stri
     berth.call('changeGeneration', { path: { id: instance.id, generation }, body }),
   );
   terminal.done(`${instance.name}: generation ${generation} ${told(made)}`, made, generation);
-}
-
-/** A refusal because the VM is not stopped names what stops it. */
-async function whileStopped<T>(berth: Berth, { id, name }: Instance, work: () => Promise<T>): Promise<T> {
-  try {
-    return await work();
-  } catch (error) {
-    if (!(error instanceof BerthError) || error.code !== 'CONFLICT') throw error;
-    const { vm, deleting } = await berth.instances.get(id);
-    const next = vm.state === 'stopped' || deleting ? null : `berth stop ${name}`;
-    throw new CommandError(error.message, { next, exit_code: EXIT.state });
-  }
 }
 
 async function restore({ session, args, terminal }: Call): Promise<undefined> {
