@@ -150,7 +150,8 @@ export function generate(document: OpenApi): string {
         `${text}  ${operation.operationId}: {\n    input: ${input};\n    answer: ${answer};\n  };\n`,
       );
       const upper = method.toUpperCase();
-      const entry = `{ method: '${upper}', path: '${path}', takes_idempotency_key: ${takes_key} }`;
+      const answers_text = answer === 'string';
+      const entry = `{ method: '${upper}', path: '${path}', takes_idempotency_key: ${takes_key}, answers_text: ${answers_text} }`;
       table.push(`  ${operation.operationId}: ${entry},\n`);
     }
   }

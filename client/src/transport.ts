@@ -86,7 +86,7 @@ export class Transport {
     input: Input<K>,
     options: CallOptions = {},
   ): Promise<Answer<K>> {
-    const { method, takes_idempotency_key } = OPERATIONS[operation];
+    const { method, takes_idempotency_key, answers_text } = OPERATIONS[operation];
     const idempotency_key = takes_idempotency_key
       ? (options.idempotency_key ?? crypto.randomUUID())
       : options.idempotency_key;
@@ -96,7 +96,7 @@ export class Transport {
       try {
         const response = await this.send(operation, input, { ...options, idempotency_key });
         this.#rememberSudo(response);
-        return (await bodyOf(response)) as Answer<K>;
+        return (await bodyOf(response, answers_text)) as Answer<K>;
       } catch (error) {
         const wait_ms = attempt < retries ? waitBeforeRepeating(error, attempt) : null;
         if (wait_ms === null) throw error;
@@ -169,9 +169,10 @@ export class Transport {
   }
 }
 
-async function bodyOf(response: Response): Promise<unknown> {
+async function bodyOf(response: Response, is_text: boolean): Promise<unknown> {
   try {
     const text = await response.text();
+    if (is_text) return text;
     return text === '' ? undefined : JSON.parse(text);
   } catch (cause) {
     if (cause instanceof SyntaxError) throw unexpected(response);

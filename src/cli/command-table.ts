@@ -2,6 +2,8 @@
 import type { Command } from './command.ts';
 import { COMPLETION } from './commands/completion.ts';
 import { DOCTOR } from './commands/doctor.ts';
+import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
+import { GUEST_COMMANDS } from './commands/guest-commands.ts';
 import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
 import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
@@ -19,7 +21,9 @@ export interface Section {
 export const SECTIONS: readonly Section[] = [
   { title: 'Instances', commands: INSTANCE_COMMANDS },
   { title: 'VMs', commands: VM_COMMANDS },
+  { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: SSH_COMMANDS },
+  { title: 'Guests', commands: GUEST_COMMANDS },
   { title: 'Keys', commands: KEY_COMMANDS },
   { title: 'Login', commands: LOGIN_COMMANDS },
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },

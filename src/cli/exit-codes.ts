@@ -1,4 +1,4 @@
-/** What the command line ends with. docs/cli.md says the same; `ssh` ends with what ssh ends with. */
+/** What the command line ends with. docs/cli.md says the same; `ssh` and `exec` end with what their commands end with. */
 import { BerthConnectionError, BerthError, VmWaitError } from '../../client/src/berth.ts';
 import { CommandError } from './command-error.ts';
 
@@ -11,6 +11,7 @@ export const EXIT = {
   state: 5,
   unavailable: 6,
   limit: 7,
+  timed_out: 124,
   interrupted: 130,
 } as const;
 
@@ -23,6 +24,7 @@ export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[
   [EXIT.state, 'the present state does not allow it; the name is taken; it changed meanwhile'],
   [EXIT.unavailable, 'the server does not answer, or lacks something just now'],
   [EXIT.limit, 'too many requests, or a quota is used up'],
+  [EXIT.timed_out, 'the command of `berth exec` was killed at its timeout'],
   [EXIT.interrupted, 'Ctrl-C; what the server has begun it goes on with'],
 ];
 

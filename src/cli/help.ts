@@ -86,7 +86,7 @@ export function reference(): string {
   const exits = EXIT_MEANINGS.map(([code, meaning]) => `| ${code} | ${meaning} |\n`);
   return [
     `## Everywhere\n\n| option | |\n|---|---|\n${common.join('')}`,
-    `## Exit codes\n\n| code | when |\n|---|---|\n${exits.join('')}\n\`berth ssh\` ends with what \`ssh\` ends with: the command's own code, or 255.\n`,
+    `## Exit codes\n\n| code | when |\n|---|---|\n${exits.join('')}\n\`berth ssh\` ends with what \`ssh\` ends with: the command's own code, or 255. \`berth exec\` ends with the command's own code; where the API refuses, with one of these.\n`,
     ...sections,
   ].join('\n');
 }

@@ -3,10 +3,9 @@
  * happens meanwhile goes to stderr, and only where somebody watches: a progress line on a terminal, nothing in a pipe.
  */
 import { createInterface } from 'node:readline/promises';
-import { text as readAll } from 'node:stream/consumers';
 import { CommandError } from './command-error.ts';
 import { fields, table } from './table.ts';
-import { duration, plain } from './words.ts';
+import { duration, lines, plain } from './words.ts';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'] as const;
 const FRAME_MS = 100;
@@ -40,6 +39,12 @@ export class Terminal {
   write(text: string): void {
     this.#progress?.end();
     process.stdout.write(plain(text));
+  }
+
+  /** What a guest printed: to a pipe as it is, to a terminal without what that would act on. */
+  guest(text: string, stream: 'stdout' | 'stderr' = 'stdout'): void {
+    this.#progress?.end();
+    process[stream].write(process[stream].isTTY ? lines(text) : text);
   }
 
   json(value: unknown): void {
@@ -171,11 +176,20 @@ export class Terminal {
     }
   }
 
-  /** All of stdin, up to a megabyte. */
+  /** All of stdin, up to a mebibyte of UTF-8. */
   async stdin(): Promise<string> {
-    const text = await readAll(process.stdin);
-    if (text.length > MAX_STDIN_BYTES) throw new CommandError('too much on stdin');
-    return text;
+    const chunks: Buffer[] = [];
+    let size = 0;
+    for await (const chunk of process.stdin as AsyncIterable<Buffer>) {
+      size += chunk.length;
+      if (size > MAX_STDIN_BYTES) throw new CommandError('there is more than 1 MiB on stdin');
+      chunks.push(chunk);
+    }
+    try {
+      return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(Buffer.concat(chunks));
+    } catch {
+      throw new CommandError('what is on stdin is no UTF-8 text');
+    }
   }
 }
 

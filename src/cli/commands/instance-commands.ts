@@ -1,11 +1,13 @@
 /** Instances: what is durable. */
 import type { Instance } from '../../../client/src/berth.ts';
-import { type Call, type Command, NO_WAIT, type Option } from '../command.ts';
+import { type Call, type Command, NO_WAIT } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { instanceName, labels, sizeMib, whole, wholeOrOff } from '../numbers.ts';
+import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { waitFor, watched } from '../waiting.ts';
-import { ago, bytes } from '../words.ts';
+import { whileStopped } from '../while-stopped.ts';
+import { ago, bytes, plural } from '../words.ts';
+import { SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
 
@@ -16,6 +18,7 @@ function saved({ disk }: Instance): string {
 
 function rowsOf(instance: Instance): [string, string][] {
   const { vm, disk } = instance;
+  const { last, daily_days } = instance.generations_keep;
   const settings = Object.entries(instance.labels).map(([key, value]) => `${key}=${value}`);
   return [
     ['name', instance.name],
@@ -34,6 +37,12 @@ function rowsOf(instance: Instance): [string, string][] {
     ],
     ['durable', ago(disk.durable_at)],
     ['auto-flush', instance.auto_flush_seconds === null ? 'off' : `every ${instance.auto_flush_seconds} s`],
+    [
+      'idle',
+      instance.idle_timeout_seconds === null ? 'runs on' : `stops after ${instance.idle_timeout_seconds} s`,
+    ],
+    ['wake', instance.wake_on_connect ? 'a connection starts it' : 'off'],
+    ['keeps', `the last ${plural(last, 'generation')}, then one a day for ${plural(daily_days, 'day')}`],
     ['labels', settings.join(' ') || '-'],
     ['created', instance.created_at],
   ];
@@ -43,35 +52,11 @@ function show({ terminal }: Pick<Call, 'terminal'>, instance: Instance): void {
   terminal.one(instance, { rows: rowsOf, quiet: ({ id }) => id });
 }
 
-const SIZES: Readonly<Record<string, Option>> = {
-  cpus: { type: 'string', value: 'N', help: '1 to 16' },
-  memory: { type: 'string', value: 'SIZE', help: '512m, 2g; a bare number is MiB' },
-  label: { type: 'string', value: 'KEY=VALUE', multiple: true, help: 'may be said several times' },
-  'auto-flush': {
-    type: 'string',
-    value: 'SECONDS',
-    help: 'how often what was written is saved by itself, or off',
-  },
-};
-
-function settingsOf({ options }: Call) {
-  return {
-    cpus: whole('cpus', options.text('cpus')),
-    memory_mib: sizeMib('memory', options.text('memory'), 'mib'),
-    labels: labels(options.list('label')),
-    auto_flush_seconds: wholeOrOff('auto-flush', options.text('auto-flush')),
-  };
-}
-
 async function create(call: Call): Promise<undefined> {
   const name = instanceName(call.args[0] ?? '');
-  const disk_mib = sizeMib('disk', call.options.text('disk'), 'gib');
   const berth = call.session.berth();
   const image = call.options.text('image');
-  const body = {
-    ...settingsOf(call),
-    disk_gib: disk_mib === undefined ? undefined : Math.ceil(disk_mib / 1024),
-  };
+  const body = { ...settingsOf(call), user_data: await userDataOf(call) };
   const instance = await berth.instances.create({ name, image, ...body });
   if (!call.options.flag('start')) {
     return void call.terminal.done(`${name} is made. Start it: berth start ${name}`, instance, instance.id);
@@ -145,8 +130,8 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     summary: 'make an instance',
     example: 'berth create web --cpus 2 --memory 1g --start',
     options: {
-      ...SIZES,
-      disk: { type: 'string', value: 'SIZE', help: '8g, 100g; a bare number is GiB' },
+      ...SETTINGS,
+      ...USER_DATA,
       image: { type: 'string', value: 'IMAGE', help: 'debian-12 unless said' },
       start: { type: 'boolean', help: 'start its VM, and wait until SSH works' },
     },
@@ -171,13 +156,16 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     names_instances: true,
     summary: 'change an instance; its size while it is stopped',
     example: 'berth set web --memory 2g --auto-flush 30',
-    options: { ...SIZES, name: { type: 'string', value: 'NAME', help: 'a new name' } },
+    options: { ...SETTINGS, name: { type: 'string', value: 'NAME', help: 'a new name' } },
     run: async (call) => {
       const berth = call.session.berth();
-      const { id } = await berth.instances.find(call.args[0] ?? '');
       const named = call.options.text('name');
       const name = named === undefined ? undefined : instanceName(named);
-      show(call, await berth.instances.change(id, { ...settingsOf(call), name }));
+      const body = { ...settingsOf(call), name };
+      const instance = await berth.instances.find(call.args[0] ?? '');
+      const change = () => berth.instances.change(instance.id, body);
+      const resizes = Object.values(sizesOf(call)).some((size) => size !== undefined);
+      show(call, await (resizes ? whileStopped(berth, instance, change) : change()));
       return undefined;
     },
   },
