@@ -1,6 +1,7 @@
 /** Every command, in the order of the help. */
 import type { Command } from './command.ts';
 import { COMPLETION } from './commands/completion.ts';
+import { CONSOLE } from './commands/console-command.ts';
 import { DOCTOR } from './commands/doctor.ts';
 import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
 import { GUEST_COMMANDS } from './commands/guest-commands.ts';
@@ -23,7 +24,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: SSH_COMMANDS },
-  { title: 'Guests', commands: GUEST_COMMANDS },
+  { title: 'Guests', commands: [...GUEST_COMMANDS, CONSOLE] },
   { title: 'Keys', commands: KEY_COMMANDS },
   { title: 'Login', commands: LOGIN_COMMANDS },
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },

@@ -112,6 +112,7 @@ export const WATCH_COMMANDS: readonly Command[] = [
       call.terminal.list(await collect(call.session.berth().list('listAudit', input), most), {
         headings: ['#', 'AT', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
         row: (each) => [
+          // None yet just after the request: it is chained then.
           String(each.seq ?? ''),
           each.at,
           each.actor,

@@ -1,0 +1,60 @@
+/** The serial console as a terminal: its bytes to the screen as they are, what is typed to the guest, until Ctrl-]. */
+import { once } from 'node:events';
+import type { Call, Command } from '../command.ts';
+import { CommandError } from '../command-error.ts';
+
+/** Ctrl-], as telnet and virsh have it: shells and editors hardly need it. */
+const END_BYTE = 0x1d;
+/** The VM has ended, or we have. */
+const OVER = 1000;
+
+async function openConsole(call: Call): Promise<undefined> {
+  const { args, session, terminal } = call;
+  const { stdin, stdout } = process;
+  if (stdin.isTTY !== true || stdout.isTTY !== true) {
+    throw new CommandError('a console needs a terminal', {
+      next: 'berth exec NAME -- COMMAND',
+      exit_code: 2,
+    });
+  }
+  const berth = session.berth();
+  const { id, name } = await berth.instances.find(args[0] ?? '');
+  const { ticket } = await berth.call('createConsoleTicket', { path: { id } });
+  const path = `/v1/instances/${id}/vm/console/stream?ticket=${encodeURIComponent(ticket)}`;
+  const socket = new WebSocket(berth.url.replace(/^http/, 'ws') + path);
+  socket.binaryType = 'arraybuffer';
+  const closed = once(socket, 'close') as Promise<[CloseEvent]>;
+  // Its close follows, and says why.
+  socket.addEventListener('error', () => undefined);
+  socket.addEventListener('message', ({ data }) => void stdout.write(Buffer.from(data as ArrayBuffer)));
+  let ended_here = false;
+  const onTyped = (typed: Buffer) => {
+    const end = typed.indexOf(END_BYTE);
+    const before = end === -1 ? typed : typed.subarray(0, end);
+    if (before.length > 0 && socket.readyState === WebSocket.OPEN) socket.send(new Uint8Array(before));
+    if (end === -1) return;
+    ended_here = true;
+    socket.close(OVER);
+  };
+  terminal.warn(`Connected to ${name}. Enter shows the prompt; Ctrl-] ends.`);
+  stdin.setRawMode(true);
+  stdin.on('data', onTyped).resume();
+  try {
+    const [{ code, reason }] = await closed;
+    if (ended_here || code === OVER) return undefined;
+    throw new CommandError(reason || `the console was cut off (${code})`, { next: `berth console ${name}` });
+  } finally {
+    stdin.off('data', onTyped).pause();
+    stdin.setRawMode(false);
+    stdout.write('\n');
+  }
+}
+
+export const CONSOLE: Command = {
+  name: 'console',
+  args: ['NAME'],
+  names_instances: true,
+  summary: 'the serial console, live, with a root shell; Ctrl-] ends',
+  example: 'berth console web',
+  run: openConsole,
+};
