@@ -9,7 +9,7 @@ import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
 import { S3Server } from '../support/s3-server.ts';
 import { ToxicProxy } from '../support/toxic-proxy.ts';
-import { until } from '../support/waiting.ts';
+import { until, untilWorks } from '../support/waiting.ts';
 
 const MIB = 2 ** 20;
 const HASH = 'sha256sum /srv/* | sha256sum';
@@ -71,7 +71,11 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
     await guest.sh('echo on > /srv/fourth; sync');
     proxy.heal();
     await proxy.mend();
-    const { dirty_bytes } = await guest.flush();
+    // While a read of the overlay still waits for the store, a flush is refused as well.
+    const { dirty_bytes } = await untilWorks('a flush', () => guest.flush(), {
+      timeout_ms: 30_000,
+      every_ms: 200,
+    });
     assert(dirty_bytes >= 16 * MIB, `${dirty_bytes} bytes were still marked`);
   });
 
