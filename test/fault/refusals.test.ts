@@ -4,6 +4,7 @@ import { createServer, type Server } from 'node:net';
 import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, freePort, Installation } from '../support/installation.ts';
+import { THOROUGH } from '../support/thorough.ts';
 
 async function listenOn(port: number): Promise<Server> {
   const server = createServer((socket) => socket.destroy());
@@ -63,25 +64,29 @@ describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 200_000 
     assert(!lines.join().includes('short'), 'a password is never repeated');
   });
 
-  test("a new instance passes over an SSH port that another program has, and an instance's own port comes back when it is free", async () => {
-    const first = await GuestInstance.create(berth, 'first');
-    servers.push(await listenOn(berth.ssh_ports.first + 1));
-    await first.start();
-    const second = await GuestInstance.running(berth, 'second');
-    assert.equal(second.target.port, berth.ssh_ports.first + 2);
-    assert.equal(await second.sh('hostname'), 'second');
+  test(
+    "a new instance passes over an SSH port that another program has, and an instance's own port comes back when it is free",
+    THOROUGH,
+    async () => {
+      const first = await GuestInstance.create(berth, 'first');
+      servers.push(await listenOn(berth.ssh_ports.first + 1));
+      await first.start();
+      const second = await GuestInstance.running(berth, 'second');
+      assert.equal(second.target.port, berth.ssh_ports.first + 2);
+      assert.equal(await second.sh('hostname'), 'second');
 
-    const { port } = await first.learnHost();
-    assert.equal(port, berth.ssh_ports.first);
-    const from = berth.output.length;
-    await berth.stop();
-    const thief = await listenOn(port);
-    servers.push(thief);
-    await berth.start();
-    const line = await berth.printed(/.*SSH port cannot be opened.*/, from);
-    assert(line.includes(String(port)) && line.includes(first.id), line);
-    assert.equal(await second.shAgain('hostname'), 'second', 'the others are reached');
-    await new Promise((resolve) => thief.close(resolve));
-    assert.equal(await first.shAgain('hostname'), 'first');
-  });
+      const { port } = await first.learnHost();
+      assert.equal(port, berth.ssh_ports.first);
+      const from = berth.output.length;
+      await berth.stop();
+      const thief = await listenOn(port);
+      servers.push(thief);
+      await berth.start();
+      const line = await berth.printed(/.*SSH port cannot be opened.*/, from);
+      assert(line.includes(String(port)) && line.includes(first.id), line);
+      assert.equal(await second.shAgain('hostname'), 'second', 'the others are reached');
+      await new Promise((resolve) => thief.close(resolve));
+      assert.equal(await first.shAgain('hostname'), 'first');
+    },
+  );
 });

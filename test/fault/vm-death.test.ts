@@ -145,21 +145,25 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
     await guest.sh(HASH);
   });
 
-  test('whose guest reads rotten data, never gets it: it is failed naming it, and goes on once it is mended', async () => {
-    const hashes = await guest.sh(HASH);
-    const { key, mend } = await rot((length) => length >> 1);
-    await berth.client.expect(202, 'POST', `${guest.path}/vm`);
-    // If it does not meet it as it boots, then now; there is no answer to this.
-    const reading = guest.shAgain('cat /srv/* > /dev/null').catch(() => undefined);
-    const { reason } = await guest.becomes('failed', ({ state }) => state === 'failed');
-    assert.equal(reason?.code, 'segment_corrupt', reason?.message);
-    assert(reason?.message.includes(key), reason?.message);
-    await reading;
-    mend();
-    await guest.start();
-    assert.equal(await guest.sh(HASH), hashes);
-    await guest.stop();
-  });
+  test(
+    'whose guest reads rotten data, never gets it: it is failed naming it, and goes on once it is mended',
+    THOROUGH,
+    async () => {
+      const hashes = await guest.sh(HASH);
+      const { key, mend } = await rot((length) => length >> 1);
+      await berth.client.expect(202, 'POST', `${guest.path}/vm`);
+      // If it does not meet it as it boots, then now; there is no answer to this.
+      const reading = guest.shAgain('cat /srv/* > /dev/null').catch(() => undefined);
+      const { reason } = await guest.becomes('failed', ({ state }) => state === 'failed');
+      assert.equal(reason?.code, 'segment_corrupt', reason?.message);
+      assert(reason?.message.includes(key), reason?.message);
+      await reading;
+      mend();
+      await guest.start();
+      assert.equal(await guest.sh(HASH), hashes);
+      await guest.stop();
+    },
+  );
 
   test('whose segment is cut short or missing, fails to start naming it, and starts once it is back', async () => {
     const path = await largestSegment();

@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { DeliveryLab } from '../support/delivery-lab.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
 const EVENTS = process.env['BERTH_TEST_FAULTS'] === 'all' ? 10_000 : 1_000;
@@ -69,7 +70,7 @@ describe('webhooks and the death of', { timeout: 900_000 }, () => {
     for (const id of sent) assert.ok((copies.get(id)?.length ?? 0) >= 2, `${id} is sent again, with its id`);
   });
 
-  test('workers, the database and the receiver, while events happen', async (t) => {
+  test('workers, the database and the receiver, while events happen', THOROUGH, async (t) => {
     await receiver('busy');
     const [first, count] = [next, EVENTS + 50];
     next += count;

@@ -4,6 +4,7 @@ import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
+import { THOROUGH } from '../support/thorough.ts';
 
 describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, timeout: 200_000 }, () => {
   let berth: Installation;
@@ -16,7 +17,7 @@ describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, timeout: 200_0
   });
   after(() => berth?.dispose());
 
-  test('is flushed as after a power cut, and the receipt says so', async () => {
+  test('is flushed as after a power cut, and the receipt says so', THOROUGH, async () => {
     const { status, body } = await berth.client.request<ReceiptBody>(
       'POST',
       `${guest.path}/vm/flush`,
@@ -26,7 +27,7 @@ describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, timeout: 200_0
     assert.deepEqual([status, body.consistency], [200, 'crash']);
   });
 
-  test('is stopped all the same, with what it had synced', async () => {
+  test('is stopped all the same, with what it had synced', THOROUGH, async () => {
     await guest.stop({ force: true });
     await berth.removeOverlays(guest.id);
     await guest.start();
