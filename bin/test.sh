@@ -37,7 +37,7 @@ run_tests() {
   shift 2
   [ $# -gt 0 ] || return 0
   heading "$name ($# files)"
-  "$NODE" --test --test-concurrency="$concurrency" --test-timeout=900000 \
+  "$NODE" --test --import ./test/support/end-of-file.ts --test-concurrency="$concurrency" --test-timeout=600000 \
     --test-reporter=spec --test-reporter-destination=stdout \
     --test-reporter=tap --test-reporter-destination="$results/$(echo "$name" | tr -c 'a-z\n' '-').tap" "$@"
 }

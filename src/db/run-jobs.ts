@@ -14,6 +14,8 @@ export interface JobTask {
 }
 
 const POLL_MS = 2_000;
+/** How long what a stopping runner still writes may take once no job runs. */
+const LAST_WRITES_MS = 3_000;
 /** A listening one and a few for what the slots do, for each task. */
 const CONNECTIONS = 4;
 
@@ -31,14 +33,15 @@ async function keepRunning(url: string, task: JobTask, log: Log, signal: AbortSi
   for (let attempt = 0; !signal.aborted; attempt++) {
     const began_ms = Date.now();
     const pool = new JobsPool(url, CONNECTIONS);
+    const under_way = new Set<Promise<void>>();
+    const work = async (payload: unknown) => {
+      const job = task.work(payload);
+      under_way.add(job);
+      await job.finally(() => under_way.delete(job));
+    };
     try {
-      const runner = await start(pool, task, log);
-      const stop = () => runner.stop().catch(() => undefined);
-      const stopped = () => void stop();
-      signal.addEventListener('abort', stopped, { once: true });
-      if (signal.aborted) stopped();
-      await runner.promise.finally(() => signal.removeEventListener('abort', stopped));
-      await stop();
+      const runner = await start(pool, { ...task, work }, log);
+      await endOf(runner, under_way, signal);
     } catch (error) {
       log.warn({ err: error, task: task.name }, 'jobs: the runner broke');
     } finally {
@@ -47,6 +50,28 @@ async function keepRunning(url: string, task: JobTask, log: Log, signal: AbortSi
     if (Date.now() - began_ms > 60_000) attempt = 0;
     if (!signal.aborted) await pause(backoffMs(attempt, 200, 5_000), signal);
   }
+}
+
+/** Until the runner has broken, or was stopped and has written what became of its jobs, or could not for too long. */
+async function endOf(
+  runner: Runner,
+  under_way: ReadonlySet<Promise<void>>,
+  signal: AbortSignal,
+): Promise<void> {
+  const stop = () => runner.stop().catch(() => undefined);
+  const over = new AbortController();
+  const ended = runner.promise.then(stop).finally(() => over.abort());
+  const { promise: unwritten, resolve: giveUp } = Promise.withResolvers<void>();
+  const onAbort = async () => {
+    void stop();
+    await Promise.allSettled(under_way);
+    // While the database is away the library would try for hours.
+    await pause(LAST_WRITES_MS, over.signal);
+    giveUp();
+  };
+  signal.addEventListener('abort', onAbort, { once: true, signal: over.signal });
+  if (signal.aborted) void onAbort();
+  await Promise.race([ended, unwritten]);
 }
 
 function start(pool: pg.Pool, { name, slots, work }: JobTask, log: Log): Promise<Runner> {

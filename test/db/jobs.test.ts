@@ -1,16 +1,18 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import { pino } from 'pino';
 import { addJobs, migrateJobs } from '../../src/db/jobs.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
 import { runJobs } from '../../src/db/run-jobs.ts';
-import { createLog } from '../../src/lib/log.ts';
 import { CuttableWay } from '../support/cuttable.ts';
 import { startDatabase, type TestDatabase } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
 
 let database: TestDatabase;
 let db: Db;
-const log = createLog('test', 'silent');
+/** What the library has complained of. */
+const complaints: string[] = [];
+const log = pino({ level: 'warn' }, { write: (line: string) => void complaints.push(line) });
 const rejections: unknown[] = [];
 const onRejection = (reason: unknown) => void rejections.push(reason);
 
@@ -49,6 +51,7 @@ async function runOne(name: string) {
       await way.cut();
       ended.resolve();
     },
+    abort: () => stop.abort(),
     stop: async () => {
       stop.abort();
       await running;
@@ -81,4 +84,15 @@ test('a stop while the database is away ends, and leaves the job', async () => {
   await one.stop();
   assert.deepEqual(rejections, []);
   assert.equal((await waiting('stopped')).length, 1);
+});
+
+test('a stop while the database has been away for long ends too', async () => {
+  const one = await runOne('late');
+  complaints.length = 0;
+  await one.endWhileCut();
+  const reconnected = () => complaints.filter((line) => line.includes('notify listener')).length > 4;
+  await until('the library has tried to reconnect', reconnected);
+  await one.stop();
+  assert.deepEqual(rejections, []);
+  assert.equal((await waiting('late')).length, 1);
 });

@@ -2,13 +2,12 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { openDataKeys } from '../../src/disks/data-keys.ts';
-import { readLayers } from '../../src/disks/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { setQuota } from '../../src/orgs/quotas.ts';
 import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
-import { makeGenerations } from '../support/generations.ts';
+import { generationScene, makeGenerations } from '../support/generations.ts';
 import { HOST_KEY } from '../support/scripted-agent.ts';
 import { instanceIn } from '../support/states.ts';
 
@@ -18,38 +17,12 @@ const api = await apiForFile();
 const { db, agent, context } = api;
 const owner = await api.person();
 const client = api.as(owner);
+const { path, withGenerations, read, layers, events, audited } = generationScene(api, owner);
 
-const path = (id: string, rest: string) => `/v1/instances/${id}/${rest}`;
-
-async function withGenerations(count: number, change: Record<string, unknown> = {}): Promise<InstanceOut> {
-  const instance = await api.instance(owner, change);
-  await makeGenerations(db, instance.id, count);
-  return instance;
-}
 const numbers = async (id: string) => {
   const { body } = await client.get<Page<{ generation: number }>>(path(id, 'generations'));
   return body.data.map(({ generation }) => generation);
 };
-const read = async (id: string) => (await client.get<InstanceOut>(`/v1/instances/${id}`)).body;
-const layers = async (id: InstanceId, generation: number) =>
-  (await readLayers(db, id, generation)).map(({ key }) => key);
-
-function events(instance_id: InstanceId) {
-  return db
-    .selectFrom('events')
-    .select(['type', 'data', 'actor'])
-    .where('instance_id', '=', instance_id)
-    .orderBy('sequence')
-    .execute();
-}
-async function audited(target: string) {
-  const rows = await db
-    .selectFrom('audit_log')
-    .select(['action', 'data'])
-    .where('target', '=', target)
-    .execute();
-  return rows.map(({ action }) => action);
-}
 
 describe('POST …/fork 201', () => {
   test('inherits size and settings, not labels, keys, host key or wake', async () => {

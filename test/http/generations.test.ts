@@ -2,13 +2,12 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
-import { readLayers } from '../../src/disks/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { VM_STATES } from '../../src/vms/model.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
-import { makeGenerations } from '../support/generations.ts';
+import { generationScene, makeGenerations } from '../support/generations.ts';
 import { instanceIn } from '../support/states.ts';
 
 type Forked = { readonly forked_from?: unknown; readonly restored_from?: unknown } | undefined;
@@ -26,40 +25,14 @@ const api = await apiForFile();
 const { db, agent } = api;
 const owner = await api.person();
 const client = api.as(owner);
+const { path, withGenerations, read, layers, events, audited } = generationScene(api, owner);
 
-const path = (id: string, rest: string) => `/v1/instances/${id}/${rest}`;
-
-async function withGenerations(count: number, change: Record<string, unknown> = {}): Promise<InstanceOut> {
-  const instance = await api.instance(owner, change);
-  await makeGenerations(db, instance.id, count);
-  return instance;
-}
 async function list(id: string, query = ''): Promise<Page<GenerationOut>> {
   const answer = await client.get<Page<GenerationOut>>(path(id, `generations${query}`));
   assert.equal(answer.status, 200, answer.text);
   return answer.body;
 }
 const numbers = async (id: string) => (await list(id)).data.map(({ generation }) => generation);
-const read = async (id: string) => (await client.get<InstanceOut>(`/v1/instances/${id}`)).body;
-const layers = async (id: InstanceId, generation: number) =>
-  (await readLayers(db, id, generation)).map(({ key }) => key);
-
-function events(instance_id: InstanceId) {
-  return db
-    .selectFrom('events')
-    .select(['type', 'data', 'actor'])
-    .where('instance_id', '=', instance_id)
-    .orderBy('sequence')
-    .execute();
-}
-async function audited(target: string) {
-  const rows = await db
-    .selectFrom('audit_log')
-    .select(['action', 'data'])
-    .where('target', '=', target)
-    .execute();
-  return rows.map(({ action }) => action);
-}
 
 describe('GET …/generations 200', () => {
   test('newest first, page by page, each once', async () => {

@@ -52,6 +52,8 @@ export interface TestApi {
   person(options?: PersonOptions): Promise<Person>;
   /** A new instance of `who`. */
   instance(who: Person, change?: Record<string, unknown>): Promise<InstanceOut>;
+  /** Ended by `close` before everything that it may need. */
+  beforeClose(end: () => Promise<void>): void;
   close(): Promise<void>;
 }
 
@@ -127,6 +129,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const agent = new ScriptedAgent(internal_origin, host_token);
   await agent.connect();
   const connections = new Agent({ connections: 64 });
+  const endings: (() => Promise<void>)[] = [];
   const client = new Client(origin, connections);
   const as = (who: Person | string) => client.as(typeof who === 'string' ? who : who.session);
   return {
@@ -149,7 +152,9 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
       if (made.status !== 201) throw new Error(`no instance: ${made.status} ${made.text}`);
       return made.body;
     },
+    beforeClose: (end) => void endings.push(end),
     close: async () => {
+      await Promise.all(endings.map((end) => end()));
       await agent.close();
       await connections.destroy();
       context.host_calls.close();

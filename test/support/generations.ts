@@ -1,7 +1,9 @@
-/** Generations of disks as rows, without any object: for what only the database decides. */
+/** Generations of disks as rows, without any object: for what only the database decides; and what tests of them look at. */
 import { type Db, transaction } from '../../src/db/pool.ts';
-import { advanceHead } from '../../src/disks/store.ts';
+import { advanceHead, readLayers } from '../../src/disks/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import type { InstanceOut, TestApi } from './api.ts';
+import type { Person } from './people.ts';
 
 /** Commits so many more generations, of one segment each that is in no store. */
 export async function makeGenerations(db: Db, instance_id: InstanceId, count: number): Promise<void> {
@@ -22,4 +24,33 @@ export async function makeGenerations(db: Db, instance_id: InstanceId, count: nu
       });
     });
   }
+}
+
+/** Instances of `owner` with generations, and what is known of them beside the API's answers. */
+export function generationScene(api: TestApi, owner: Person) {
+  const { db } = api;
+  return {
+    path: (id: string, rest: string) => `/v1/instances/${id}/${rest}`,
+    withGenerations: async (count: number, change: Record<string, unknown> = {}): Promise<InstanceOut> => {
+      const instance = await api.instance(owner, change);
+      await makeGenerations(db, instance.id, count);
+      return instance;
+    },
+    read: async (id: string) => (await api.as(owner).get<InstanceOut>(`/v1/instances/${id}`)).body,
+    /** Keys of the objects that make a generation, oldest first. */
+    layers: async (id: InstanceId, generation: number) =>
+      (await readLayers(db, id, generation)).map(({ key }) => key),
+    events: (instance_id: InstanceId) =>
+      db
+        .selectFrom('events')
+        .select(['type', 'data', 'actor'])
+        .where('instance_id', '=', instance_id)
+        .orderBy('sequence')
+        .execute(),
+    /** The actions on `target` that the audit log has. */
+    audited: async (target: string) => {
+      const entries = db.selectFrom('audit_log').select('action').where('target', '=', target);
+      return (await entries.execute()).map(({ action }) => action);
+    },
+  };
 }

@@ -58,6 +58,8 @@ export class ToxicProxy {
   #port = 0;
   #poison: Poison = () => undefined;
   #seen: SeenRequest[] = [];
+  #under_way = 0;
+  #most_at_once = 0;
 
   private constructor(target_port: number, tls: Certificate | undefined) {
     this.#target_port = target_port;
@@ -80,9 +82,15 @@ export class ToxicProxy {
     return this.#seen;
   }
 
+  /** Requests whose answer was not sent yet, the most of them at one time since the last `poison`. */
+  get most_at_once(): number {
+    return this.#most_at_once;
+  }
+
   poison(poison: Poison): void {
     this.#poison = poison;
     this.#seen = [];
+    this.#most_at_once = 0;
   }
 
   heal(): void {
@@ -93,7 +101,10 @@ export class ToxicProxy {
     assert(!this.#server, 'it was cut');
     const serve = (from: IncomingMessage, answer: ServerResponse) => {
       const { socket } = from;
-      void this.#pass(from, answer).catch(() => socket.destroy());
+      this.#most_at_once = Math.max(this.#most_at_once, ++this.#under_way);
+      void this.#pass(from, answer)
+        .catch(() => socket.destroy())
+        .finally(() => this.#under_way--);
     };
     const server = this.#tls ? createTlsServer(this.#tls, serve) : createServer(serve);
     server.on('connection', (socket: Socket) => {

@@ -53,7 +53,7 @@ export interface DeliveryOut {
   }[];
 }
 
-/** Numbers events and fans them out, at every commit of this process; sends what is due. Ended after the file's tests. */
+/** Numbers events and fans them out, at every commit of this process; sends what is due. Ended with the API. */
 export function sendWebhooks(api: TestApi): { readonly stop: () => Promise<void> } {
   const { db, hub, webhooks } = api.context;
   const log = createLog('webhooks', 'silent');
@@ -72,7 +72,7 @@ export function sendWebhooks(api: TestApi): { readonly stop: () => Promise<void>
     ended.abort();
     await running;
   };
-  after(stop);
+  api.beforeClose(stop);
   return { stop };
 }
 
