@@ -1,7 +1,8 @@
 import { sql } from 'kysely';
 import { again, composer } from '../db/composer.ts';
+import { lookUp } from '../db/look-up.ts';
 import { LookUpStatement } from '../db/look-up-statement.ts';
-import type { Tx } from '../db/pool.ts';
+import type { Db, Tx } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { present } from '../lib/assert.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
@@ -119,13 +120,11 @@ const FIND_PRINCIPALS = new LookUpStatement(
  * person's key ends with the membership and a service account's with it (foreign keys), so the holder is always there.
  */
 export async function findApiKeyPrincipals(
-  tx: Tx,
+  db: Db,
   hashes: readonly string[],
 ): Promise<ReadonlyMap<string, ApiKeyPrincipal>> {
   const wanted = hashes.map((hex) => [Buffer.from(hex, 'hex')]);
-  const { rows } = await tx.executeQuery(
-    FIND_PRINCIPALS.of<ApiKeyPrincipal & { readonly hash: Buffer }>(wanted),
-  );
+  const rows = await lookUp(db, FIND_PRINCIPALS.of<ApiKeyPrincipal & { readonly hash: Buffer }>(wanted));
   return new Map(rows.map((row) => [row.hash.toString('hex'), row]));
 }
 

@@ -1,6 +1,6 @@
 import { type CompiledQuery, Kysely, type Transaction } from 'kysely';
 import pg from 'pg';
-import { assert } from '../lib/assert.ts';
+import { assert, present } from '../lib/assert.ts';
 import { CommittingDialect, withCommit } from './commit.ts';
 import { clientNaming, StatementNames } from './statement-names.ts';
 import type { Database } from './tables.ts';
@@ -48,6 +48,11 @@ export function openPool(url: string, onError: (error: Error) => void, max = 20)
 }
 
 const pools = new WeakMap<Db, pg.Pool>();
+
+/** The connections of one that `openPool` has opened. */
+export function poolOf(db: Db): pg.Pool {
+  return present(pools.get(db), 'a pool of this program');
+}
 
 /** How many connections of a pool there are in each state, and how many callers wait for one. */
 export function poolState(db: Db): Record<'used' | 'idle' | 'waiting', number> {

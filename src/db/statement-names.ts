@@ -6,6 +6,7 @@
  */
 import type { Socket } from 'node:net';
 import pg from 'pg';
+import { BEGIN, BEGIN_NAME, begunQuery } from './begun-query.ts';
 
 const FROM_USE = 10;
 const MAX_NAMES = 200;
@@ -44,31 +45,72 @@ function planIsStale(error: unknown): boolean {
   return error instanceof pg.DatabaseError && error.code === '0A000' && /cached plan/.test(error.message);
 }
 
-/** A client that names the parameterised statements given as text and values. */
+type Arguments = readonly unknown[];
+
+/**
+ * A client that names the parameterised statements given as text and values, and sends BEGIN with what comes next.
+ * A transaction of no statement is none.
+ */
 export function clientNaming(names: StatementNames): typeof pg.Client {
   class NamingClient extends pg.Client {
+    /** BEGIN was asked for and is not sent. */
+    #begins = false;
+
     override query(...args: unknown[]): never {
       this.#gather();
-      const [text, values] = args;
-      const query = super.query as (...given: unknown[]) => Promise<unknown>;
-      const name =
-        typeof text === 'string' && Array.isArray(values) && values.length > 0 && args.length === 2
-          ? names.nameOf(text)
-          : undefined;
-      if (name === undefined) return query.apply(this, args) as never;
-      return query.call(this, { name, text, values }).catch((error: unknown) => {
+      const [text] = args;
+      if (text === BEGIN) return this.#begin() as never;
+      if (this.#begins && (text === 'commit' || text === 'rollback')) {
+        this.#begins = false;
+        return Promise.resolve({ command: text.toUpperCase(), rows: [], rowCount: null }) as never;
+      }
+      const name = nameIn(args);
+      if (name === undefined) return this.#send(args) as never;
+      return this.#send([{ name, text, values: args[1] }]).catch((error: unknown) => {
         if (planIsStale(error)) names.forget();
         throw error;
       }) as never;
     }
 
+    #begin(): Promise<unknown> {
+      if (!(BEGIN_NAME in this.#wire.parsedStatements))
+        return this.#send([{ name: BEGIN_NAME, text: BEGIN }]);
+      this.#begins = true;
+      return Promise.resolve({ command: 'BEGIN', rows: [], rowCount: null });
+    }
+
+    #send(args: Arguments): Promise<unknown> {
+      const query = (...given: Arguments) =>
+        (super.query as (...given: unknown[]) => Promise<unknown>).apply(this, [...given]);
+      if (!this.#begins) return query(...args);
+      this.#begins = false;
+      return begunQuery(args, query);
+    }
+
+    get #wire() {
+      return (this as unknown as { readonly connection: Wire }).connection;
+    }
+
     /** What is asked for at one time (the statements that go with COMMIT) goes out in one write. */
     #gather(): void {
-      const { stream } = (this as unknown as { connection: { stream: Socket } }).connection;
+      const { stream } = this.#wire;
       if (stream.writableCorked > 0) return;
       stream.cork();
       process.nextTick(() => stream.uncork());
     }
   }
+
+  function nameIn(args: Arguments): string | undefined {
+    const [text, values] = args;
+    if (typeof text !== 'string' || !Array.isArray(values) || values.length === 0 || args.length > 2)
+      return undefined;
+    return names.nameOf(text);
+  }
   return NamingClient as unknown as typeof pg.Client;
+}
+
+/** What the driver keeps to itself of a connection. */
+interface Wire {
+  readonly stream: Socket;
+  readonly parsedStatements: Readonly<Record<string, string>>;
 }

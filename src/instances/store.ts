@@ -1,7 +1,8 @@
 import { sql } from 'kysely';
 import { composer } from '../db/composer.ts';
+import { lookUp } from '../db/look-up.ts';
 import { LookUpStatement } from '../db/look-up-statement.ts';
-import type { Tx } from '../db/pool.ts';
+import type { Db, Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
 import type { InstanceId, OrgId } from '../lib/ids.ts';
 
@@ -57,10 +58,10 @@ const FIND_MANY = new LookUpStatement(
 
 /** Those of the instances that there are, of whatever organisation: what many ask for at once (`Batched`). */
 export async function findInstances(
-  tx: Tx,
+  db: Db,
   ids: readonly string[],
 ): Promise<ReadonlyMap<string, InstanceRow>> {
-  const { rows } = await tx.executeQuery(FIND_MANY.of<InstanceRow>(ids.map((id) => [id])));
+  const rows = await lookUp(db, FIND_MANY.of<InstanceRow>(ids.map((id) => [id])));
   return new Map(rows.map((row) => [row.id, row]));
 }
 

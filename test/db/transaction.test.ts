@@ -4,8 +4,9 @@ import { after, test } from 'node:test';
 import { CompiledQuery, sql } from 'kysely';
 import pg from 'pg';
 import { Batched } from '../../src/db/batched.ts';
+import { lookUp } from '../../src/db/look-up.ts';
 import { notify } from '../../src/db/notify.ts';
-import { atCommit, type Db, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
+import { atCommit, type Db, isUnavailable, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
 import { startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();
@@ -70,6 +71,81 @@ test('a hint to look again goes with COMMIT, and is not lost or doubled by what 
   await listener.query('select 1');
   assert.deepEqual(heard, ['instance:one', 'instance:two']);
   await listener.end();
+});
+
+/** A pool of one connection, on which BEGIN waits for the first statement. */
+async function withOneConnection(use: (one: Db) => Promise<void>): Promise<void> {
+  const one = openPool(database.url, () => undefined, 1);
+  try {
+    await clear();
+    await transaction(one, transactionOf);
+    await use(one);
+  } finally {
+    await one.destroy();
+  }
+}
+/** That of the connection's statement now. */
+const transactionOf = async (db: Db) => {
+  const { rows } = await sql<{ id: string }>`select pg_current_xact_id()::text as id`.execute(db);
+  return rows[0]?.id;
+};
+
+test('BEGIN goes with the first statement, whatever that is, and all that follow are of its transaction', () =>
+  withOneConnection(async (one) => {
+    for (let round = 0; round < 12; round++) {
+      const ids = await transaction(one, async (tx) => [await transactionOf(tx), await transactionOf(tx)]);
+      assert.equal(ids[0], ids[1]);
+      await transaction(one, (tx) => tx.executeQuery(insert(round, `${round}`)));
+    }
+    const undone = transaction(one, async (tx) => {
+      await sql`delete from notes`.execute(tx);
+      throw new Error('no');
+    });
+    await assert.rejects(undone, /no/);
+    assert.equal((await notes()).length, 12);
+    await transaction(one, async () => undefined);
+    assert.notEqual(await transactionOf(one), await transactionOf(one), 'no transaction is left open');
+  }));
+
+test('a first statement that fails leaves no transaction open, and is prepared the next time', () =>
+  withOneConnection(async (one) => {
+    await one.executeQuery(insert(1, 'there'));
+    for (let round = 0; round < 12; round++) {
+      const failing = transaction(one, (tx) => tx.executeQuery(insert(1, 'again')));
+      await assert.rejects(failing, (error) => sqlStateOf(error) === '23505');
+      await one.executeQuery(insert(round + 2, 'between'));
+    }
+    assert.equal((await notes()).length, 13);
+  }));
+
+test('a BEGIN that fails takes its first statement with it', () =>
+  withOneConnection(async (one) => {
+    await sql`deallocate all`.execute(one);
+    const failing = transaction(one, (tx) =>
+      tx.executeQuery(CompiledQuery.raw(`insert into notes values (1, 'a')`)),
+    );
+    await assert.rejects(failing, (error) => sqlStateOf(error) === '26000');
+    assert.deepEqual(await notes(), []);
+  }));
+
+test('look-ups asked for at one time go out together, and each has its own answer or error', () =>
+  withOneConnection(async (one) => {
+    const pid = CompiledQuery.raw('select pg_backend_pid() as pid, now()::text as at');
+    const asked = [pid, CompiledQuery.raw('select 1 / $1::int as never', [0]), pid];
+    const [first, failed, last] = await Promise.allSettled(asked.map((each) => lookUp(one, each)));
+    assert(first?.status === 'fulfilled' && last?.status === 'fulfilled');
+    assert.equal(first.value.length, 1);
+    assert(failed?.status === 'rejected' && sqlStateOf(failed.reason) === '22012');
+    assert.notDeepEqual(first.value, last.value, 'no transaction');
+  }));
+
+test('a look-up that gets no connection fails', async () => {
+  const nowhere = openPool('postgresql://berth@/berth?host=/nowhere', () => undefined, 1);
+  const asked = [1, 2].map(() => lookUp(nowhere, CompiledQuery.raw('select 1')));
+  for (const outcome of await Promise.allSettled(asked)) {
+    assert(outcome.status === 'rejected' && isUnavailable(outcome.reason));
+  }
+  await nowhere.destroy();
 });
 
 test('a transaction that throws sends nothing of it', async () => {
