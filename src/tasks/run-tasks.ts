@@ -48,12 +48,15 @@ async function runTask(task: Task, hub: NotifyHub, log: Log, signal: AbortSignal
   }
 }
 
+/** A reason of our own: the default is an error with a stack, made at every call. */
+const WOKEN = 'woken';
+
 function wakeUps(
   { wake_on, wake_by }: Task,
   hub: NotifyHub,
 ): { readonly signal: AbortSignal; readonly unsubscribe: () => void } {
   const woken = new AbortController();
-  const wake = () => woken.abort();
+  const wake = () => woken.abort(WOKEN);
   const undo = [
     ...(wake_on === undefined ? [] : [hub.subscribe(wake_on, '', wake)]),
     ...(wake_by === undefined ? [] : [wake_by(wake)]),
