@@ -86,6 +86,17 @@ export class Installation {
     return this.accelerator.startsWith('kvm') ? 'kvm' : 'tcg';
   }
 
+  /** Of the role's process. @throws when it does not run */
+  pidOf(role: 'control-plane' | 'agent' | 'ingress'): number {
+    const launcher = this.#launcher.pid;
+    for (const pid of readFileSync(`/proc/${launcher}/task/${launcher}/children`, 'latin1')
+      .trim()
+      .split(' ')) {
+      if (commandLineOf(Number(pid)).at(-1) === role) return Number(pid);
+    }
+    throw new Error(`the role ${role} does not run`);
+  }
+
   get api(): Api {
     return this.#api ?? unlogged();
   }

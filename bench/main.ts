@@ -16,12 +16,14 @@ import { encryptionBench } from './encryption.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
 import { Installation } from './installation.ts';
+import { manyBench } from './many.ts';
 import { requestsBench } from './requests.ts';
 import { startBench } from './start.ts';
 import { webhooksBench } from './webhooks.ts';
 
 const BENCHES: readonly Bench[] = [
   startBench,
+  manyBench,
   coldStartBench,
   flushBench,
   encryptionBench,

@@ -4,6 +4,7 @@ import type { CompressPool } from '../disk-format/compress-pool.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import type { RunCache } from './block/run-cache.ts';
+import type { BootSlots } from './runner/boot-slots.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Accelerator } from './vm/qemu-command.ts';
 
@@ -16,6 +17,7 @@ export interface HostContext {
   readonly pool: CompressPool;
   /** What lazy reads have fetched lately. */
   readonly runs: RunCache;
+  readonly boots: BootSlots;
   readonly accel: Accelerator;
   readonly qemu_binary: string;
   readonly qemu_img_binary: string;

@@ -8,6 +8,7 @@ import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
 import { findHostImage } from '../host/images.ts';
+import { BootSlots } from '../host/runner/boot-slots.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
@@ -69,6 +70,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       store,
       pool,
       runs: new RunCache({ store, pool }),
+      boots: new BootSlots(),
       accel: choice.accel,
       qemu_binary: QEMU,
       qemu_img_binary: QEMU_IMG,

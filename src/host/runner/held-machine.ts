@@ -126,7 +126,12 @@ export class HeldMachine {
     assert(this.#machine === null, 'no machine has the disk');
     this.#unsaved = null;
     const launch = { context: this.#context, assignment, disk: this.disk, changed: this.#changed, signal };
-    const launched = await launchMachine(launch, { run });
+    const turn = run ? await this.#context.boots.take(signal) : null;
+    const launched = await launchMachine(launch, { run }).catch((error: unknown) => {
+      turn?.();
+      throw error;
+    });
+    if (turn) launched.machine.onceBooted(turn);
     this.#machine = launched.machine;
     this.#last = launched.machine.record;
     this.#panicked = false;

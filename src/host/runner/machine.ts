@@ -51,6 +51,7 @@ export class Machine {
   #damage: SegmentCorruptError | null = null;
   /** What feeds an overlay that is not whole yet. */
   #lazy: LazyOverlay | null = null;
+  #booted: () => void = () => undefined;
 
   constructor(options: {
     folder: VmFolder;
@@ -73,6 +74,7 @@ export class Machine {
     this.qmp.onEvent((event) => this.#hear(event));
     onVmExit(options.record.identity, options.qmp, () => {
       this.#gone = true;
+      this.#booted();
       this.#disturbed();
     });
   }
@@ -164,7 +166,15 @@ export class Machine {
 
   /** The guest was found to answer; void if it was reset since `resets`. */
   markUp(resets: number): void {
-    if (this.#view === 'booting' && resets === this.#resets) this.#view = 'up';
+    if (this.#view !== 'booting' || resets !== this.#resets) return;
+    this.#view = 'up';
+    this.#booted();
+  }
+
+  /** Calls `effect` when the guest is up, or the process has ended. */
+  onceBooted(effect: () => void): void {
+    if (this.#view === 'booting' && !this.#gone) this.#booted = effect;
+    else effect();
   }
 
   /** Bytes that the bitmap marks since the last finished flush; null while it cannot be known. */
@@ -263,6 +273,7 @@ export class Machine {
     await this.#lazy?.close();
     this.release();
     this.#gone = true;
+    this.#booted();
   }
 
   /** Lets go of the process without ending it. */
