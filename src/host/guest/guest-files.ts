@@ -132,23 +132,61 @@ export async function readGuestFile(
 ): Promise<Buffer> {
   const handle = await agent.execute('guest-file-open', { path, mode: 'r' }, options);
   try {
-    const parts: Buffer[] = [];
-    let length = 0;
-    for (;;) {
-      const count = Math.min(CHUNK_BYTES, max_bytes + 1 - length);
-      const reply = (await agent.execute('guest-file-read', { handle, count }, options)) as {
-        'buf-b64'?: string;
-        eof?: boolean;
-      } | null;
-      const part = Buffer.from(reply?.['buf-b64'] ?? '', 'base64');
-      parts.push(part);
-      length += part.length;
-      if (length > max_bytes) throw new GuestAgentError('read', `${path} is longer than ${max_bytes} bytes`);
-      if (reply?.eof || part.length === 0) return Buffer.concat(parts);
-    }
+    const data = await readOpenFile(agent, handle, max_bytes + 1, options);
+    if (data.length > max_bytes)
+      throw new GuestAgentError('read', `${path} is longer than ${max_bytes} bytes`);
+    return data;
   } finally {
     await agent.execute('guest-file-close', { handle }, options).catch(() => {});
   }
+}
+
+/**
+ * What a file of the guest holds from an offset on, up to `max_bytes`, and the offset that it was read from: 0 where the
+ * file has become shorter, its end (and nothing) for `end`. Rejects as {@link readGuestFile}.
+ */
+export async function readGuestFileFrom(
+  agent: GuestAgent,
+  path: string,
+  from: number | 'end',
+  { max_bytes, ...options }: { readonly max_bytes: number; readonly timeout_ms?: number },
+): Promise<{ readonly offset: number; readonly data: Buffer }> {
+  const handle = await agent.execute('guest-file-open', { path, mode: 'r' }, options);
+  const seek = async (offset: number, whence: 'set' | 'end') => {
+    const at = await agent.execute('guest-file-seek', { handle, offset, whence }, options);
+    return Number((at as { position?: unknown } | null)?.position);
+  };
+  try {
+    const size = await seek(0, 'end');
+    if (from === 'end' || from === size) return { offset: size, data: Buffer.alloc(0) };
+    const offset = await seek(from < size ? from : 0, 'set');
+    const data = await readOpenFile(agent, handle, Math.min(max_bytes, size - offset), options);
+    return { offset, data };
+  } finally {
+    await agent.execute('guest-file-close', { handle }, options).catch(() => {});
+  }
+}
+
+/** To the end, at most so many bytes. */
+async function readOpenFile(
+  agent: GuestAgent,
+  handle: unknown,
+  max_bytes: number,
+  options: { readonly timeout_ms?: number },
+): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  for (let left = max_bytes; left > 0; ) {
+    const count = Math.min(CHUNK_BYTES, left);
+    const reply = (await agent.execute('guest-file-read', { handle, count }, options)) as {
+      'buf-b64'?: string;
+      eof?: boolean;
+    } | null;
+    const part = Buffer.from(reply?.['buf-b64'] ?? '', 'base64').subarray(0, left);
+    parts.push(part);
+    left -= part.length;
+    if (reply?.eof || part.length === 0) break;
+  }
+  return Buffer.concat(parts);
 }
 
 async function startCommand(agent: GuestAgent, command: GuestCommand, deadline: number): Promise<number> {
