@@ -23,7 +23,7 @@ const PRIVATE = ['10.1.2.3', '172.17.0.1', '192.168.0.1', '100.64.0.1', '198.18.
 /** Virtio device types (virtio 1.2, section 5): network, block, console, entropy. */
 const OUR_DEVICES = ['1', '2', '3', '4'];
 
-describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 500_000 }, () => {
+describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   let hostile: GuestInstance;
   let neighbour: GuestInstance;
@@ -38,10 +38,8 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 500_000 }, () =
     });
     await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));
     berth = await Installation.start();
-    [hostile, neighbour] = await Promise.all([
-      GuestInstance.running(berth, 'hostile'),
-      GuestInstance.running(berth, 'neighbour'),
-    ]);
+    hostile = await GuestInstance.running(berth, 'hostile');
+    neighbour = await GuestInstance.running(berth, 'neighbour');
   });
   after(async () => {
     server?.close();

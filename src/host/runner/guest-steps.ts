@@ -6,7 +6,8 @@ import type { Machine } from './machine.ts';
 import { readHostKeys, waitForSsh } from './personalise.ts';
 
 const GUEST_UP_MS = 300_000;
-const SSHD_UP_MS = 60_000;
+/** On a host with more guests booting than processors its sshd may come long after its agent. */
+const SSHD_UP_MS = 180_000;
 /** How long the guest may take to shut down or to begin a reboot before it is done without it. */
 const GUEST_PART_MS = 10_000;
 
