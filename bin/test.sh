@@ -55,6 +55,10 @@ trap 'exit 143' TERM
 . bin/ensure-packages.sh
 rm -rf "$results"
 mkdir -p "$results"
+# Each test file is a process of its own, and starts more of them: none translates the same sources again.
+rm -rf .cache/compiled
+NODE_COMPILE_CACHE=$PWD/.cache/compiled
+export NODE_COMPILE_CACHE
 
 # Not in parallel: what boots guests or measures time.
 serial_folders='test/guest test/fault test/e2e test/fleet'
@@ -78,5 +82,6 @@ if [ -n "$integration$serial" ]; then
   BERTH_TEST_IMAGE_DIR=$(readlink -f .cache/images/debian-12/current)
   export BERTH_TEST_IMAGE_DIR
 fi
-run_tests 'integration tests' 2 $integration
+# They wait for each other's processes more than they compute.
+run_tests 'integration tests' 3 $integration
 run_tests 'guest tests' 1 $serial

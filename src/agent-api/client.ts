@@ -23,6 +23,7 @@ import type {
   Heartbeat,
   HeartbeatResponse,
   KeysReport,
+  LoginsReport,
   PollRequest,
   PollResponse,
   Report,
@@ -87,6 +88,10 @@ export class ControlPlaneClient {
 
   reportKeys(body: KeysReport): Promise<ReportResponse> {
     return this.#post('/internal/v1/keys', body);
+  }
+
+  reportLogins(body: LoginsReport): Promise<ReportResponse> {
+    return this.#post('/internal/v1/logins', body);
   }
 
   commit(body: CommitRequest): Promise<CommitResponse> {

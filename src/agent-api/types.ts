@@ -166,6 +166,9 @@ export type Observation =
       /** Set when the disk was continued from the head although the last VM had written past it. */
       readonly recovered: Reason | null;
     }
+  /** The guest stands still until a disk request that failed on its host can be served. */
+  | { readonly kind: 'stalled'; readonly reason: Reason }
+  | { readonly kind: 'resumed' }
   | { readonly kind: 'rebooting' }
   | { readonly kind: 'powered_off' }
   | { readonly kind: 'flush_pending'; readonly reason: Reason }
@@ -232,6 +235,13 @@ export interface KeysReport {
   readonly vm_id: VmId;
   readonly epoch: number;
   readonly applied_keys: readonly string[];
+}
+
+/** Keys (fingerprints) that let somebody into the guest since the last such report, as its sshd says. */
+export interface LoginsReport {
+  readonly vm_id: VmId;
+  readonly epoch: number;
+  readonly fingerprints: readonly string[];
 }
 
 /** Where the ingress sends the connections of one instance's port. */

@@ -1,3 +1,4 @@
+import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
 
@@ -10,6 +11,15 @@ export interface DataKeyRow {
 
 export async function insertDataKey(tx: Tx, row: DataKeyRow): Promise<void> {
   await tx.insertInto('data_keys').values(row).execute();
+}
+
+/** Nothing where there is one by now, and where the instance is being deleted: its keys are destroyed for good. */
+export async function insertMissingDataKey(tx: Tx, row: DataKeyRow): Promise<void> {
+  await sql`
+    insert into data_keys (instance_id, key_id, wrapped, own)
+    select id, ${row.key_id}, ${row.wrapped}, ${row.own} from instances
+    where id = ${row.instance_id} and not deleting for share
+    on conflict do nothing`.execute(tx);
 }
 
 export async function listDataKeys(tx: Tx, instance_id: InstanceId): Promise<DataKeyRow[]> {

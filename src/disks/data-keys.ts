@@ -11,7 +11,13 @@ import { type DataKey, newDataKey } from '../disk-format/key-ring.ts';
 import { present } from '../lib/assert.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { Sealer } from '../lib/seal.ts';
-import { deleteDataKeyRows, insertDataKey, listDataKeys } from './data-key-store.ts';
+import {
+  type DataKeyRow,
+  deleteDataKeyRows,
+  insertDataKey,
+  insertMissingDataKey,
+  listDataKeys,
+} from './data-key-store.ts';
 
 /** How this installation keeps data keys, and whether new objects are encrypted. */
 export interface DiskKeys {
@@ -32,13 +38,24 @@ export function diskKeys(secret_key: Uint8Array, encryption: boolean): DiskKeys 
 
 /** Gives a new instance its own key; also where new objects are not encrypted, so that they can be at any time. */
 export async function makeDataKey(tx: Tx, { sealer }: DiskKeys, instance_id: InstanceId): Promise<void> {
+  await insertDataKey(tx, newKeyRow(sealer, instance_id));
+}
+
+function newKeyRow(sealer: Sealer, instance_id: InstanceId): DataKeyRow {
   const { key_id, key } = newDataKey();
-  await insertDataKey(tx, {
-    instance_id,
-    key_id,
-    wrapped: wrap(sealer, instance_id, { key_id, key }),
-    own: true,
-  });
+  return { instance_id, key_id, wrapped: wrap(sealer, instance_id, { key_id, key }), own: true };
+}
+
+/** As {@link openDataKeys}; an instance from before there were keys gets its own now, if it is to be encrypted. */
+export async function neededDataKeys(
+  tx: Tx,
+  disk_keys: DiskKeys,
+  instance_id: InstanceId,
+): Promise<InstanceKeys | null> {
+  const present_keys = await openDataKeys(tx, disk_keys, instance_id);
+  if (present_keys !== null || !disk_keys.encryption) return present_keys;
+  await insertMissingDataKey(tx, newKeyRow(disk_keys.sealer, instance_id));
+  return openDataKeys(tx, disk_keys, instance_id);
 }
 
 /** Gives `to` the keys of `from`, wrapped anew, to read the segments that it shares; its own it has already. */

@@ -136,10 +136,10 @@ export class Agent {
     }
   }
 
-  /** What others may have undone, and what would grow: the egress rules, QEMU's logs. */
+  /** What others may have undone, and what would grow: the egress rules, QEMU's logs; and who has logged in. */
   async #upkeep(): Promise<void> {
     this.#isolation_problem = await this.#facts.isolate();
-    for (const { runner } of this.#runners.values()) runner.boundLogs();
+    for (const { runner } of this.#runners.values()) runner.upkeep();
   }
 
   /** Beside the heartbeats, which a store that does not answer must not hold up. */

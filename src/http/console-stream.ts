@@ -4,6 +4,7 @@
  * - A page of another site is refused by its Origin.
  * - Neither side reads faster than the other takes; one that takes nothing is cut off.
  * - The credential behind the ticket is looked at again every few seconds; without it the console closes.
+ * - While it is open its VM is in use: an idle stop counts from its end.
  */
 import type { IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
@@ -23,7 +24,7 @@ const BUFFER_BYTES = 256 * 1024;
 const CONSOLES_IN_ALL = 200;
 
 /** Close codes (RFC 6455, section 7.4.1, and its registry). */
-const CLOSE = { over: 1000, going_away: 1001, revoked: 1008, too_slow: 1013 } as const;
+const CLOSE = { over: 1000, going_away: 1001, revoked: 1008 } as const;
 
 /** Whether a request for an upgrade is one for a console; any other is served as if it had not asked. */
 export function isConsoleStream(request: Pick<IncomingMessage, 'url' | 'headers'>): boolean {

@@ -18,6 +18,7 @@ import type {
   Heartbeat,
   HeartbeatResponse,
   KeysReport,
+  LoginsReport,
   PollRequest,
   PollResponse,
   Report,
@@ -43,6 +44,7 @@ import { recordActivity } from '../vms/activity.ts';
 import { applyKeys, applyReport } from '../vms/apply-report.ts';
 import { etagOf, listAssignments } from '../vms/assignments.ts';
 import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
+import { recordLogins } from '../vms/record-logins.ts';
 import { listRoutes } from '../vms/routes.ts';
 import { markUserDataGiven, readUserData } from '../vms/user-data.ts';
 import { wakeVm } from '../vms/vm-calls.ts';
@@ -124,6 +126,12 @@ function registerReports(app: FastifyInstance, { db, disk_keys }: InternalContex
     '/internal/v1/keys',
     async (request): Promise<ReportResponse> => ({
       outcome: await applyKeys(db, hostOf(request), request.body),
+    }),
+  );
+  app.post<{ Body: LoginsReport }>(
+    '/internal/v1/logins',
+    async (request): Promise<ReportResponse> => ({
+      outcome: await recordLogins(db, hostOf(request), request.body),
     }),
   );
   app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>

@@ -1,5 +1,4 @@
 /** The agent of this host as a process. */
-import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { ControlPlaneClient } from '../agent-api/client.ts';
 import type { Config } from '../config/config.ts';
@@ -12,6 +11,7 @@ import { BootSlots } from '../host/runner/boot-slots.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
+import { dataFolderId } from '../host/vm/egress-rules.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { makeReachable } from '../launch/reachable.ts';
@@ -87,7 +87,6 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
 /** null, or what is not closed off. */
 async function isolate(data_dir: string, separate_users: boolean): Promise<string | null> {
   if (!separate_users) return 'not run as root: VMs share one user, and their network cannot be closed off';
-  const data_folder_id = createHash('sha256').update(data_dir).digest('hex').slice(0, 12);
-  const egress = await applyEgressRules({ data_folder_id });
+  const egress = await applyEgressRules({ data_folder_id: dataFolderId(data_dir) });
   return egress.closed ? null : egress.reason;
 }

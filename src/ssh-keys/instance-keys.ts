@@ -7,8 +7,6 @@ import { type InstanceId, isId, type SshKeyId } from '../lib/ids.ts';
 import { allowedKeys, memberKeyIds, replaceKeySet } from './store.ts';
 import { tellOfKeys } from './tell-of-keys.ts';
 
-export const MAX_KEYS_PER_INSTANCE = 200;
-
 export interface KeySet {
   readonly mode: 'account' | 'explicit';
   readonly data: readonly {

@@ -93,6 +93,18 @@ export function allowedKeys(tx: Tx, instance_ids: readonly InstanceId[]) {
   );
 }
 
+/** Those of an instance's keys with these fingerprints have just let somebody in. */
+export async function markKeysUsed(
+  tx: Tx,
+  instance_id: InstanceId,
+  fingerprints: readonly string[],
+): Promise<void> {
+  const allowed = await allowedKeys(tx, [instance_id]).execute();
+  const ids = allowed.filter((key) => fingerprints.includes(key.fingerprint)).map((key) => key.id);
+  if (ids.length === 0) return;
+  await tx.updateTable('ssh_keys').set({ last_used_at: sql`now()` }).where('id', 'in', ids).execute();
+}
+
 /** Which of `ids` are keys of members of the organisation. */
 export async function memberKeyIds(tx: Tx, org_id: OrgId, ids: readonly SshKeyId[]): Promise<Set<string>> {
   if (ids.length === 0) return new Set();

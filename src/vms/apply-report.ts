@@ -8,7 +8,7 @@ import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import type { HostId } from '../lib/ids.ts';
 import { failFlushes, tellOfFailure } from './flushes.ts';
-import { observe, type VmState } from './model.ts';
+import { observe, STALL_CODES, type VmState } from './model.ts';
 import {
   findVm,
   listOverdue,
@@ -67,7 +67,8 @@ async function move(
     return;
   const adopted = seen.kind === 'running' && vm.state === 'running';
   const change = changeFor(vm, next, seen, host_id);
-  if (adopted) change.reason = reasonOf(vm);
+  // Unless it waited for its host's disk: if it still does, that is said anew.
+  if (adopted && !STALL_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
   if (seen.kind === 'running' && instance.host_keys === null)
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
@@ -97,6 +98,10 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
         applied_keys: seen.applied_keys,
         ...(vm.started_at === null ? { started_at: new Date() } : {}),
       };
+    case 'stalled':
+      return { state: next, reason: say(seen.reason.code, seen.reason.message) };
+    case 'resumed':
+      return { state: next, reason: say('ready', 'The guest goes on.') };
     case 'rebooting':
       return { state: next, reason: say('guest_reboot', 'The guest rebooted by itself.') };
     case 'powered_off':

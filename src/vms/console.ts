@@ -14,6 +14,7 @@ import { AppError } from '../lib/errors.ts';
 import type { ApiKeyId, HostId, InstanceId, OrgId, SessionId } from '../lib/ids.ts';
 import { type CommandPlace, placeOf } from './exec-command.ts';
 import { remedy, type VmState } from './model.ts';
+import { markUsed } from './store.ts';
 import { lockedInstance } from './vm-calls.ts';
 
 export const TICKET_SECONDS = 60;
@@ -41,6 +42,7 @@ export async function issueConsoleTicket(
   id: InstanceId,
 ): Promise<{ ticket: string; expires_at: Date }> {
   requireMachine(await lockedInstance(tx, principal, id));
+  await markUsed(tx, id);
   const ticket = newToken(CONSOLE_PREFIX);
   const { credential, org_id } = principal;
   const { expires_at } = await tx
@@ -90,13 +92,17 @@ export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): 
   return { credential, org_id, instance_id };
 }
 
-/** Where the console is, if its holder may still have it. @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
+/**
+ * Where the console is, if its holder may still have it. Asked again and again while one is open: the VM is in use.
+ * @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING
+ */
 export async function consolePlace(tx: Tx, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
   const { scopes } = await principalById(tx, holder.credential, holder.org_id, ip);
   if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
   const row = await findInstance(tx, holder.org_id, holder.instance_id);
   if (!row) throw new AppError('NOT_FOUND');
   requireMachine(row);
+  await markUsed(tx, row.id);
   return placeOf(row);
 }
 

@@ -15,6 +15,8 @@ import {
 
 const INPUTS = [
   'running',
+  'stalled',
+  'resumed',
   'rebooting',
   'powered_off',
   'flush_pending',
@@ -59,7 +61,7 @@ test('stopped is reached by the host saying that all is durable or gone, and by 
 test('running is reached only when the host says that the guest accepts SSH', () => {
   fc.assert(
     fc.property(state, fc.constantFrom(...INPUTS), (from, input) => {
-      if (observe(from, input) === 'running') assert.equal(input, 'running');
+      if (from !== 'running' && observe(from, input) === 'running') assert.equal(input, 'running');
     }),
   );
 });

@@ -85,6 +85,9 @@ export function observe(state: VmState, input: VmInput): VmState | null {
   switch (input) {
     case 'running':
       return state === 'starting' || state === 'restarting' || state === 'running' ? 'running' : null;
+    case 'stalled':
+    case 'resumed':
+      return state === 'running' ? 'running' : null;
     case 'rebooting':
       return state === 'running' || state === 'restarting' ? 'restarting' : null;
     case 'powered_off':
@@ -115,6 +118,9 @@ export function deadlineMs(state: VmState): number | null {
       return null;
   }
 }
+
+/** Reasons of a VM that runs and yet waits for its host's disk. */
+export const STALL_CODES: readonly string[] = ['disk_full', 'disk_error'];
 
 /** For the 409's message: what would help. */
 export function remedy(state: VmState, call: VmCall): string {

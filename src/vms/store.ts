@@ -10,17 +10,6 @@ export async function findVm(tx: Tx, id: VmId) {
   return tx.selectFrom('vms').selectAll().where('id', '=', id).executeTakeFirst();
 }
 
-/** The newest boot of an instance. */
-export async function newestVm(tx: Tx, instance_id: InstanceId) {
-  return tx
-    .selectFrom('vms')
-    .selectAll()
-    .where('instance_id', '=', instance_id)
-    .orderBy('boot', 'desc')
-    .limit(1)
-    .executeTakeFirst();
-}
-
 export interface NewVm {
   readonly id: VmId;
   readonly instance_id: InstanceId;

@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import pg from 'pg';
 import { pino } from 'pino';
 import { addJobs, migrateJobs } from '../../src/db/jobs.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
 import { runJobs } from '../../src/db/run-jobs.ts';
 import { CuttableWay } from '../support/cuttable.ts';
-import { startDatabase, type TestDatabase } from '../support/database.ts';
+import { queryOnce, startDatabase, type TestDatabase } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
 
 let database: TestDatabase;
@@ -95,4 +96,40 @@ test('a stop while the database has been away for long ends too', async () => {
   await one.stop();
   assert.deepEqual(rejections, []);
   assert.equal((await waiting('late')).length, 1);
+});
+
+test('a job that a worker takes in this very moment is joined by a new one, not lost', async () => {
+  const job = { task: 'taken', key: 'taken', payload: { n: 1 } };
+  await addJobs(db, [job]);
+  const worker = new pg.Client({ connectionString: database.url });
+  await worker.connect();
+  try {
+    // As a worker takes it, its commit still to come.
+    await worker.query('begin');
+    const taken = await worker.query(
+      "update graphile_worker._private_jobs set attempts = attempts + 1, locked_at = now(), locked_by = 'w' where key = 'taken'",
+    );
+    assert.equal(taken.rowCount, 1);
+    const added = addJobs(db, [{ ...job, payload: { n: 2 } }]);
+    const { rows } = await worker.query('select pg_backend_pid() as pid');
+    const blocked =
+      "select from pg_stat_activity where $1::int = any(pg_blocking_pids(pid)) and query like '%add_jobs%'";
+    await until('the addition waits for the worker', async () => {
+      const found = await queryOnce(database.url, blocked, [rows[0].pid]);
+      return found.length === 1;
+    });
+    await worker.query('commit');
+    await added;
+  } finally {
+    await worker.end();
+  }
+  const left = await queryOnce<{ payload: { n: number }; locked: boolean }>(
+    database.url,
+    `select j.payload, j.locked_at is not null as locked from graphile_worker._private_jobs j
+     join graphile_worker._private_tasks t on t.id = j.task_id where t.identifier = 'taken' order by j.id`,
+  );
+  assert.deepEqual(left, [
+    { payload: { n: 1 }, locked: true },
+    { payload: { n: 2 }, locked: false },
+  ]);
 });

@@ -4,9 +4,9 @@ import { cp, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, type TestContext, test } from 'node:test';
-import { dumpSchema } from '../../src/db/dump-schema.ts';
 import { MigrationError, migrate } from '../../src/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
+import { dumpSchema } from '../support/dump-schema.ts';
 
 const DB = join(import.meta.dirname, '..', '..', 'src', 'db');
 const database = await startDatabase();

@@ -124,10 +124,16 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
     overlays.fill(6 * MIB);
     const writing = guest.sh('head -c 16M /dev/urandom > /srv/fifth && sync && echo written');
     await berth.printed(/a disk request failed/, 0, 60_000);
-    const told = await guest.vm();
+    const waits = () => guest.becomes('waiting', ({ reason }) => reason?.code === 'disk_full');
+    const told = await waits();
     assert.equal(told.state, 'running');
+    assert.match(told.reason?.message ?? '', /no room .* goes on by itself/);
+    await berth.kill('agent');
+    await berth.recovered('agent');
+    assert.equal((await waits()).state, 'running', 'nor does another agent give it up');
     await overlays.makeRoom();
     assert.equal(await writing, 'written');
+    await guest.becomes('going on', ({ state, reason }) => state === 'running' && reason?.code === 'ready');
     assert.equal(await guest.sh('dmesg | grep -ciE "I/O error|EXT4-fs error" || true'), '0');
     const hashes = await guest.sh(HASH);
     await guest.flush();

@@ -53,7 +53,7 @@ describe('webhooks and the death of', { timeout: 900_000 }, () => {
     }
   }
 
-  test('the worker, between send and record', async () => {
+  test('the worker, between send and record, and the database just as it comes back', async () => {
     await receiver('held');
     const [first, count] = [next, 50];
     next += count;
@@ -64,6 +64,8 @@ describe('webhooks and the death of', { timeout: 900_000 }, () => {
     const sent = new Set(lab.received('held').map(({ id }) => id));
     await Promise.all([lab.killControlPlane(0), lab.killControlPlane(1)]);
     lab.answer('held');
+    // They may find no database at first.
+    lab.killPostgres();
     await Promise.all([lab.startControlPlane(0), lab.startControlPlane(1)]);
     await allCome('held', first, count);
     const copies = Map.groupBy(lab.received('held'), ({ id }) => id);

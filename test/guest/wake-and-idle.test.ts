@@ -7,6 +7,7 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { SshBody } from '../support/rest-client.ts';
 import { THOROUGH } from '../support/thorough.ts';
+import { until } from '../support/waiting.ts';
 
 const IDLE_S = 60;
 
@@ -32,10 +33,18 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
     return Buffer.concat(parts).toString('latin1');
   };
 
+  const lastUsed = async () => {
+    const path = '/v1/me/ssh-keys';
+    const { data } = await berth.client.expect<{ data: { last_used_at: string | null }[] }>(200, 'GET', path);
+    assert.equal(data.length, 1);
+    return data[0]?.last_used_at ?? null;
+  };
+
   test('without wake the port of a stopped VM is there, and closes a connection at once', async () => {
     await guest.stop();
     assert.equal(await knock(), '');
     assert.equal((await guest.vm()).state, 'stopped');
+    assert.equal(await lastUsed(), null);
   });
 
   test('with wake one ssh is enough: the VM is started, and the session waits for it', async () => {
@@ -47,8 +56,10 @@ describe('wake and idle stop', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, (
     assert.deepEqual([vm.boot, vm.reason?.code], [2, 'ready']);
   });
 
-  test('a connection that comes while the VM is stopping waits for the next boot', async () => {
+  test('a connection that comes while the VM is stopping waits for the next boot; its key was used', async () => {
     await berth.client.expect(202, 'DELETE', `${guest.path}/vm`);
+    // Told before the guest goes down, at the latest.
+    await until('the key is shown as used', async () => (await lastUsed()) !== null);
     const options = ['ConnectTimeout=110'];
     const next = await berth.ssh.run(guest.target, 'hostname', { options });
     assert.equal(next.stdout, 'sleeper\n', next.stderr);

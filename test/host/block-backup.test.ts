@@ -21,9 +21,9 @@ import { FlushSink } from '../../src/host/block/flush-sink.ts';
 import { NbdClient } from '../../src/host/block/nbd-client.ts';
 import type { NbdExport } from '../../src/host/block/nbd-export.ts';
 import { NbdServer } from '../../src/host/block/nbd-server.ts';
-import { restoreDisk } from '../../src/host/block/restore-disk.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';
+import { restoreDisk } from '../support/restore-disk.ts';
 
 const MIB = 1024 * 1024;
 const DISK_BYTES = 64 * MIB;

@@ -13,9 +13,9 @@ import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
 import { verifySegment } from '../../src/disk-format/verify-segment.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
-import { restoreDisk } from '../../src/host/block/restore-disk.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';
+import { restoreDisk } from '../support/restore-disk.ts';
 
 const MIB = 1024 * 1024;
 const DATA_KEY = newDataKey();

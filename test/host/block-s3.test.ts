@@ -7,9 +7,9 @@ import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
-import { restoreDisk } from '../../src/host/block/restore-disk.ts';
 import { ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';
 import { S3Store } from '../../src/object-store/s3-store.ts';
+import { restoreDisk } from '../support/restore-disk.ts';
 import { S3Server } from '../support/s3-server.ts';
 import { type SeenRequest, type Toxic, ToxicProxy } from '../support/toxic-proxy.ts';
 

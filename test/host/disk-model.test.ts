@@ -24,13 +24,13 @@ import { openDataKeys, shareDataKeys } from '../../src/disks/data-keys.ts';
 import { holdSegments } from '../../src/disks/segment-store.ts';
 import { advanceHead, readLayers } from '../../src/disks/store.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
-import { restoreDisk } from '../../src/host/block/restore-disk.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
 import { freeSegments } from '../../src/tasks/free-segments.ts';
 import { apiForFile } from '../support/api.ts';
 import { IndependentReader } from '../support/independent-reader.ts';
+import { restoreDisk } from '../support/restore-disk.ts';
 
 const BLOCKS = 12;
 /** The last block is partial. */

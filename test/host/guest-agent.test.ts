@@ -72,6 +72,21 @@ describe('a guest agent client', { timeout: 30_000 }, () => {
     rmSync(folder, { recursive: true, force: true });
   });
 
+  test('a guest that booted for minutes answers all that was asked meanwhile at once, and is in step', async () => {
+    // As many as 300 s of greetings bring about.
+    greeting = '{"error": {"desc": "half a command"}}\n\xff{"return": 1}\n'.repeat(150);
+    await agent.waitUntilUp(5_000);
+    answer = () => '{"return": 7}\n';
+    assert.equal(await agent.execute('guest-get-time'), 7);
+    assert.equal(connections, 1);
+  });
+
+  test('a guest that says much that nobody asked for is not listened to', async () => {
+    greeting = '{"return": 1}\n'.repeat(5_000);
+    answer = () => null;
+    await assert.rejects(agent.execute('guest-get-time'), GuestAgentProtocolError);
+  });
+
   test('stale replies and garbage from before it came do not reach its commands', async () => {
     greeting = Buffer.concat([
       Buffer.from('{"return": 99}\n{"error": {"desc": "stray"}}\n{"ret'),

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GuestAgentError } from '../../src/host/guest/agent-errors.ts';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
-import { guestExec, readGuestFile, writeGuestFile } from '../../src/host/guest/guest-files.ts';
+import { guestExec, readGuestFile, readGuestFileFrom } from '../../src/host/guest/guest-files.ts';
 import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { hostCgroups, limitProcess, removeLimits, vmLimits } from '../../src/host/vm/cgroup.ts';
 import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
@@ -162,18 +162,21 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
     assert.ok(!left.stdout.toString().includes('sleep 600'), 'the command was killed');
   });
 
-  test('has a file replaced whole, with exactly the mode asked for', async () => {
-    const path = '/run/berth/authorized_keys';
-    const keys = `ssh-ed25519 ${'A'.repeat(2_000_000)}\n`;
-    await writeGuestFile(agent, path, keys, { mode: 0o600 });
-    assert.equal((await readGuestFile(agent, path, 4_000_000)).toString(), keys);
+  test('has its files read, whole or not at all, and from a place on', async () => {
+    const path = '/run/berth/long';
+    const text = 'abcdefgh'.repeat(250_000);
+    await guestExec(agent, { path: '/bin/sh', args: ['-c', `cat > ${path}`], input: text });
+    assert.equal((await readGuestFile(agent, path, 4_000_000)).toString(), text);
     await assert.rejects(readGuestFile(agent, path, 10), GuestAgentError);
-    await writeGuestFile(agent, path, '', { mode: 0o640 });
-    const { stdout } = await guestExec(agent, {
-      path: '/bin/sh',
-      args: ['-c', `stat -c "%a %U %s" ${path}*`],
-    });
-    assert.equal(stdout.toString(), '640 root 0\n');
+    await assert.rejects(readGuestFile(agent, '/run/berth/none', 10), GuestAgentError);
+    const from = async (offset: number | 'end') => {
+      const found = await readGuestFileFrom(agent, path, offset, { max_bytes: 12 });
+      return [found.offset, found.data.toString()];
+    };
+    assert.deepEqual(await from(1_999_993), [1_999_993, 'bcdefgh']);
+    assert.deepEqual(await from(5), [5, 'fghabcdefgha']);
+    assert.deepEqual(await from('end'), [2_000_000, '']);
+    assert.deepEqual(await from(3_000_000), [0, 'abcdefghabcd']);
   });
 
   test('freezes, refuses files meanwhile, and thaws', async (context) => {

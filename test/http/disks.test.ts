@@ -78,6 +78,16 @@ describe('the data key', () => {
     assert.deepEqual((await agent.client.head(unplaced))?.keys, []);
   });
 
+  test('is made at need for an instance from before there were keys, and once', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await db.deleteFrom('data_keys').where('instance_id', '=', id).execute();
+    const heads = await Promise.all([agent.client.head(id), agent.client.head(id), agent.client.head(id)]);
+    const keys = heads.map((head) => JSON.stringify(head?.keys));
+    assert.equal(new Set(keys).size, 1);
+    const [row, ...more] = await keyRows(id);
+    assert.deepEqual([row?.own, more.length, heads[0]?.keys[0]?.key_id], [true, 0, row?.key_id]);
+  });
+
   test('does not open for another instance, nor under another name', async () => {
     const [one, two] = [await instanceIn(api, owner, 'stopped'), await instanceIn(api, owner, 'stopped')];
     const [row] = await keyRows(one.id);

@@ -184,12 +184,20 @@ describe('an idle stop', () => {
     await report(LONG);
     const calls: Record<string, (path: string) => Promise<unknown>> = {
       start: (path) => client.post(`${path}/vm`),
+      exec: async (path) => {
+        const asked = client.post(`${path}/vm/exec`, { command: ['true'] });
+        const { id } = await agent.nextCall('exec');
+        const result = { exit_code: 0, stdout: '', stderr: '', truncated: false };
+        await agent.client.answerCall({ id, answer: { result } });
+        await asked;
+      },
+      'console ticket': (path) => client.post(`${path}/vm/console/ticket`),
       settings: (path) => client.patch(path, { idle_timeout_seconds: 120 }),
     };
-    for (const call of Object.values(calls)) {
+    for (const [name, call] of Object.entries(calls)) {
       const id = await idler();
       await call(`/v1/instances/${id}`);
-      assert.equal(await isStopped(id), false);
+      assert.equal(await isStopped(id), false, name);
     }
     const id = await idler();
     await client.get(`/v1/instances/${id}/vm`);

@@ -37,6 +37,7 @@ describe('401', () => {
         'boot-order',
         'routes',
         'keys',
+        'logins',
         'wake',
         'activity',
         'no-such',
@@ -249,6 +250,25 @@ describe('a report', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
 
+  test('of a guest that waits for its host is a reason of its running, until it goes on or is found well', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const reason = { code: 'disk_full', message: 'The host has no room.' };
+    const shown = async () => {
+      const vm = await stateOf(api, owner, id);
+      return [vm.state, vm.reason?.code];
+    };
+    await agent.observe(id, { kind: 'stalled', reason });
+    assert.deepEqual(await shown(), ['running', 'disk_full']);
+    await agent.observe(id, { kind: 'resumed' });
+    assert.deepEqual(await shown(), ['running', 'ready']);
+    await agent.observe(id, { kind: 'stalled', reason });
+    await agent.ready(id);
+    assert.deepEqual(await shown(), ['running', 'ready']);
+    await api.as(owner).delete(`/v1/instances/${id}/vm`);
+    await agent.observe(id, { kind: 'stalled', reason });
+    assert.deepEqual(await shown(), ['stopping', 'stop_requested']);
+  });
+
   test('of a power-off by the guest stops the VM, and the host is told to save it', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.observe(id, { kind: 'powered_off' });
@@ -264,6 +284,31 @@ describe('a report', () => {
     await agent.ready(id);
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
+});
+
+test('a login that a guest tells of is shown on its key, if the instance lets that in', async () => {
+  const person = await api.person();
+  const { id } = await instanceIn(api, person, 'running');
+  const { vm_id, epoch } = await agent.known(id);
+  const mine = await makeSshKey(api.db, person.user_id);
+  const other_of_mine = await makeSshKey(api.db, person.user_id);
+  const foreign = await makeSshKey(api.db, (await api.person()).user_id);
+  const used = async () => {
+    const keys = api.db.selectFrom('ssh_keys').select('id').where('last_used_at', 'is not', null);
+    return (await keys.execute()).map((row) => row.id);
+  };
+  const report = { vm_id, epoch, fingerprints: [mine.fingerprint, foreign.fingerprint, 'SHA256:x'] };
+  assert.deepEqual(await other.client.reportLogins(report), { outcome: 'fenced' });
+  assert.deepEqual(await agent.client.reportLogins({ ...report, epoch: epoch + 1 }), { outcome: 'fenced' });
+  assert.deepEqual(await used(), []);
+  assert.deepEqual(await agent.client.reportLogins(report), { outcome: 'accepted' });
+  assert.deepEqual(await used(), [mine.id]);
+  const { body } = await api
+    .as(person)
+    .get<{ data: { id: string; last_used_at: string | null }[] }>('/v1/me/ssh-keys');
+  const shown = new Map(body.data.map((key) => [key.id, key.last_used_at]));
+  assert.ok(Date.now() - Date.parse(shown.get(mine.id) ?? '') < 60_000);
+  assert.equal(shown.get(other_of_mine.id), null);
 });
 
 describe('a poll', () => {

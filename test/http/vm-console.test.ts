@@ -9,7 +9,7 @@ import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { makeKey, type Person } from '../support/people.ts';
-import { instanceIn } from '../support/states.ts';
+import { instanceIn, isStillUsed } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile({ context: { heartbeat_ms: 50 } });
@@ -151,6 +151,11 @@ describe('the live line', () => {
     });
     socket.resume();
     await until('all has arrived', () => received === sent);
+    socket.close();
+  });
+  test('the VM is in use for as long as it is open', async () => {
+    const { socket } = await opened();
+    await isStillUsed(api, running.id);
     socket.close();
   });
   test('it closes when the VM ends', async () => {

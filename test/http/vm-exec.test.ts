@@ -5,9 +5,9 @@ import type { ExecResult } from '../../src/agent-api/host-calls.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
-import { instanceIn } from '../support/states.ts';
+import { instanceIn, isStillUsed } from '../support/states.ts';
 
-const api = await apiForFile();
+const api = await apiForFile({ context: { heartbeat_ms: 50 } });
 const owner = await api.person();
 const client = api.as(owner);
 const { agent } = api;
@@ -163,6 +163,14 @@ test('a command is handed over once, and an answer that nobody waits for is drop
   await agent.client.answerCall({ id: next.id, answer: { result: RESULT } });
   assert.equal((await other).status, 200);
   assert.deepEqual(await agent.client.answerCall({ id, answer: { result: RESULT } }), { outcome: 'fenced' });
+});
+
+test('the VM is in use for as long as the command lasts', async () => {
+  const asked = client.post(exec, { command: ['sleep', '600'], timeout_seconds: 600 });
+  const { id } = await agent.nextCall('exec');
+  await isStillUsed(api, running.id);
+  await agent.client.answerCall({ id, answer: { result: RESULT } });
+  await asked;
 });
 
 test("another host's agent neither sees nor answers it", async () => {

@@ -7,12 +7,13 @@
  * the migrations (seconds), not the start (tenths of a second). So they are done once, into a template folder under
  * `.cache/` named after the migrations and the server's version, and each file starts on a copy of it. Two processes
  * that find no template both make one; a rename decides. The copy does without fsync: nothing here survives its file.
+ * It is made in memory where there is room: most of a file's time was spent on copying it to a disk.
  *
  * Folders are named after the process; what a killed test file left behind is ended and removed by the next one.
  */
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { appendFile, mkdir, mkdtemp, readdir, readFile, rename, rm, stat } from 'node:fs/promises';
+import { appendFile, mkdir, mkdtemp, readdir, readFile, rename, rm, stat, statfs } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -30,6 +31,8 @@ const run = promisify(execFile);
 const PROJECT = join(import.meta.dirname, '..', '..');
 const CACHE = join(PROJECT, '.cache');
 const PREFIX = 'berth-db-';
+const IN_MEMORY = '/dev/shm';
+const ROOM_BYTES = 2 * 2 ** 30;
 
 export interface TestDatabase {
   /** Of the migrated database. */
@@ -46,7 +49,7 @@ export interface TestDatabase {
 export async function startDatabase(): Promise<TestDatabase> {
   await sweepLeftovers();
   const template = await ensureTemplate();
-  const folder = await mkdtemp(join(tmpdir(), `${PREFIX}${process.pid}-`));
+  const folder = await mkdtemp(join(await scratchFolder(), `${PREFIX}${process.pid}-`));
   let server: EmbeddedPostgres | undefined;
   try {
     const paths = pathsIn(join(folder, 'data'));
@@ -149,12 +152,22 @@ async function removeOlderTemplates(present: string): Promise<void> {
   }
 }
 
+/** In memory where a few copies, and what tests write, have room. */
+async function scratchFolder(): Promise<string> {
+  const { bavail, bsize } = await statfs(IN_MEMORY).catch(() => ({ bavail: 0, bsize: 0 }));
+  return bavail * bsize > ROOM_BYTES ? IN_MEMORY : tmpdir();
+}
+
 /** Ends the servers of test files that were killed and removes their folders. */
 async function sweepLeftovers(): Promise<void> {
-  for (const name of await readdir(tmpdir())) {
+  for (const scratch of [IN_MEMORY, tmpdir()]) await sweepLeftoversIn(scratch);
+}
+
+async function sweepLeftoversIn(scratch: string): Promise<void> {
+  for (const name of await readdir(scratch).catch(() => [])) {
     const pid = Number(new RegExp(`^${PREFIX}(\\d+)-`).exec(name)?.[1]);
     if (!Number.isSafeInteger(pid) || isAlive(pid)) continue;
-    const folder = join(tmpdir(), name);
+    const folder = join(scratch, name);
     const server = await runningServer(join(pathsIn(join(folder, 'data')).postgres, 'cluster'));
     if (server) await stopServer(server.pid).catch(() => undefined);
     await rm(folder, { recursive: true, force: true, maxRetries: 5 });

@@ -78,16 +78,29 @@ export class DeliveryLab {
     return present(this.#client);
   }
 
-  /** Resolves when it serves its API. */
+  /** Resolves when it serves its API; one that ends before that (no database, say) is started again, as the launcher does. */
   async startControlPlane(nth: number): Promise<void> {
     const control_plane = present(this.#control_planes[nth]);
-    const log = join(this.folder, `c${nth}.log`);
+    control_plane.child = this.#spawnControlPlane(nth, control_plane);
+    const answers = async () => {
+      const { child } = control_plane;
+      if (child?.exitCode !== null || child.signalCode !== null) {
+        control_plane.child = this.#spawnControlPlane(nth, control_plane);
+        const log = this.#logOf(nth);
+        throw new Error(`it ended: ${existsSync(log) ? readFileSync(log, 'utf8') : ''}`);
+      }
+      await fetch(`http://127.0.0.1:${control_plane.port}/healthz`);
+    };
+    await untilWorks('the control plane answers', answers, { timeout_ms: 120_000, every_ms: 100 });
+  }
+
+  #spawnControlPlane(nth: number, { data_dir, port }: ControlPlane): ChildProcess {
     const child = spawn(process.execPath, [MAIN, 'control-plane'], {
       env: {
         PATH: process.env['PATH'],
         DATABASE_URL: present(this.#postgres).database_url,
-        BERTH_DATA_DIR: control_plane.data_dir,
-        BERTH_LISTEN: `127.0.0.1:${control_plane.port}`,
+        BERTH_DATA_DIR: data_dir,
+        BERTH_LISTEN: `127.0.0.1:${port}`,
         BERTH_SECRET_KEY: this.#key,
         BERTH_ADMIN_PASSWORD: PASSWORD,
         BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.1/32',
@@ -95,14 +108,8 @@ export class DeliveryLab {
       },
       stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
     });
-    child.stderr?.on('data', (text: Buffer) => appendFileSync(log, text));
-    control_plane.child = child;
-    await untilWorks('the control plane answers', async () => {
-      if (child.exitCode !== null || child.signalCode !== null) {
-        throw new Error(`it ended: ${existsSync(log) ? readFileSync(log, 'utf8') : ''}`);
-      }
-      await fetch(`http://127.0.0.1:${control_plane.port}/healthz`);
-    });
+    child.stderr?.on('data', (text: Buffer) => appendFileSync(this.#logOf(nth), text));
+    return child;
   }
 
   async killControlPlane(nth: number): Promise<void> {
@@ -171,6 +178,10 @@ export class DeliveryLab {
     await this.#db?.destroy();
     await this.#postgres?.stop();
     rmSync(this.folder, { recursive: true, force: true, maxRetries: 5 });
+  }
+
+  #logOf(nth: number): string {
+    return join(this.folder, `c${nth}.log`);
   }
 
   #fileOf(name: string): string {

@@ -5,7 +5,6 @@
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
-import { createHash } from 'node:crypto';
 import { appendFileSync, chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { link, mkdir, readdir, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
@@ -15,6 +14,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
+import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
 import { isAlive, type ProcessIdentity, waitForExit } from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
@@ -260,8 +260,7 @@ export class Installation {
       const removed = () => removeLimits(hostCgroups(), name) === null;
       await until('the control groups are gone', removed, { timeout_ms: 3_000 }).catch(() => undefined);
     }
-    const id = createHash('sha256').update(this.data_dir).digest('hex').slice(0, 12);
-    if (process.getuid?.() === 0) await removeEgressRules(id);
+    if (process.getuid?.() === 0) await removeEgressRules(dataFolderId(this.data_dir));
   }
 
   /** BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. */

@@ -11,7 +11,6 @@ import {
   type OrgId,
   type ServiceAccountId,
   type SessionId,
-  type SshKeyId,
   type UserId,
 } from '../../src/lib/ids.ts';
 
@@ -199,7 +198,7 @@ export function randomPublicKey(): { line: string; fingerprint: string } {
   return { line: `ssh-ed25519 ${blob.toString('base64')}`, fingerprint: `SHA256:${digest}` };
 }
 
-export async function makeSshKey(db: Db, user_id: UserId): Promise<{ id: SshKeyId; line: string }> {
+export async function makeSshKey(db: Db, user_id: UserId) {
   const { line, fingerprint } = randomPublicKey();
   const id = newId('key');
   await db
@@ -214,5 +213,5 @@ export async function makeSshKey(db: Db, user_id: UserId): Promise<{ id: SshKeyI
       last_used_at: null,
     })
     .execute();
-  return { id, line };
+  return { id, line, fingerprint };
 }

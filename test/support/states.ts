@@ -1,8 +1,11 @@
 /** Brings instances into every state of the table, by calls and reports where there are any. */
 import assert from 'node:assert/strict';
+import { sql } from 'kysely';
+import type { InstanceId } from '../../src/lib/ids.ts';
 import type { VmState } from '../../src/vms/model.ts';
 import type { InstanceOut, TestApi, VmOut } from './api.ts';
 import type { Person } from './people.ts';
+import { until } from './waiting.ts';
 
 /** A new instance whose VM is in `state`. */
 export async function instanceIn(api: TestApi, who: Person, state: VmState): Promise<InstanceOut> {
@@ -48,4 +51,16 @@ export async function instanceIn(api: TestApi, who: Person, state: VmState): Pro
 
 export async function stateOf(api: TestApi, who: Person, id: string): Promise<VmOut> {
   return (await api.as(who).get<VmOut>(`/v1/instances/${id}/vm`)).body;
+}
+
+/** Something goes on in the VM: its last use, put back by an hour, is told anew without another call. */
+export async function isStillUsed({ db }: TestApi, id: string): Promise<void> {
+  const instance_id = id as InstanceId;
+  const vm = () => db.selectFrom('vms').select('active_at').where('instance_id', '=', instance_id);
+  const back = sql<Date>`now() - interval '1 hour'`;
+  await db.updateTable('vms').set({ active_at: back }).where('instance_id', '=', instance_id).execute();
+  await until('the VM is said to be in use', async () => {
+    const { active_at } = await vm().executeTakeFirstOrThrow();
+    return active_at !== null && active_at.getTime() > Date.now() - 60_000;
+  });
 }

@@ -1,8 +1,8 @@
 /** Writes `src/db/schema.sql` from a database that the migrations have just made. Run it after adding one. */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { dumpSchema } from '../../src/db/dump-schema.ts';
 import { startDatabase } from './database.ts';
+import { dumpSchema } from './dump-schema.ts';
 
 const database = await startDatabase();
 try {

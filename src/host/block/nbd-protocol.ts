@@ -80,8 +80,6 @@ export const NBD_EIO = 5;
 export const NBD_EINVAL = 22;
 export const NBD_ENOSPC = 28;
 export const NBD_EOVERFLOW = 75;
-export const NBD_ENOTSUP = 95;
-export const NBD_ESHUTDOWN = 108;
 
 /** The most bytes in one READ or WRITE; QEMU's own limit too. */
 export const NBD_MAX_PAYLOAD_BYTES = 32 * 1024 * 1024;

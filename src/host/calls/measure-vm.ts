@@ -16,8 +16,6 @@ const PAGE_BYTES = 4096;
 const GUEST_MS = 1_000;
 const MEMINFO_BYTES = 16 * 1024;
 
-export type GuestPart = Pick<VmSample, 'memory' | 'network'>;
-
 /** `guest`: whether the guest may be asked now. Rejects when the process or its monitor is gone. */
 export async function measureVm(machine: Machine, guest: boolean): Promise<VmSample> {
   const { pid } = machine.record.identity;

@@ -8,8 +8,11 @@ import { GuestAgentClosedError, GuestAgentProtocolError, GuestAgentTimeoutError 
 
 /** qemu-ga keeps up to 16 MiB each of a command's output and errors, and sends them as base64 in one line. */
 const MAX_LINE_BYTES = 48 * 1024 * 1024;
-/** Replies that nobody waited for. More than a few means that the guest is not an agent. */
-const MAX_UNREAD_LINES = 64;
+/**
+ * Replies that nobody waited for. A guest that takes minutes to boot is greeted every two seconds, and answers all at
+ * once, with two lines each: the one for the 0xFF is an error. More than that means that the guest is not an agent.
+ */
+const MAX_UNREAD_LINES = 1_000;
 
 interface Reader {
   resolve(line: Buffer): void;

@@ -1,12 +1,7 @@
 /**
- * Commands and files in the guest, through its agent.
- * Invariant: a reader in the guest sees the old file or the new one, never half of one, and the new one never has
- * a wider mode than asked for. qemu-ga's own file commands cannot promise that (they make files of mode 0666), so
- * files are written by a shell in the guest: a private temporary file beside the target, then a rename.
- * Nothing is fsynced: what must survive a power loss is not written this way.
+ * Commands in the guest, and files read there, through its agent. Files are written by commands: qemu-ga's own way makes
+ * them of mode 0666, and shows half of one to whoever reads it then.
  */
-import { randomBytes } from 'node:crypto';
-import { assert } from '../../lib/assert.ts';
 import { pause } from '../../lib/backoff.ts';
 import { GuestAgentError, GuestAgentProtocolError, GuestAgentTimeoutError } from './agent-errors.ts';
 import type { GuestAgent } from './guest-agent.ts';
@@ -15,7 +10,6 @@ const SHELL = '/bin/sh';
 const SETSID = '/usr/bin/setsid';
 /** One line to the agent; base64 makes it a third longer. */
 const CHUNK_BYTES = 1024 * 1024;
-const MAX_FILE_BYTES = 16 * 1024 * 1024;
 const FIRST_POLL_MS = 5;
 const MAX_POLL_MS = 250;
 const KILL_MS = 1_000;
@@ -86,41 +80,6 @@ export async function guestExec(agent: GuestAgent, command: GuestCommand): Promi
 }
 
 /**
- * Replaces a file of the guest atomically. `mode` is octal permission bits; the owner is root. Rejects with
- * GuestAgentError when the guest cannot write there, and with what {@link guestExec} rejects with.
- */
-export async function writeGuestFile(
-  agent: GuestAgent,
-  path: string,
-  data: Uint8Array | string,
-  options: { readonly mode: number; readonly timeout_ms?: number },
-): Promise<void> {
-  const bytes = typeof data === 'string' ? Buffer.from(data) : Buffer.from(data);
-  assert(path.startsWith('/') && !path.includes('\0'), 'a path in the guest must be absolute');
-  assert(bytes.length <= MAX_FILE_BYTES, `a guest file is at most ${MAX_FILE_BYTES} bytes`);
-  const temporary = `${path}.${randomBytes(8).toString('hex')}.tmp`;
-  const mode = options.mode.toString(8);
-  const deadline = performance.now() + (options.timeout_ms ?? 10_000);
-  // set -C: the temporary file must not exist. One round trip for files of up to CHUNK_BYTES.
-  const first = 'set -eC; umask 077; trap \'[ $? -eq 0 ] || rm -f "$1"\' EXIT; cat > "$1"';
-  const next = 'set -e; trap \'[ $? -eq 0 ] || rm -f "$1"\' EXIT; cat >> "$1"';
-  const last = '; chmod "$3" "$1"; mv -f "$1" "$2"';
-  for (let offset = 0; offset === 0 || offset < bytes.length; offset += CHUNK_BYTES) {
-    const at_end = offset + CHUNK_BYTES >= bytes.length;
-    const script = (offset === 0 ? first : next) + (at_end ? last : '');
-    const result = await guestExec(agent, {
-      path: SHELL,
-      args: ['-c', script, 'berth-write', temporary, path, mode],
-      input: bytes.subarray(offset, offset + CHUNK_BYTES),
-      timeout_ms: Math.max(1, deadline - performance.now()),
-    });
-    if (result.exit_code !== 0) {
-      throw new GuestAgentError('write', `${path}: ${result.stderr.toString('utf8').trim() || 'failed'}`);
-    }
-  }
-}
-
-/**
  * Up to `max_bytes` of a file of the guest. Rejects with GuestAgentError when there is no such file, when it is
  * longer, and with what {@link GuestAgent.execute} rejects with.
  */
@@ -132,23 +91,61 @@ export async function readGuestFile(
 ): Promise<Buffer> {
   const handle = await agent.execute('guest-file-open', { path, mode: 'r' }, options);
   try {
-    const parts: Buffer[] = [];
-    let length = 0;
-    for (;;) {
-      const count = Math.min(CHUNK_BYTES, max_bytes + 1 - length);
-      const reply = (await agent.execute('guest-file-read', { handle, count }, options)) as {
-        'buf-b64'?: string;
-        eof?: boolean;
-      } | null;
-      const part = Buffer.from(reply?.['buf-b64'] ?? '', 'base64');
-      parts.push(part);
-      length += part.length;
-      if (length > max_bytes) throw new GuestAgentError('read', `${path} is longer than ${max_bytes} bytes`);
-      if (reply?.eof || part.length === 0) return Buffer.concat(parts);
-    }
+    const data = await readOpenFile(agent, handle, max_bytes + 1, options);
+    if (data.length > max_bytes)
+      throw new GuestAgentError('read', `${path} is longer than ${max_bytes} bytes`);
+    return data;
   } finally {
     await agent.execute('guest-file-close', { handle }, options).catch(() => {});
   }
+}
+
+/**
+ * What a file of the guest holds from an offset on, up to `max_bytes`, and the offset that it was read from: 0 where the
+ * file has become shorter, its end (and nothing) for `end`. Rejects as {@link readGuestFile}.
+ */
+export async function readGuestFileFrom(
+  agent: GuestAgent,
+  path: string,
+  from: number | 'end',
+  { max_bytes, ...options }: { readonly max_bytes: number; readonly timeout_ms?: number },
+): Promise<{ readonly offset: number; readonly data: Buffer }> {
+  const handle = await agent.execute('guest-file-open', { path, mode: 'r' }, options);
+  const seek = async (offset: number, whence: 'set' | 'end') => {
+    const at = await agent.execute('guest-file-seek', { handle, offset, whence }, options);
+    return Number((at as { position?: unknown } | null)?.position);
+  };
+  try {
+    const size = await seek(0, 'end');
+    if (from === 'end' || from === size) return { offset: size, data: Buffer.alloc(0) };
+    const offset = await seek(from < size ? from : 0, 'set');
+    const data = await readOpenFile(agent, handle, Math.min(max_bytes, size - offset), options);
+    return { offset, data };
+  } finally {
+    await agent.execute('guest-file-close', { handle }, options).catch(() => {});
+  }
+}
+
+/** To the end, at most so many bytes. */
+async function readOpenFile(
+  agent: GuestAgent,
+  handle: unknown,
+  max_bytes: number,
+  options: { readonly timeout_ms?: number },
+): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  for (let left = max_bytes; left > 0; ) {
+    const count = Math.min(CHUNK_BYTES, left);
+    const reply = (await agent.execute('guest-file-read', { handle, count }, options)) as {
+      'buf-b64'?: string;
+      eof?: boolean;
+    } | null;
+    const part = Buffer.from(reply?.['buf-b64'] ?? '', 'base64').subarray(0, left);
+    parts.push(part);
+    left -= part.length;
+    if (reply?.eof || part.length === 0) break;
+  }
+  return Buffer.concat(parts);
 }
 
 async function startCommand(agent: GuestAgent, command: GuestCommand, deadline: number): Promise<number> {

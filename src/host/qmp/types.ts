@@ -133,10 +133,6 @@ export interface BlockExportInfo {
   readonly 'shutting-down': boolean;
 }
 
-export type SocketAddress =
-  | { readonly type: 'unix'; readonly path: string }
-  | { readonly type: 'inet'; readonly host: string; readonly port: string };
-
 /** A block device graph node; drivers take too many options to list them all. */
 export interface BlockdevOptions {
   readonly driver: string;

@@ -12,6 +12,7 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   reboots_wanted: fc.nat(3),
   reboots_done: fc.nat(3),
   flush_wanted: fc.boolean(),
+  stall_unsaid: fc.boolean(),
 });
 
 /** What carrying a step out does to the situation, when it succeeds. */
@@ -25,6 +26,8 @@ function after(now: Situation, step: Step): Situation {
       return { ...now, machine: 'booting', reboots_done: now.reboots_wanted };
     case 'flush':
       return { ...now, flush_wanted: false };
+    case 'say_stall':
+      return { ...now, stall_unsaid: false };
     case 'power_off':
       return { ...now, machine: 'off' };
     case 'save':

@@ -30,6 +30,8 @@ export interface Situation {
   readonly reboots_wanted: number;
   readonly reboots_done: number;
   readonly flush_wanted: boolean;
+  /** The guest began to wait for this host's disk, or goes on again, and that was not said. */
+  readonly stall_unsaid: boolean;
 }
 
 export const STEPS = [
@@ -42,6 +44,7 @@ export const STEPS = [
   'save_offline',
   'end_machine',
   'remove',
+  'say_stall',
   'say_powered_off',
   'say_stopped',
   'say_died',
@@ -78,6 +81,7 @@ function decideRunning(now: Situation): Step {
     case 'off':
       return 'say_powered_off';
     case 'up':
+      if (now.stall_unsaid) return 'say_stall';
       if (now.reboots_wanted > now.reboots_done) return 'reboot';
       return now.flush_wanted ? 'flush' : 'nothing';
   }
@@ -96,4 +100,12 @@ function decideStopped(now: Situation): Step {
       if (now.ended) return 'nothing';
       return now.unsaved ? 'save_offline' : 'say_stopped';
   }
+}
+
+/** Whether a step that is under way is given up for what is wanted now; undefined: nothing. */
+export function isInterruptible(step: Step, desired: Assignment['desired'] | undefined): boolean {
+  if (step === 'flush' || step === 'save' || step === 'save_offline') {
+    return desired === undefined || desired === 'deleted';
+  }
+  return step !== 'remove' && step !== 'end_machine';
 }

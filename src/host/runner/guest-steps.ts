@@ -1,10 +1,12 @@
 /** The guest's part in a VM's life: coming up, rebooting, shutting down; each with a limit to the patience. */
 import type { HostKey } from '../../agent-api/types.ts';
+import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import type { KeyPusher } from './key-pusher.ts';
 import type { Machine } from './machine.ts';
 import { readHostKeys, waitForSsh } from './personalise.ts';
 
 const GUEST_UP_MS = 300_000;
+/** On a host with more guests booting than processors its sshd may come long after its agent. */
 const SSHD_UP_MS = 180_000;
 /** How long the guest may take to shut down or to begin a reboot before it is done without it. */
 const GUEST_PART_MS = 10_000;
@@ -29,7 +31,7 @@ export async function awaitGuest(
   const otherwise = () =>
     machine.gone || machine.broken || machine.view !== 'booting' || machine.resets !== resets;
   try {
-    await machine.agent.waitUntilUp(GUEST_UP_MS, AbortSignal.any([signal, machine.upset(resets)]));
+    await agentUp(machine, AbortSignal.any([signal, machine.upset(resets)]));
     // Side by side: both wait for the guest, and nobody gets in before the keys are there.
     const [applied_keys] = await Promise.all([
       keys.apply(machine),
@@ -43,6 +45,17 @@ export async function awaitGuest(
   } catch (error) {
     if (otherwise()) return null;
     throw error;
+  }
+}
+
+/** A guest that waits for room on this host is not to blame for its silence. */
+async function agentUp(machine: Machine, signal: AbortSignal): Promise<void> {
+  for (;;) {
+    try {
+      return await machine.agent.waitUntilUp(GUEST_UP_MS, signal);
+    } catch (error) {
+      if (machine.stall === null || !(error instanceof GuestAgentTimeoutError)) throw error;
+    }
   }
 }
 

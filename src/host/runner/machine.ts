@@ -6,19 +6,21 @@
  *
  * The record on disk is always at least as far as the process: it is written before what it tells of is done.
  */
+import type { Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { present } from '../../lib/assert.ts';
-import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
-import type { BlockStats, QmpEvent } from '../qmp/types.ts';
+import type { BlockStats, QmpEvent, QmpEventData } from '../qmp/types.ts';
 import { isAlive, killProcess, waitForExit } from '../vm/process-identity.ts';
 import { DEVICES, NODES, vmSockets } from '../vm/qemu-command.ts';
 import { onVmExit } from '../vm/qemu-process.ts';
 import { ConsoleLog } from './console-log.ts';
 import type { LazyOverlay } from './lazy-overlay.ts';
+import { LoginWatch } from './login-watch.ts';
 import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
+import { Stall } from './stall.ts';
 
 export const DIRTY_BITMAP = 'dirty';
 /** The unit of dirty tracking, of segments and of restore. */
@@ -33,9 +35,12 @@ export class Machine {
   readonly folder: VmFolder;
   readonly qmp: QmpClient;
   readonly agent: GuestAgent;
+  readonly logins: LoginWatch;
   readonly #log: Log;
   readonly #console: ConsoleLog;
   readonly #changed: () => void;
+  readonly #stall: Stall;
+  readonly #adopted: boolean;
   #record: VmRecord;
   #view: 'booting' | 'up' | 'off' = 'booting';
   #gone = false;
@@ -43,7 +48,6 @@ export class Machine {
   #cleanly_off = false;
   #upset = new AbortController();
   #resets = 0;
-  #adopted = false;
   /** The guest's writes so far when it was last thawed. */
   #writes_at_thaw: number | null = null;
   /** The same, once the flush of that thaw is durable and nothing but the thaw's own block is marked. */
@@ -61,6 +65,8 @@ export class Machine {
     /** Called whenever the view has changed by itself. */
     changed: () => void;
     lazy: LazyOverlay | null;
+    /** An earlier agent's. */
+    adopted?: boolean;
   }) {
     this.folder = options.folder;
     this.#record = options.record;
@@ -68,8 +74,12 @@ export class Machine {
     this.#log = options.log;
     this.#changed = options.changed;
     this.#lazy = options.lazy;
+    const resume = () => this.resumeIfStalled();
+    this.#stall = new Stall({ resume, changed: options.changed, log: options.log });
     const sockets = vmSockets(options.folder.runtime);
     this.agent = new GuestAgent(sockets.agent);
+    this.#adopted = options.adopted === true;
+    this.logins = new LoginWatch(this.agent, this.#adopted);
     this.#console = new ConsoleLog(sockets.console, options.folder.console_log);
     this.qmp.onEvent((event) => this.#hear(event));
     onVmExit(options.record.identity, options.qmp, () => {
@@ -105,8 +115,7 @@ export class Machine {
       await waitForExit(record.identity, QUIT_MS);
       return null;
     }
-    const machine = new Machine({ ...options, qmp });
-    machine.#adopted = true;
+    const machine = new Machine({ ...options, qmp, adopted: true });
     await machine.#settle();
     return machine;
   }
@@ -141,6 +150,10 @@ export class Machine {
   /** Its guest runs no further, for a reason of its own. */
   get broken(): boolean {
     return this.#panicked || this.#damage !== null;
+  }
+  /** Why the guest waits for this host's disk; null: it does not. */
+  get stall(): Reason | null {
+    return this.#stall.reason;
   }
   /** How often the machine was reset, by the guest or by us. */
   get resets(): number {
@@ -241,8 +254,10 @@ export class Machine {
     void lazy?.close();
   }
 
-  /** Lets a machine go on that a failed write has stopped; the write is tried again. */
+  /** Lets a machine go on that a failed disk request has stopped; the request is tried again. */
   async resumeIfStalled(): Promise<void> {
+    // Halted by us it keeps the status `io-error`, and its disk is to stay quiet.
+    if (this.#gone || this.#view === 'off') return;
     const { status } = await this.qmp.execute('query-status', undefined);
     if (status === 'io-error') await this.qmp.execute('cont', undefined);
   }
@@ -278,6 +293,7 @@ export class Machine {
 
   /** Lets go of the process without ending it. */
   release(): void {
+    this.#stall.close();
     void this.#lazy?.close();
     this.agent.close();
     this.#console.close();
@@ -290,6 +306,7 @@ export class Machine {
         // QEMU resets once by itself as it is made, before the guest's first instruction.
         if (!this.#record.released) return;
         this.#resets += 1;
+        this.logins.reset();
         this.#view = 'booting';
         this.#disturbed();
         return;
@@ -308,30 +325,23 @@ export class Machine {
           { instance_id: this.#record.instance_id, reason: event.data.reason },
           'a disk request failed; the VM waits',
         );
-        if (event.data.action === 'stop') this.#hearStop(event.data.operation);
+        if (event.data.action === 'stop') this.#hearStop(event.data);
         return;
       default:
         return;
     }
   }
 
-  #hearStop(operation: 'read' | 'write'): void {
-    this.#damage = operation === 'read' ? (this.#lazy?.corrupt ?? null) : null;
+  #hearStop(failed: QmpEventData['BLOCK_IO_ERROR']): void {
+    this.#damage = failed.operation === 'read' ? (this.#lazy?.corrupt ?? null) : null;
     if (this.#damage) this.#disturbed();
-    else setTimeout(() => this.#retryIo(), 1_000);
+    else this.#stall.hear(failed);
   }
 
   #disturbed(): void {
     this.#upset.abort(new Error('the machine was reset, went off, or ended'));
     this.#upset = new AbortController();
     this.#changed();
-  }
-
-  #retryIo(): void {
-    if (this.#gone) return;
-    this.resumeIfStalled().catch((error: unknown) =>
-      this.#log.warn({ reason: messageOf(error) }, 'the VM does not go on'),
-    );
   }
 
   /** Finds an adopted machine's state and frees it of what an agent's death may have left. */
@@ -344,7 +354,7 @@ export class Machine {
     if (status === 'guest-panicked') this.#panicked = true;
     // Paused by an agent that had begun a forced stop.
     if (status === 'paused') this.#view = 'off';
-    if (status === 'io-error') await this.qmp.execute('cont', undefined);
+    await this.resumeIfStalled();
     // Its record says that the guest was let go; the agent died just before it was.
     if (status === 'prelaunch' && this.#record.released) await this.qmp.execute('cont', undefined);
   }

@@ -16,13 +16,14 @@ import { removeOverlay } from '../vm/overlay.ts';
 import { boundLog } from '../vm/qemu-process.ts';
 import { AutoFlush } from './auto-flush.ts';
 import { consoleTail } from './console-log.ts';
-import { decide, type Situation, type Step } from './decide.ts';
+import { decide, isInterruptible, type Situation, type Step } from './decide.ts';
 import { DiskSaver } from './disk-saver.ts';
 import { deathReason, reasonFor } from './failure-reasons.ts';
 import { giveUserData } from './give-user-data.ts';
 import { awaitGuest, type GuestUp, powerOffGuest, rebootGuest } from './guest-steps.ts';
 import { HeldMachine } from './held-machine.ts';
 import { KeyPusher } from './key-pusher.ts';
+import { tellLogins } from './login-watch.ts';
 import type { Machine } from './machine.ts';
 import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
@@ -49,6 +50,8 @@ export class VmRunner {
   #ended: { readonly vm_id: string; readonly failed: boolean } | null = null;
   /** The machine that was last said to run. */
   #running: Machine | null = null;
+  /** What was last said of the guest's waiting for this host's disk. */
+  #stall_said: string | null = null;
   #step: { readonly name: Step; readonly abort: AbortController } | null = null;
   #wake: () => void = () => undefined;
   #news = true;
@@ -85,7 +88,7 @@ export class VmRunner {
       assignment?.desired !== before?.desired ||
       assignment?.force !== before?.force ||
       assignment?.vm_id !== before?.vm_id;
-    if (otherwise && this.#step && isInterruptible(this.#step.name, assignment)) {
+    if (otherwise && this.#step && isInterruptible(this.#step.name, assignment?.desired)) {
       this.#step.abort.abort(new Error('something else is wanted now'));
     }
     if (assignment) this.#keys.want(assignment.authorized_keys);
@@ -123,9 +126,11 @@ export class VmRunner {
     return vm_id === undefined || machine.record.vm_id === vm_id ? machine : null;
   }
 
-  /** Called now and then: a guest can make QEMU complain without end. */
-  boundLogs(): void {
+  /** Called about once a minute. */
+  upkeep(): void {
+    // A guest can make QEMU complain without end.
     if (this.#held.machine) boundLog(this.#folder.qemu_log, QEMU_LOG_MAX_BYTES);
+    void tellLogins(this.#held.machine, this.#context.client);
   }
 
   /** Runs until nothing is left to do for the instance here, or until `close`. */
@@ -208,13 +213,9 @@ export class VmRunner {
       ended: assignment !== null && this.#hasEnded(assignment),
       reboots_wanted: assignment?.reboots ?? 0,
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
-      flush_wanted: this.#flushWanted(),
+      flush_wanted: this.#saver.isAsked(assignment) || this.#auto.due,
+      stall_unsaid: (this.#held.machine?.stall?.code ?? null) !== this.#stall_said,
     };
-  }
-
-  /** A caller waits for a flush that was not begun, or the automatic one is due. */
-  #flushWanted(): boolean {
-    return this.#saver.isAsked(this.#assignment ?? null) || this.#auto.due;
   }
 
   async #take(step: Step, signal: AbortSignal): Promise<void> {
@@ -230,6 +231,7 @@ export class VmRunner {
       case 'flush':
         return this.#flush(signal);
       case 'power_off':
+        await tellLogins(this.#held.machine, this.#context.client);
         return powerOffGuest(this.#held.running, this.#current.force, signal);
       case 'save':
         return this.#save(signal);
@@ -239,6 +241,8 @@ export class VmRunner {
         return this.#endMachine();
       case 'remove':
         return this.#remove();
+      case 'say_stall':
+        return this.#sayStall();
       case 'say_powered_off':
         return this.#sayPoweredOff();
       case 'say_stopped':
@@ -281,6 +285,7 @@ export class VmRunner {
     if (found === null) return;
     const { recovered, disk } = this.#held;
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
+    this.#stall_said = null;
     if (!machine.gone) this.#keys.follow(machine);
     this.#held.recovered = null;
     this.#running = machine;
@@ -313,6 +318,7 @@ export class VmRunner {
     const machine = this.#held.running;
     const { reboots } = this.#current;
     this.#running = null;
+    await tellLogins(this.#held.machine, this.#context.client);
     if (await rebootGuest(machine, signal)) await machine.update({ reboots_done: reboots });
   }
 
@@ -352,6 +358,12 @@ export class VmRunner {
     this.#ended = { vm_id, failed: false };
   }
 
+  async #sayStall(): Promise<void> {
+    const { stall } = this.#held.running;
+    await this.#say(stall ? { kind: 'stalled', reason: stall } : { kind: 'resumed' });
+    this.#stall_said = stall?.code ?? null;
+  }
+
   /** From here on a stop is wanted, whether or not the control plane's word of it has arrived. */
   async #sayPoweredOff(): Promise<void> {
     const assignment = this.#current;
@@ -384,12 +396,4 @@ export class VmRunner {
       }
     }
   }
-}
-
-/** Whether a step that is under way is given up for what is wanted now. */
-function isInterruptible(step: Step, wanted: Assignment | null): boolean {
-  if (step === 'flush' || step === 'save' || step === 'save_offline') {
-    return wanted === null || wanted.desired === 'deleted';
-  }
-  return step !== 'remove' && step !== 'end_machine';
 }

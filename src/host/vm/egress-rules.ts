@@ -12,6 +12,7 @@
  *   with them the other guests' ports;
  * - applying the text replaces the table in one transaction: no moment without rules.
  */
+import { createHash } from 'node:crypto';
 import { isIP } from 'node:net';
 import { assert } from '../../lib/assert.ts';
 import { VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
@@ -57,6 +58,11 @@ export interface EgressOptions {
   /** First and last user of the VMs. */
   readonly first_uid?: number;
   readonly last_uid?: number;
+}
+
+/** What tells a data folder from others, as {@link EgressOptions} wants it. */
+export function dataFolderId(data_dir: string): string {
+  return createHash('sha256').update(data_dir).digest('hex').slice(0, 12);
 }
 
 /** The table's name: `berth_<data folder id>`, in family inet. */

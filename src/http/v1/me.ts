@@ -57,7 +57,12 @@ const SshKey = named('SshKey', {
   fingerprint: Type.String(),
   public_key: Type.String(),
   created_at: Time,
-  last_used_at: nullable(Time),
+  last_used_at: nullable(
+    Type.String({
+      format: 'date-time',
+      description: 'When a guest last told of a login with it: up to a minute after the login',
+    }),
+  ),
 });
 type SshKeyRow = Awaited<ReturnType<typeof listSshKeys>>[number];
 

@@ -5,14 +5,14 @@
  * Blocks absent from the map are not touched: the target must already read as the base image there.
  */
 
-import type { BlockMap } from '../../disk-format/block-map.ts';
-import type { CompressPool } from '../../disk-format/compress-pool.ts';
-import type { KeyRing } from '../../disk-format/key-ring.ts';
-import { coalesce, type FrameRun, readRun } from '../../disk-format/read-run.ts';
-import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
-import { assert } from '../../lib/assert.ts';
-import type { ObjectStore } from '../../object-store/object-store.ts';
-import type { NbdClient } from './nbd-client.ts';
+import type { BlockMap } from '../../src/disk-format/block-map.ts';
+import type { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import type { KeyRing } from '../../src/disk-format/key-ring.ts';
+import { coalesce, type FrameRun, readRun } from '../../src/disk-format/read-run.ts';
+import { BLOCK_BYTES, FRAME_KIND } from '../../src/disk-format/segment-format.ts';
+import type { NbdClient } from '../../src/host/block/nbd-client.ts';
+import { assert } from '../../src/lib/assert.ts';
+import type { ObjectStore } from '../../src/object-store/object-store.ts';
 
 export interface RestoreProgress {
   readonly done_blocks: number;

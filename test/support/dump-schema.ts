@@ -4,7 +4,7 @@
  * committed form), in SQL that makes the same tables again.
  */
 import pg from 'pg';
-import { connectionOptions } from './pool.ts';
+import { connectionOptions } from '../../src/db/pool.ts';
 
 const HEAD = '-- Made by `node test/support/write-schema.ts` from a migrated database. Do not edit.\n';
 

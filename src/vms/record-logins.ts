@@ -1,0 +1,22 @@
+import type { LoginsReport } from '../agent-api/types.ts';
+import { type Db, transaction } from '../db/pool.ts';
+import type { HostId } from '../lib/ids.ts';
+import { markKeysUsed } from '../ssh-keys/store.ts';
+import { findVm } from './store.ts';
+
+/**
+ * Keys that let somebody in: `last_used_at` becomes now, the time of the report. A guest's word counts for keys that its
+ * instance lets in, and no others.
+ */
+export async function recordLogins(
+  db: Db,
+  host_id: HostId,
+  { vm_id, epoch, fingerprints }: LoginsReport,
+): Promise<'accepted' | 'fenced'> {
+  return transaction(db, async (tx) => {
+    const vm = await findVm(tx, vm_id);
+    if (!vm || vm.host_id !== host_id || vm.epoch !== epoch) return 'fenced';
+    await markKeysUsed(tx, vm.instance_id, fingerprints);
+    return 'accepted';
+  });
+}

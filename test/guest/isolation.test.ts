@@ -1,0 +1,217 @@
+/**
+ * What a guest whose user is root there, and hostile, gets of the host and of other guests: by the network, by every
+ * device that it has, as the QEMU process that it may have broken out into, and by taking all that it can.
+ */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { createServer, type Server } from 'node:net';
+import { networkInterfaces } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { hostCgroups } from '../../src/host/vm/cgroup.ts';
+import { overlayPaths } from '../../src/host/vm/overlay.ts';
+import { VM_UID_BASE } from '../../src/host/vm/uid.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { until } from '../support/waiting.ts';
+
+/** QEMU's alias of the host's loopback, and what must not be reached wherever a guest runs. */
+const LOOPBACK_ALIAS = '10.0.2.2';
+const METADATA = ['169.254.169.254', '169.254.170.2', '168.63.129.16', '100.100.100.200'];
+const PRIVATE = ['10.1.2.3', '172.17.0.1', '192.168.0.1', '100.64.0.1', '198.18.0.1', '127.0.0.2'];
+/** Virtio device types (virtio 1.2, section 5): network, block, console, entropy. */
+const OUR_DEVICES = ['1', '2', '3', '4'];
+
+describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
+  let berth: Installation;
+  let hostile: GuestInstance;
+  let neighbour: GuestInstance;
+  /** On all addresses of the host. */
+  let server: Server;
+  let heard = 0;
+
+  before(async () => {
+    server = createServer((socket) => {
+      heard += 1;
+      socket.on('error', () => undefined).end('host\n');
+    });
+    await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));
+    berth = await Installation.start();
+    hostile = await GuestInstance.running(berth, 'hostile');
+    neighbour = await GuestInstance.running(berth, 'neighbour');
+  });
+  after(async () => {
+    server?.close();
+    spawnSync('nft', ['delete', 'table', 'inet', watched]);
+    await berth?.dispose();
+  });
+
+  const field = (guest: GuestInstance, name: string) => {
+    const status = readFileSync(`/proc/${guest.qemu.pid}/status`, 'utf8');
+    return new RegExp(`^${name}:[ \\t]*(.*)$`, 'm').exec(status)?.[1]?.trim() ?? '';
+  };
+  const uidOf = (guest: GuestInstance) => VM_UID_BASE + guest.target.port;
+  /**
+   * Counts, just before the rules decide, the connections that the guest begins: else what is not even tried would pass
+   * for refused. A table of the test's own: the rules are applied anew every minute, and their counters with them.
+   */
+  const watched = `berth_test_${process.pid}`;
+  const nft = (...args: string[]) => {
+    const run = spawnSync('nft', args, { encoding: 'utf8' });
+    assert.equal(run.status, 0, run.stderr);
+    return run.stdout;
+  };
+  const countTries = (guest: GuestInstance) => {
+    const rule = `meta skuid ${uidOf(guest)} tcp flags & (syn | ack) == syn counter`;
+    nft(
+      `table inet ${watched} { chain output { type filter hook output priority -10; policy accept; ${rule}; }; }`,
+    );
+  };
+  const tries = () => Number(/counter packets (\d+)/.exec(nft('list', 'table', 'inet', watched))?.[1]);
+
+  test('reaches nothing of the host, its networks, metadata services or other guests: the firewall refuses each try', async () => {
+    const { port } = server.address() as { port: number };
+    const host_addresses = Object.values(networkInterfaces())
+      .flatMap((each) => each ?? [])
+      .filter(({ family, internal }) => family === 'IPv4' && !internal)
+      .map(({ address }) => address);
+    const qemu_port = readFileSync(join(berth.paths.vms, neighbour.id, 'record.json'), 'utf8');
+    const forwarded = (JSON.parse(qemu_port) as { ssh_forward_port: number }).ssh_forward_port;
+    const targets = [
+      ...[port, berth.port, neighbour.target.port, forwarded, hostile.target.port].map(
+        (each) => [LOOPBACK_ALIAS, each] as const,
+      ),
+      ...host_addresses.map((each) => [each, port] as const),
+      ...[...METADATA, ...PRIVATE].map((each) => [each, 80] as const),
+    ].filter(([address]) => !address.startsWith('127.'));
+    const script = [
+      'while read -r address port; do',
+      '  if timeout 20 bash -c "exec 3<>/dev/tcp/$address/$port && head -c 1 <&3" > /dev/null 2> /tmp/why',
+      '  then echo "$address $port reached"',
+      '  else grep -q refused /tmp/why || echo "$address $port $(cat /tmp/why)"',
+      '  fi',
+      'done; true',
+    ].join('\n');
+    countTries(hostile);
+    const list = targets.map((target) => `${target.join(' ')}\n`).join('');
+    assert.equal(await hostile.sh(script, list), '', 'each is refused, and at once');
+    assert.equal(heard, 0);
+    assert.ok(tries() >= targets.length, `${tries()} connections were begun of ${targets.length}`);
+  });
+
+  test('finds no device but its disk, its network, its lines and a source of randomness', async () => {
+    const script = [
+      'printf "%d " $(cat /sys/bus/virtio/devices/*/device); echo',
+      'ls /sys/block | grep -vE "^(loop|ram|zram)[0-9]+$"',
+      'cat /sys/block/vda/serial; echo',
+      'echo $(($(cat /sys/block/vda/size) * 512))',
+      'cat /sys/class/virtio-ports/*/name',
+      'for type in 9p virtiofs; do',
+      '  modprobe $type 2> /dev/null',
+      '  mount -t $type host /mnt 2> /dev/null && echo "$type mounted"',
+      'done; true',
+    ].join('\n');
+    const [types = '', ...more] = (await hostile.sh(script)).split('\n').filter((line) => line !== '');
+    assert.deepEqual([...new Set(types.trim().split(' '))].sort(), OUR_DEVICES);
+    assert.deepEqual(more, ['vda', 'berth-disk', String(2 * 2 ** 30), 'org.qemu.guest_agent.0']);
+  });
+
+  test('is told nothing of the host: not its paths, on any line that it can read', async () => {
+    const told = await hostile.sh(
+      [
+        'modprobe qemu_fw_cfg 2> /dev/null',
+        'cat /proc/cmdline /proc/mounts /sys/class/dmi/id/* 2> /dev/null',
+        'find /sys/firmware/qemu_fw_cfg/by_name -type d -name "opt*" 2> /dev/null',
+        'cat /sys/firmware/qemu_fw_cfg/by_name/etc/*/raw 2> /dev/null | tr -c "[:print:]" "\\n"; true',
+      ].join('; '),
+    );
+    for (const secret of [berth.data_dir, neighbour.id, process.cwd()]) {
+      assert.ok(!told.includes(secret), `${secret} is told`);
+    }
+    assert.doesNotMatch(told, /\bopt\//);
+  });
+
+  test('its process, once taken over, is nobody: a user, a sandbox and a control group of its own', () => {
+    for (const guest of [hostile, neighbour]) {
+      const uid = String(uidOf(guest));
+      assert.deepEqual(field(guest, 'Uid').split(/\s+/), [uid, uid, uid, uid]);
+      assert.equal(field(guest, 'Groups'), '');
+      assert.equal(BigInt(`0x${field(guest, 'CapEff')}`), 0n);
+      assert.equal(BigInt(`0x${field(guest, 'CapPrm')}`), 0n);
+      assert.deepEqual([field(guest, 'NoNewPrivs'), field(guest, 'Seccomp')], ['1', '2']);
+      const groups = readFileSync(`/proc/${guest.qemu.pid}/cgroup`, 'utf8');
+      if (hostCgroups() !== null) assert.match(groups, new RegExp(`/berth/${guest.id}$`, 'm'));
+    }
+  });
+
+  test('its process has no file of the host open but its own overlay, the image and its log', () => {
+    const folder = `/proc/${hostile.qemu.pid}/fd`;
+    const files = readdirSync(folder)
+      .map((fd) => ({ path: readlinkSync(join(folder, fd)), fd }))
+      .filter(({ path }) => path.startsWith('/') && !path.startsWith('/dev/'));
+    assert.ok(files.some(({ path }) => path === overlayPaths(berth.paths.overlays, hostile.id).overlay));
+    for (const { path, fd } of files) {
+      const own = path.includes(hostile.id);
+      const flags = /^flags:\s+([0-7]+)$/m.exec(
+        readFileSync(`/proc/${hostile.qemu.pid}/fdinfo/${fd}`, 'utf8'),
+      );
+      const writes = (Number.parseInt(flags?.[1] ?? '1', 8) & 3) !== 0;
+      assert.ok(
+        own || (path.startsWith(berth.paths.images) && !writes),
+        `${path}, ${writes ? 'written' : 'read'}`,
+      );
+    }
+  });
+
+  test('its user may read nothing of the installation but the image, and of its own', async () => {
+    const { paths } = berth;
+    const closed = [
+      ...[paths.secret_key, paths.host_token, paths.postgres_log, paths.agent_api_socket, paths.objects],
+      ...[join(paths.postgres, 'cluster', 'PG_VERSION'), overlayPaths(paths.overlays, neighbour.id).overlay],
+      ...[join(paths.vms, neighbour.id, 'record.json'), '/etc/shadow', `/proc/${process.pid}/environ`],
+      ...(await neighbour.segments()),
+    ];
+    const script =
+      'for path; do if [ -d "$path" ]; then ls "$path"; else cat "$path"; fi > /dev/null 2>&1 && echo "$path"; done; true';
+    const uid = uidOf(hostile);
+    const gid = Number(field(hostile, 'Gid').split(/\s+/)[0]);
+    const readable = (list: string[]) =>
+      spawnSync('sh', ['-c', script, 'try', ...list], { uid, gid, cwd: '/', encoding: 'utf8' }).stdout;
+    assert.equal(readable(closed), '');
+    const own = overlayPaths(paths.overlays, hostile.id).overlay;
+    assert.equal(readable([own]), `${own}\n`, 'else this proves nothing');
+  });
+
+  test('at 100 % cpu, with a full disk and a fork bomb, leaves the others served, and can be stopped', async () => {
+    const full =
+      'head -c 1M /dev/urandom > /srv/a; fallocate -l "$(df --output=avail -B1 / | tail -1)" /srv/full; ';
+    assert.match(
+      await hostile.sh(`${full} dd if=/dev/zero of=/srv/more bs=1M count=64 2>&1; true`),
+      /No space left/,
+    );
+    await hostile.sh('for i in 1 2 3 4; do nohup sh -c "while :; do :; done" > /dev/null 2>&1 & done');
+    // Its ssh may not come back: not waited for.
+    const bomb = berth.ssh.start(hostile.target, { command: 'bash -c "b() { b | b & }; b"; sleep 600' });
+    try {
+      const busy = () =>
+        Number(readFileSync(`/proc/${hostile.qemu.pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[11]);
+      const from = busy();
+      await until('it works hard', () => busy() > from + 300, { timeout_ms: 60_000 });
+      for (let round = 0; round < 3; round++) {
+        assert.equal(
+          await neighbour.sh(`echo served ${round}; head -c 1M /dev/urandom > /srv/b; sync`),
+          `served ${round}`,
+        );
+        const receipt = await neighbour.flush();
+        assert.equal(receipt.consistency, 'filesystem');
+        await berth.client.expect(200, 'GET', '/v1/instances');
+      }
+      assert.equal((await neighbour.vm()).state, 'running');
+      await hostile.stop({ force: true });
+    } finally {
+      bomb.kill();
+    }
+    assert.equal(await neighbour.sh('echo still served'), 'still served');
+  });
+});
