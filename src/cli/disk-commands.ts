@@ -14,7 +14,7 @@ import { EXIT } from './exit-codes.ts';
 import type { Terminal } from './terminal.ts';
 import { bytes, plural } from './words.ts';
 
-interface Verdict {
+export interface Verdict {
   readonly id: InstanceId;
   readonly name: string;
   readonly generation: number;
@@ -46,7 +46,7 @@ export async function verifyDisks({
     const found: Verdict[] = [];
     const images = new ImageCheck(context);
     for (const { id, name } of await findInstances(context.db, instance)) {
-      const verdict = await verifyOne(context, images, { id, name, generation, terminal, signal });
+      const verdict = await verifyInstance(context, images, { id, name, generation, terminal, signal });
       found.push(verdict);
       if (terminal.format === 'human') terminal.write(describe(verdict));
       if (terminal.format === 'quiet' && !verdict.whole) terminal.write(`${name}\n`);
@@ -58,6 +58,8 @@ export async function verifyDisks({
   return verdicts.every(({ whole }) => whole) ? EXIT.done : EXIT.damaged;
 }
 
+type VerifyContext = Pick<DiskContext, 'db' | 'disk_keys' | 'store' | 'kept' | 'paths'>;
+
 interface One {
   readonly id: InstanceId;
   readonly name: string;
@@ -66,7 +68,7 @@ interface One {
   readonly signal: AbortSignal;
 }
 
-async function verifyOne(context: DiskContext, images: ImageCheck, one: One): Promise<Verdict> {
+export async function verifyInstance(context: VerifyContext, images: ImageCheck, one: One): Promise<Verdict> {
   const { db, disk_keys, store } = context;
   const { id, name, terminal, signal } = one;
   const progress = terminal.progress(`verifying ${name}`);
@@ -93,11 +95,11 @@ async function verifyOne(context: DiskContext, images: ImageCheck, one: One): Pr
 }
 
 /** The base images on this machine: each is read once. */
-class ImageCheck {
-  readonly #context: DiskContext;
+export class ImageCheck {
+  readonly #context: Pick<DiskContext, 'paths'>;
   readonly #known = new Map<string, string[]>();
 
-  constructor(context: DiskContext) {
+  constructor(context: Pick<DiskContext, 'paths'>) {
     this.#context = context;
   }
 

@@ -68,7 +68,7 @@ export async function findOneInstance(db: Db, text: string) {
 
 /** Of exactly that version, or the newest for null. @throws CommandError when this machine has it not */
 export async function baseImage(
-  { paths }: DiskContext,
+  { paths }: Pick<DiskContext, 'paths'>,
   image: string,
   version: string | null,
 ): Promise<HostImage> {

@@ -123,8 +123,10 @@ async function store(
   const { id, name } = await findOneInstance(db, text);
   const { instance, generation, image_version, layers, keys, own } = await openDisk(db, disk_keys, id, null);
   requireStopped(instance);
-  const disk_gib = Math.max(instance.disk_gib, Math.ceil(source.size_bytes / GIB));
-  if (disk_gib > instance.disk_gib && !grow) {
+  const grows = source.size_bytes > instance.size_bytes;
+  const disk_gib = grows ? Math.ceil(source.size_bytes / GIB) : instance.disk_gib;
+  const size_bytes = grows ? disk_gib * GIB : instance.size_bytes;
+  if (grows && !grow) {
     const message = `${file} is a disk of ${bytes(source.size_bytes)}, and that of ${name} has ${instance.disk_gib} GiB`;
     throw new CommandError(message, { exit_code: EXIT.state, next: 'the same with --grow' });
   }
@@ -134,7 +136,7 @@ async function store(
   const packed = await loadMap({ store: context.store, keys, layers, signal })
     .then((head) =>
       packDisk({
-        ...{ store: context.store, pool, head, source, signal, base: base.disk, size_bytes: disk_gib * GIB },
+        ...{ store: context.store, pool, head, source, signal, base: base.disk, size_bytes },
         home: { disk_id: id, epoch: instance.disk_epoch + 1, generation: generation + 1 },
         ...{ key_prefix: prefixOf(id), data_key: config.encryption ? own : null },
         onProgress: (done, total) => progress.say(`importing ${file}: ${bytes(done)} of ${bytes(total)}`),

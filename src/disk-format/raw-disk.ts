@@ -27,9 +27,10 @@ export async function readBlocks(
   first: number,
   count: number,
 ): Promise<Buffer> {
-  const bytes = Buffer.alloc(count * BLOCK_BYTES);
+  const bytes = Buffer.allocUnsafeSlow(count * BLOCK_BYTES);
   const offset = first * BLOCK_BYTES;
   const length = Math.min(bytes.length, Math.max(0, size_bytes - offset));
+  bytes.fill(0, length);
   for (let done = 0; done < length; ) {
     const { bytesRead } = await file.read(bytes, done, length - done, offset + done);
     assert(bytesRead > 0, 'a file is as long as it was when it was opened');

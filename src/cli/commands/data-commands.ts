@@ -24,7 +24,7 @@ function formatOf({ options }: Call): (typeof FORMATS)[number] | null {
   return found;
 }
 
-/** The first word must be there, and something after it: what was interrupted has to be cleared away. */
+/** Ctrl-C ends what was under way with an error of its own; it is told as what it is. */
 async function heeding<T>({ signal }: Call, work: () => Promise<T>): Promise<T> {
   try {
     return await work();
