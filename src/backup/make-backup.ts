@@ -29,6 +29,8 @@ export interface MakeBackupOptions {
   readonly store: ObjectStore | null;
   readonly signal: AbortSignal;
   readonly onProgress: (what: string) => void;
+  /** Called between the database's moment and the first object: for tests of what happens then. */
+  readonly afterDatabase?: () => Promise<void>;
 }
 
 export interface MadeBackup {
@@ -63,6 +65,7 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
   try {
     onProgress('saving the database');
     const state = await withSnapshot(database_url, (snapshot) => saveDatabase(snapshot, folder, signal));
+    await options.afterDatabase?.();
     const saved = await saveAll(options, state);
     const list = saved.saved.toSorted((a, b) => (a.key < b.key ? -1 : 1));
     const object_list = await writeLines(
