@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { withSnapshot } from '../../src/db/dump-data.ts';
 import { loadData } from '../../src/db/load-data.ts';
-import { migrate } from '../../src/db/migrate.ts';
+import { knownMigrations, migrate } from '../../src/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();
@@ -101,4 +101,21 @@ test('what is saved is of one moment, whatever is written meanwhile', async () =
     false,
   );
   assert.ok((await dumped(database.url)).some((line) => line.includes('org_late')));
+});
+
+test('what was saved of an older schema is loaded into that one, and brought up to date from there', async () => {
+  const names = knownMigrations().map(({ name }) => name);
+  const only = new Set(names.slice(0, -3));
+  const [older, url] = [await database.createEmpty('older'), await database.createEmpty('from_older')];
+  await migrate(older, { only });
+  await queryOnce(older, `insert into organisations (id, name, billing_email) values ('org_old', 'n', 'b')`);
+  const migrations = await withSnapshot(older, async (snapshot) => snapshot.migrations);
+  assert.deepEqual(
+    migrations.map(({ name }) => name),
+    [...only],
+  );
+  await migrate(url, { only });
+  await loadData(url, each(await dumped(older)));
+  assert.deepEqual(await migrate(url), names.slice(-3));
+  assert.deepEqual(await queryOnce(url, 'select id from organisations'), [{ id: 'org_old' }]);
 });
