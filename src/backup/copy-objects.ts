@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto';
 import { mkdir, open, readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { errnoOf } from '../lib/errors.ts';
+import { inParallel } from '../lib/in-parallel.ts';
 import {
   ObjectExistsError,
   ObjectNotFoundError,
@@ -12,6 +13,7 @@ import {
 import type { BackupObject } from './manifest.ts';
 
 const PIECE_BYTES = 4 * 1024 * 1024;
+const AT_ONCE = 4;
 
 export interface StoredObject {
   readonly key: string;
@@ -38,7 +40,7 @@ export async function saveObjects(options: SaveOptions): Promise<SavedObjects> {
   const saved: BackupObject[] = [];
   const damaged: string[] = [];
   let bytes = 0;
-  await inParallel(objects, async (object) => {
+  await inParallel(objects, AT_ONCE, async (object) => {
     const sha256 = await saveObject(options, object);
     if (sha256 === null) damaged.push(object.key);
     else saved.push({ ...object, sha256 });
@@ -87,7 +89,7 @@ export async function bringObjects(options: {
   const damaged: string[] = [];
   let done = 0;
   let bytes = 0;
-  await inParallel(objects, async (object) => {
+  await inParallel(objects, AT_ONCE, async (object) => {
     signal.throwIfAborted();
     const right =
       folder === null ? await isThere(store, object) : await bringObject(store, folder, object, signal);
@@ -130,15 +132,4 @@ async function bringObject(
     return (await store.get(key, undefined, signal)).equals(body);
   }
   return true;
-}
-
-const AT_ONCE = 4;
-
-async function inParallel<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
-  const iterator = items.values();
-  const worker = async (): Promise<void> => {
-    for (const item of iterator) await work(item);
-  };
-  const ended = await Promise.allSettled(Array.from({ length: AT_ONCE }, () => worker()));
-  for (const each of ended) if (each.status === 'rejected') throw each.reason;
 }

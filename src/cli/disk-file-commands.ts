@@ -5,10 +5,11 @@ import { CompressPool } from '../disk-format/compress-pool.ts';
 import { loadMap } from '../disk-format/load-map.ts';
 import { packDisk } from '../disk-format/pack-disk.ts';
 import { type DiskFile, writeRawDisk } from '../disk-format/raw-disk.ts';
-import { SegmentCorruptError } from '../disk-format/segment-format.ts';
+import { BLOCK_BYTES, SegmentCorruptError } from '../disk-format/segment-format.ts';
 import { openDisk } from '../disks/open-disk.ts';
 import { importDisk, requireStopped } from '../instances/import-disk.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
+import type { InstanceId } from '../lib/ids.ts';
 import { CommandError } from './command-error.ts';
 import { baseImage, type DiskContext, findOneInstance, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
@@ -40,10 +41,13 @@ const prefixOf = (instance_id: string) => `disks/${instance_id}`;
 export async function exportDisk(request: ExportRequest): Promise<void> {
   const { file, format, terminal } = request;
   const raw_path = format === 'raw' ? file : `${file}.raw-part`;
-  if (format === 'qcow2') await refuseExisting(file);
   const target = await createFile(raw_path);
+  let mine = format === 'raw';
   let done = false;
   try {
+    // Made before qemu-img writes it, which would let others read it.
+    if (format === 'qcow2') await (await createFile(file)).close();
+    mine = true;
     const written = await withDisks((context) => writeRaw(context, request, target));
     await target.close();
     if (format === 'qcow2') {
@@ -59,7 +63,7 @@ export async function exportDisk(request: ExportRequest): Promise<void> {
   } finally {
     await target.close().catch(() => undefined);
     if (format === 'qcow2') await rm(raw_path, { force: true });
-    if (!done) await rm(file, { force: true });
+    if (!done && mine) await rm(file, { force: true });
   }
 }
 
@@ -68,14 +72,16 @@ async function writeRaw(
   { instance: text, generation, terminal, signal }: ExportRequest,
   target: FileHandle,
 ) {
-  const { db, disk_keys, store } = context;
+  const { db, disk_keys, store, audit } = context;
   const { id, name } = await findOneInstance(db, text);
   const { instance, ...disk } = await openDisk(db, disk_keys, id, generation);
   if (disk.generation === 0)
     throw new CommandError(`${name} has no generation yet: nothing of it was flushed`, {
       exit_code: EXIT.state,
     });
-  const { size_bytes } = instance;
+  const { size_bytes, org_id } = instance;
+  // Before anything of it is read.
+  await transaction(db, (tx) => audit.append(tx, org_id, entryOf('disk.export', id, disk.generation)));
   await using base = await openBase(context, instance.image, disk.image_version);
   const progress = terminal.progress(`exporting ${name}`);
   const pool = new CompressPool();
@@ -98,9 +104,9 @@ export async function importFile(request: ImportRequest): Promise<void> {
   const { file, terminal, signal } = request;
   const { format, size_bytes } = await describeImage(file, request.format);
   const raw_path = format === 'raw' ? file : `${file}.raw-part`;
+  if (format === 'qcow2') await (await createFile(raw_path)).close();
   try {
     if (format === 'qcow2') {
-      await (await createFile(raw_path)).close();
       const progress = terminal.progress(`reading ${file}`);
       await toRaw(file, raw_path, signal).finally(() => progress.end());
     }
@@ -146,7 +152,7 @@ async function store(
       progress.end();
       await pool.close();
     });
-  const changed_bytes = packed.changed_blocks * 65_536;
+  const changed_bytes = packed.changed_blocks * BLOCK_BYTES;
   const what = { id, name, changed_bytes };
   if (packed.segments.length === 0) {
     const sentence = `The disk of ${name} is what ${file} says already, as generation ${generation}.`;
@@ -154,21 +160,23 @@ async function store(
   }
   const imported = { id, generation, epoch: instance.disk_epoch, image_version: base.version };
   // An unclear outcome leaves objects that the sweep finds; a clear refusal too, a day later.
-  const after = await transaction(db, (tx) =>
-    importDisk(tx, { ...imported, segments: packed.segments, changed_bytes, disk_gib }, 'operator'),
-  );
-  const entry = {
-    actor: 'operator',
-    action: 'disk.import',
-    target: id,
-    ip: null,
-    request_id: null,
-    data: {},
-  };
-  await transaction(db, (tx) => audit.append(tx, instance.org_id, entry));
+  const after = await transaction(db, async (tx) => {
+    const row = await importDisk(
+      tx,
+      { ...imported, segments: packed.segments, changed_bytes, disk_gib },
+      'operator',
+    );
+    await audit.append(tx, row.org_id, entryOf('disk.import', id, row.generation));
+    return row;
+  });
   const sentence = `${file} is the disk of ${name} now, as generation ${after.generation} (${plural(packed.changed_blocks, 'block')} changed). Start it: berth start ${name}`;
   return { sentence, result: { ...what, generation: after.generation } };
 }
+
+const entryOf = (action: string, target: InstanceId, generation: number) => ({
+  ...{ actor: 'operator', action, target, ip: null, request_id: null },
+  data: { generation },
+});
 
 async function openBase(context: DiskContext, image: string, version: string | null) {
   const found = await baseImage(context, image, version);
@@ -179,11 +187,6 @@ async function openBase(context: DiskContext, image: string, version: string | n
     disk: { file, size_bytes: size } satisfies DiskFile,
     [Symbol.asyncDispose]: () => file.close(),
   };
-}
-
-async function refuseExisting(path: string): Promise<void> {
-  const there = await stat(path).catch(() => undefined);
-  if (there) throw new CommandError(`${path} is there already`, { exit_code: EXIT.state });
 }
 
 /** For us alone: it holds a disk, in plain. */

@@ -4,6 +4,7 @@
  */
 import type { FileHandle } from 'node:fs/promises';
 import { assert } from '../lib/assert.ts';
+import { inParallel } from '../lib/in-parallel.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import type { BlockMap } from './block-map.ts';
 import type { CompressPool } from './compress-pool.ts';
@@ -94,20 +95,15 @@ async function writeGeneration(
   { store, map, keys, pool, target, size_bytes, concurrency = 4, signal }: WriteRawDiskOptions,
   advance: (bytes: number) => void,
 ): Promise<void> {
-  const runs = coalesce(map.inSegmentOrder());
-  const worker = async (): Promise<void> => {
-    for (const run of runs) {
-      signal?.throwIfAborted();
-      const blocks = await readRun(run, { store, keys, pool, signal });
-      for (const [i, { block }] of run.frames.entries()) {
-        const bytes = blocks.subarray(i * BLOCK_BYTES, (i + 1) * BLOCK_BYTES);
-        await writeClipped(target, bytes, block, size_bytes);
-      }
-      advance(run.frames.length * BLOCK_BYTES);
+  await inParallel(coalesce(map.inSegmentOrder()), concurrency, async (run) => {
+    signal?.throwIfAborted();
+    const blocks = await readRun(run, { store, keys, pool, signal });
+    for (const [i, { block }] of run.frames.entries()) {
+      const bytes = blocks.subarray(i * BLOCK_BYTES, (i + 1) * BLOCK_BYTES);
+      await writeClipped(target, bytes, block, size_bytes);
     }
-  };
-  const ended = await Promise.allSettled(Array.from({ length: concurrency }, () => worker()));
-  for (const each of ended) if (each.status === 'rejected') throw each.reason;
+    advance(run.frames.length * BLOCK_BYTES);
+  });
 }
 
 /** The disk's last block may be partial. */

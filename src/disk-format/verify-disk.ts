@@ -4,6 +4,7 @@
  * damaged, so that all of it is told. Memory: that of the disk's map, and some runs of frames.
  */
 import { assert, present } from '../lib/assert.ts';
+import { inParallel } from '../lib/in-parallel.ts';
 import { ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
 import { type BlockLocation, BlockMap, type SegmentSource } from './block-map.ts';
 import type { CompressPool } from './compress-pool.ts';
@@ -56,39 +57,48 @@ export interface VerifyDiskOptions {
   readonly onProgress?: (progress: VerifyProgress) => void;
 }
 
+type Apply = (map: BlockMap) => Promise<void>;
+
+/** Small reads in flight at once. */
+const REQUESTS = 16;
+
 /** @throws ObjectStoreUnavailableError and the like: what cannot be looked at now is not damaged */
 export async function verifyDisk(options: VerifyDiskOptions): Promise<DiskVerdict> {
   const { layers, signal } = options;
   const found = new Findings();
   const map = new BlockMap();
-  for (const layer of layers) {
+  for (let first = 0; first < layers.length; first += REQUESTS) {
     signal?.throwIfAborted();
-    await found.note(() => applyLayer(map, layer, options));
+    const some = layers.slice(first, first + REQUESTS);
+    // Read together, taken over in their order.
+    const reads = some.map((layer) => startLayer(layer, options));
+    for (const read of reads) await found.note(async () => (await read)(map));
   }
   const segments = [...map.live()];
   const total_bytes = segments.reduce((sum, { live_bytes }) => sum + live_bytes, 0);
   const unreadable = await verifyObjects(options, map, found);
   let read_bytes = 0;
-  const work = coalesce(wanted(map, options.size_bytes, unreadable, found));
-  const worker = async (): Promise<void> => {
-    for (const run of work) {
-      signal?.throwIfAborted();
-      await verifyRun(run, options, found);
-      read_bytes += run.length;
-      options.onProgress?.({ read_bytes, total_bytes });
-    }
-  };
-  const workers = Array.from({ length: options.concurrency ?? 4 }, () => worker());
-  const failed = (await Promise.allSettled(workers)).find((each) => each.status === 'rejected');
-  if (failed) throw failed.reason;
+  const runs = coalesce(wanted(map, options.size_bytes, unreadable, found));
+  await inParallel(runs, options.concurrency ?? 4, async (run) => {
+    signal?.throwIfAborted();
+    await verifyRun(run, options, found);
+    read_bytes += run.length;
+    options.onProgress?.({ read_bytes, total_bytes });
+  });
   const keys = new Set([...layers, ...segments].map(({ key }) => key));
   return { objects: [...keys], blocks: map.count, read_bytes, damages: found.damages() };
 }
 
-/** What the layer says, taken into the map; of a map that breaks off, as far as it is right. */
-async function applyLayer(map: BlockMap, layer: Layer, { store, keys, signal }: VerifyDiskOptions) {
-  if ('full' in layer) await readMap(map, { store, ref: layer, keys, signal });
-  else map.applySegment(await readDirectory(store, layer, keys, signal));
+/** What takes over into a map what the layer says; of a map that breaks off, as far as it is right. */
+async function startLayer(layer: Layer, { store, keys, signal }: VerifyDiskOptions): Promise<Apply> {
+  if ('full' in layer) return async (map) => void (await readMap(map, { store, ref: layer, keys, signal }));
+  try {
+    const directory = await readDirectory(store, layer, keys, signal);
+    return async (map) => map.applySegment(directory);
+  } catch (error) {
+    // Others of its row may fail before it is its turn.
+    return () => Promise.reject(error);
+  }
 }
 
 /** The objects that blocks lie in: size and directory. Answers those of which no frame need be tried. */
@@ -100,21 +110,22 @@ async function verifyObjects(
   const read = new Set(layers.map(({ key }) => key));
   const sources = new Map<string, SegmentSource>([...map.live()].map(({ key, segment }) => [key, segment]));
   const unreadable = new Set<string>();
-  for (const { key, size_bytes } of [...layers, ...sources.values()]) {
+  const objects = new Map([...layers, ...sources.values()].map(({ key, size_bytes }) => [key, size_bytes]));
+  await inParallel(objects, REQUESTS, async ([key, size_bytes]) => {
     signal?.throwIfAborted();
     const size = await sizeOf(store, key);
-    if (size === size_bytes) continue;
+    if (size === size_bytes) return;
     if (size === undefined && sources.has(key)) unreadable.add(key);
     const problem =
       size === undefined ? 'the object is missing' : `has ${size} bytes where ${size_bytes} were written`;
     found.add(key, problem, sources.has(key) ? [] : null);
-  }
-  for (const { key, size_bytes, disk_id, encryption } of sources.values()) {
-    // What is read by its maps alone: the directory is needed when it is compacted.
-    if (read.has(key) || unreadable.has(key)) continue;
+  });
+  // What is read by its maps alone: the directory is needed when it is compacted.
+  const others = [...sources.values()].filter(({ key }) => !read.has(key) && !unreadable.has(key));
+  await inParallel(others, REQUESTS, async ({ key, size_bytes, disk_id, encryption }) => {
     const ref = { key, size_bytes, disk_id, key_id: encryption?.key_id ?? null };
     await found.note(() => readDirectory(store, ref, keys, signal), []);
-  }
+  });
   return unreadable;
 }
 

@@ -209,6 +209,17 @@ describe('berth backup and restore-backup', () => {
     assert.deepEqual((await manifestOf(join(folder, 'partial'))).objects.damaged, [key]);
   });
 
+  test('objects in a bucket stay there, which is said, and are asked for where there is none', async () => {
+    const bucket = join(folder, 'bucket');
+    const settings = { BERTH_DATA_DIR: data_dir, DATABASE_URL: api.database.url };
+    const ran = await berth({ ...settings, BERTH_S3_BUCKET: 'none' }, 'backup', bucket);
+    assert.deepEqual([ran.code, /The objects stay in the bucket/.test(ran.err)], [0, true], ran.err);
+    const { included, count } = (await manifestOf(bucket)).objects;
+    assert.deepEqual([included, count > 0], [false, true]);
+    const refused = await restore(bucket, newTarget());
+    assert.deepEqual([refused.code, /set BERTH_S3_BUCKET/.test(refused.err)], [2, true]);
+  });
+
   test('nothing starts on what a restore did not finish', async () => {
     const target = newTarget();
     await mkdir(target);

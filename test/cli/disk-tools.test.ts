@@ -245,6 +245,14 @@ describe('berth disk export and import', () => {
     assert.ok((await readFile(old)).equals(made.shown.get(1)?.content ?? Buffer.alloc(0)));
     assert.equal((await berth('disk', 'export', made.id, qcow2, '--format', 'qcow2')).code, 0);
     execFileSync('qemu-img', ['compare', '-f', 'raw', '-F', 'qcow2', raw, qcow2]);
+    assert.equal((await stat(qcow2)).mode & 0o777, 0o600);
+    await assert.rejects(stat(`${qcow2}.raw-part`), { code: 'ENOENT' });
+    const audited = await api.db
+      .selectFrom('audit_log')
+      .select('action')
+      .where('target', '=', made.id)
+      .execute();
+    assert.equal(audited.filter(({ action }) => action === 'disk.export').length, 3);
     assert.equal((await berth('disk', 'export', made.id, raw)).code, 5, 'nothing is written over');
 
     const key = (await layers(made.id, 1)).segments[0]?.key ?? '';

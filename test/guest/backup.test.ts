@@ -7,6 +7,7 @@ import { after, before, describe, test } from 'node:test';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { InstanceBody } from '../support/rest-client.ts';
+import { THOROUGH } from '../support/thorough.ts';
 
 describe('backup', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   let berth: Installation;
@@ -54,7 +55,8 @@ describe('backup', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     );
   });
 
-  test('a disk goes out as a file and into a new instance, which boots from it', async () => {
+  // The bytes are compared without a guest (test/cli/disk-tools.test.ts).
+  test('a disk goes out as a file and into a new instance, which boots from it', THOROUGH, async () => {
     const file = join(folder, 'kept.qcow2');
     await done('disk', 'export', 'kept', file, '--format', 'qcow2');
     const copy = await GuestInstance.create(berth, 'copy');
