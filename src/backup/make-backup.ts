@@ -47,10 +47,13 @@ interface State {
   readonly images: readonly { readonly image: string; readonly version: string }[];
 }
 
-/** What an instance holds; what nobody does is about to be removed. */
+/** What an instance holds that is not being deleted: all else is about to be removed, or gone in part. */
 const OBJECTS = `
   select s.key, s.size_bytes::float8 as size_bytes from segments s
-  where exists (select from segment_holders h where h.key = s.key) order by s.key`;
+  where exists (
+    select from segment_holders h join instances i on i.id = h.instance_id
+    where h.key = s.key and not i.deleting
+  ) order by s.key`;
 const IMAGES = `
   select distinct i.image, d.image_version as version from instances i join disks d on d.instance_id = i.id
   where d.image_version is not null and not i.deleting order by 1, 2`;
