@@ -2,6 +2,7 @@
 import type { Command } from './command.ts';
 import { COMPLETION } from './commands/completion.ts';
 import { CONSOLE } from './commands/console-command.ts';
+import { DATA_COMMANDS } from './commands/data-commands.ts';
 import { DOCTOR } from './commands/doctor.ts';
 import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
 import { GUEST_COMMANDS } from './commands/guest-commands.ts';
@@ -30,7 +31,10 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
   { title: 'What happens', commands: WATCH_COMMANDS },
   { title: 'This tool', commands: [DOCTOR, COMPLETION] },
-  { title: 'On the server, with the settings of npm start', commands: SERVER_COMMANDS },
+  {
+    title: 'On the server, with the settings of npm start',
+    commands: [...SERVER_COMMANDS, ...DATA_COMMANDS],
+  },
 ];
 
 export const COMMANDS: readonly Command[] = SECTIONS.flatMap(({ commands }) => commands);

@@ -11,6 +11,7 @@ export const EXIT = {
   state: 5,
   unavailable: 6,
   limit: 7,
+  damaged: 8,
   timed_out: 124,
   interrupted: 130,
 } as const;
@@ -24,6 +25,7 @@ export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[
   [EXIT.state, 'the present state does not allow it; the name is taken; it changed meanwhile'],
   [EXIT.unavailable, 'the server does not answer, or lacks something just now'],
   [EXIT.limit, 'too many requests, or a quota is used up'],
+  [EXIT.damaged, 'objects of a disk, or of a backup, are damaged or missing'],
   [EXIT.timed_out, 'the command of `berth exec` was killed at its timeout'],
   [EXIT.interrupted, 'Ctrl-C; what the server has begun it goes on with'],
 ];

@@ -3,7 +3,8 @@ import { sql } from 'kysely';
 import { AuditLog } from '../audit/append.ts';
 import type { Config } from '../config/config.ts';
 import { readEnv } from '../config/env.ts';
-import { pathsIn } from '../config/paths.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
+import { MigrationError, refuseNewerDatabase } from '../db/migrate.ts';
 import { type Db, openPool } from '../db/pool.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { runningDatabaseUrl } from '../launch/embedded-postgres.ts';
@@ -13,14 +14,21 @@ import { messageOf } from '../lib/errors.ts';
 
 export interface ServerContext {
   readonly config: Config;
+  readonly paths: Paths;
+  readonly database_url: string;
+  /** 32 bytes. */
+  readonly secret_key: Buffer;
   readonly db: Db;
   readonly audit: AuditLog;
 }
 
-async function requireDatabase(db: Db): Promise<void> {
+/** One that a newer program has changed is left alone: what it means now is not known here. */
+async function requireDatabase(db: Db, database_url: string): Promise<void> {
   try {
     await sql`select 1`.execute(db);
+    await refuseNewerDatabase(database_url);
   } catch (error) {
+    if (error instanceof MigrationError) throw new StartError(error.message, 2, { cause: error });
     throw new StartError(`the database cannot be used: ${messageOf(error)}`, 1, { cause: error });
   }
 }
@@ -39,8 +47,8 @@ export async function withServer<T>(work: (server: ServerContext) => Promise<T>)
   const { secret_key } = await readSecrets(paths, config.secret_key);
   const db = openPool(database_url, () => undefined, 2);
   try {
-    await requireDatabase(db);
-    return await work({ config, db, audit: new AuditLog(secret_key) });
+    await requireDatabase(db, database_url);
+    return await work({ config, paths, database_url, secret_key, db, audit: new AuditLog(secret_key) });
   } finally {
     await db.destroy();
   }

@@ -16,10 +16,14 @@ export class MigrationError extends Error {
   override name = 'MigrationError';
 }
 
-interface Migration {
+/** As a database keeps it of those that were applied. */
+export interface AppliedMigration {
   readonly name: string;
-  readonly text: string;
   readonly sha256: string;
+}
+
+interface Migration extends AppliedMigration {
+  readonly text: string;
 }
 
 function readMigrations(dir: string): Migration[] {
@@ -33,9 +37,15 @@ function readMigrations(dir: string): Migration[] {
   });
 }
 
+export interface MigrateOptions {
+  readonly dir?: string;
+  /** Only those of these names: an older schema, for what was saved of one. */
+  readonly only?: ReadonlySet<string>;
+}
+
 /** Brings the database at `url` up to date. Returns the names of the migrations that it ran. */
-export async function migrate(url: string, dir = SQL_DIR): Promise<string[]> {
-  const migrations = readMigrations(dir);
+export async function migrate(url: string, { dir = SQL_DIR, only }: MigrateOptions = {}): Promise<string[]> {
+  const migrations = readMigrations(dir).filter(({ name }) => only?.has(name) ?? true);
   const client = new pg.Client(connectionOptions(url, 0));
   await client.connect();
   try {
@@ -43,33 +53,68 @@ export async function migrate(url: string, dir = SQL_DIR): Promise<string[]> {
     await client.query(
       'create table if not exists schema_migrations (name text primary key, sha256 text not null, applied_at timestamptz not null default now())',
     );
-    const { rows } = await client.query<{ name: string; sha256: string }>(
-      'select name, sha256 from schema_migrations',
-    );
-    return await apply(client, migrations, new Map(rows.map((row) => [row.name, row.sha256])));
+    return await apply(client, migrations, await appliedMigrations(client));
   } finally {
     await client.end();
   }
 }
 
-async function apply(
-  client: pg.Client,
-  migrations: Migration[],
-  applied: Map<string, string>,
-): Promise<string[]> {
-  const known = new Set(migrations.map((migration) => migration.name));
-  const foreign = [...applied.keys()].filter((name) => !known.has(name));
+/** @throws MigrationError when the database has migrations that this program does not know. Changes nothing */
+export async function refuseNewerDatabase(url: string, dir = SQL_DIR): Promise<void> {
+  const client = new pg.Client(connectionOptions(url));
+  await client.connect();
+  try {
+    refuseUnknown(readMigrations(dir), await appliedMigrations(client));
+  } finally {
+    await client.end();
+  }
+}
+
+/** None where there is no such table yet. */
+export async function appliedMigrations(client: pg.Client): Promise<AppliedMigration[]> {
+  const { rows } = await client.query<{ there: boolean }>(
+    "select to_regclass('public.schema_migrations') is not null as there",
+  );
+  if (rows[0]?.there !== true) return [];
+  const applied = 'select name, sha256 from schema_migrations order by name';
+  return (await client.query<AppliedMigration>(applied)).rows;
+}
+
+/**
+ * Whether this program can bring a database with these migrations up to date: it knows all of them, as they were.
+ * @throws MigrationError
+ */
+export function refuseUnknown(
+  known: readonly AppliedMigration[],
+  applied: readonly AppliedMigration[],
+): void {
+  const by_name = new Map(known.map(({ name, sha256 }) => [name, sha256]));
+  const foreign = applied.filter(({ name }) => !by_name.has(name));
   if (foreign.length > 0) {
+    const names = foreign.map(({ name }) => name).join(', ');
     throw new MigrationError(
-      `the database is newer than this program (it has ${foreign.join(', ')}): use the newer berth`,
+      `the database is newer than this program (it has ${names}): use the newer berth`,
     );
   }
+  const changed = applied.find(({ name, sha256 }) => by_name.get(name) !== sha256);
+  if (changed) throw new MigrationError(`${changed.name} was changed after it had been applied`);
+}
+
+/** What this program brings. */
+export function knownMigrations(): readonly AppliedMigration[] {
+  return readMigrations(SQL_DIR);
+}
+
+async function apply(
+  client: pg.Client,
+  migrations: readonly Migration[],
+  applied: readonly AppliedMigration[],
+): Promise<string[]> {
+  refuseUnknown(migrations, applied);
+  const done = new Set(applied.map(({ name }) => name));
   const ran: string[] = [];
   for (const migration of migrations) {
-    const before = applied.get(migration.name);
-    if (before === migration.sha256) continue;
-    if (before !== undefined)
-      throw new MigrationError(`${migration.name} was changed after it had been applied`);
+    if (done.has(migration.name)) continue;
     await client.query('begin');
     try {
       await client.query(migration.text);

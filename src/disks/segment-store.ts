@@ -55,6 +55,18 @@ export async function heldByOthers(
   return new Set(rows.map(({ key }) => key));
 }
 
+/** Of `keys` those that the instance does not hold: nothing keeps them from being removed. */
+export async function notHeldBy(
+  tx: Tx,
+  instance_id: InstanceId,
+  keys: readonly string[],
+): Promise<readonly string[]> {
+  const { rows } = await sql<{ key: string }>`
+    select key from unnest(${[...keys]}::text[]) as key where not exists (
+      select from segment_holders h where h.key = key.key and h.instance_id = ${instance_id})`.execute(tx);
+  return rows.map(({ key }) => key);
+}
+
 /** The instance holds nothing any more; of those below `prefix`, whose objects are gone, the unheld are forgotten. */
 export async function dropHolder(tx: Tx, instance_id: InstanceId, prefix: string): Promise<void> {
   const { rows } = await sql<{ key: string }>`

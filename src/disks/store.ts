@@ -111,6 +111,17 @@ export async function advanceHead(tx: Tx, commit: CommitRequest): Promise<Date |
   return durable_at;
 }
 
+/** No VM of before can commit any more. The caller has locked the instance. Returns the new epoch. */
+export async function raiseEpoch(tx: Tx, instance_id: InstanceId): Promise<number> {
+  const { epoch } = await tx
+    .updateTable('disks')
+    .set({ epoch: sql`epoch + 1` })
+    .where('instance_id', '=', instance_id)
+    .returning('epoch')
+    .executeTakeFirstOrThrow();
+  return epoch;
+}
+
 export function totalBytes(segments: readonly SegmentRef[]): number {
   return segments.reduce((sum, segment) => sum + segment.size_bytes, 0);
 }
@@ -177,6 +188,11 @@ export async function recordDirtyBytes(
       ),
     )
     .execute();
+}
+
+/** No host has anything of any disk any more. */
+export async function forgetDirtyBytes(tx: Tx): Promise<void> {
+  await tx.updateTable('disks').set({ dirty_bytes: 0 }).where('dirty_bytes', '!=', 0).execute();
 }
 
 /** Whether a VM of the instance is on that host, in any state, and was not let go. */

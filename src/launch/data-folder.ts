@@ -4,7 +4,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { chmod, lstat, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { Paths } from '../config/paths.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import { StartError } from './start-error.ts';
@@ -28,6 +28,18 @@ export async function makeDataFolder(paths: Paths): Promise<void> {
       { cause: error },
     );
   }
+}
+
+/** There while what a restore brings back is not all there: nothing starts on it. */
+export const UNFINISHED_RESTORE = 'restore-unfinished';
+
+/** @throws StartError */
+export async function refuseUnfinishedRestore(paths: Paths): Promise<void> {
+  const marker = join(paths.data, UNFINISHED_RESTORE);
+  if ((await lstat(marker).catch(() => undefined)) === undefined) return;
+  throw new StartError(
+    `a restore into ${paths.data} did not finish: remove that folder and restore the backup again`,
+  );
 }
 
 export interface Secrets {
@@ -69,7 +81,11 @@ async function requireSecret(path: string): Promise<string> {
 }
 
 async function ensureSecret(path: string): Promise<string> {
-  return (await readSecret(path)) ?? (await makeSecret(path));
+  const found = await readSecret(path);
+  if (found !== undefined) return found;
+  const made = randomBytes(32).toString('hex');
+  await writeSecret(path, made);
+  return made;
 }
 
 async function readSecret(path: string): Promise<string | undefined> {
@@ -87,8 +103,7 @@ async function readSecret(path: string): Promise<string | undefined> {
 }
 
 /** On disk, whole, before it has its name: a secret that is used once is never lost to a crash. */
-async function makeSecret(path: string): Promise<string> {
-  const secret = randomBytes(32).toString('hex');
+export async function writeSecret(path: string, secret: string): Promise<void> {
   const temporary = `${path}.new`;
   await rm(temporary, { force: true });
   {
@@ -99,5 +114,4 @@ async function makeSecret(path: string): Promise<string> {
   await rename(temporary, path);
   await using folder = await open(dirname(path), 'r');
   await folder.sync();
-  return secret;
 }

@@ -10,7 +10,7 @@ import type { Env } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
-import { ensureSecrets, makeDataFolder } from './data-folder.ts';
+import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from './data-folder.ts';
 import { ensureDebianPackages } from './debian-packages.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded-postgres.ts';
 import { ensureGuestImage } from './guest-image.ts';
@@ -63,6 +63,7 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
         await makeReachable(folder, VM_PASSENGER, say);
       }
     }
+    await refuseUnfinishedRestore(paths);
     const has_database = config.database_url === null && (await clusterExists(paths.postgres));
     await ensureSecrets(paths, config.secret_key, has_database);
     await ensureGuestImage({

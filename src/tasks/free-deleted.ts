@@ -1,5 +1,6 @@
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import { removingObjects } from '../disks/keep-objects.ts';
 import { dropHolder, heldByOthers } from '../disks/segment-store.ts';
 import { listFreed, removeInstance } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
@@ -17,6 +18,10 @@ const BATCH = 500;
  * another instance holds too stay; its keys, which went when the deletion began, are all that could read the others.
  */
 export async function freeDeleted(db: Db, store: ObjectStore, log: Log): Promise<void> {
+  await removingObjects(db, 'free-deleted', () => freeEach(db, store, log));
+}
+
+async function freeEach(db: Db, store: ObjectStore, log: Log): Promise<void> {
   for (const { id, name } of await listFreed(db)) {
     const prefix = `${diskPrefix(id)}/`;
     let objects = 0;

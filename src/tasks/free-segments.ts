@@ -1,4 +1,5 @@
 import type { Db } from '../db/pool.ts';
+import { removingObjects } from '../disks/keep-objects.ts';
 import { forgetUnheld, listUnheld } from '../disks/segment-store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
@@ -15,13 +16,20 @@ export async function freeSegments(
   horizon_ms = HORIZON_MS,
 ): Promise<void> {
   let freed = 0;
+  await removingObjects(db, 'free-segments', async () => {
+    freed = await freeUnheld(db, store, horizon_ms);
+  });
+  if (freed > 0) log.info({ segments: freed }, 'segments without a holder removed');
+}
+
+async function freeUnheld(db: Db, store: ObjectStore, horizon_ms: number): Promise<number> {
+  let freed = 0;
   for (;;) {
     const keys = await listUnheld(db, horizon_ms, BATCH);
     let now = 0;
     for (const key of keys) if (await forgetUnheld(db, key, () => store.delete(key))) now += 1;
     freed += now;
     // None of a batch: others are at it, or it has holders again.
-    if (keys.length < BATCH || now === 0) break;
+    if (keys.length < BATCH || now === 0) return freed;
   }
-  if (freed > 0) log.info({ segments: freed }, 'segments without a holder removed');
 }

@@ -1,4 +1,5 @@
 import type { Db } from '../db/pool.ts';
+import { removingObjects } from '../disks/keep-objects.ts';
 import { knownObjects } from '../disks/segment-store.ts';
 import { listPresent } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
@@ -20,7 +21,10 @@ export async function sweepOrphans(
   log: Log,
   horizon_ms = HORIZON_MS,
 ): Promise<void> {
-  const before = Date.now() - horizon_ms;
+  await removingObjects(db, 'sweep-orphans', () => sweepAll(db, store, log, Date.now() - horizon_ms));
+}
+
+async function sweepAll(db: Db, store: ObjectStore, log: Log, before: number): Promise<void> {
   let swept = 0;
   let batch: ObjectEntry[] = [];
   const sweepBatch = async () => {

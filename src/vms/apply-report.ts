@@ -11,6 +11,7 @@ import { failFlushes, tellOfFailure } from './flushes.ts';
 import { observe, STALL_CODES, type VmState } from './model.ts';
 import {
   findVm,
+  listLively,
   listOverdue,
   markReleased,
   setAppliedKeys,
@@ -171,18 +172,32 @@ export async function applyDeadlines(db: Db): Promise<number> {
       if (!vm || vm.deadline_at === null || vm.deadline_at.getTime() > Date.now()) return;
       const next = observe(vm.state, 'deadline');
       if (next === null) return;
-      const reason = {
-        code: `${vm.state}_timeout`,
-        message: `The VM was ${vm.state} for too long.`,
-        actor: 'system',
-      };
-      await updateVm(tx, vm, { state: next, reason, ssh_address: null, stopped_at: new Date() });
-      await failFlushes(tx, vm.id, reason.message);
-      await announce(tx, vm, next, { kind: 'failed', reason }, 'system');
-      await notify(tx, 'instance', instance_id);
-      await notify(tx, 'routes');
-      await notify(tx, 'host', vm.host_id);
+      const message = `The VM was ${vm.state} for too long.`;
+      await end(tx, vm, next, { code: `${vm.state}_timeout`, message, actor: 'system' });
     });
   }
   return overdue.length;
+}
+
+/** The machines that these VMs ran on are gone, and with them what was not durable. Returns how many it concerns. */
+export async function failLost(db: Db, message: string, actor: string): Promise<number> {
+  const lost = await listLively(db);
+  for (const { id, instance_id } of lost) {
+    await transaction(db, async (tx) => {
+      await lockInstance(tx, instance_id);
+      const vm = await findVm(tx, id);
+      const next = vm && observe(vm.state, 'failed');
+      if (vm && next) await end(tx, vm, next, { code: 'host_lost', message, actor });
+    });
+  }
+  return lost.length;
+}
+
+async function end(tx: Tx, vm: VmRow, next: VmState, reason: VmReason): Promise<void> {
+  await updateVm(tx, vm, { state: next, reason, ssh_address: null, stopped_at: new Date() });
+  await failFlushes(tx, vm.id, reason.message);
+  await announce(tx, vm, next, { kind: 'failed', reason }, reason.actor);
+  await notify(tx, 'instance', vm.instance_id);
+  await notify(tx, 'routes');
+  await notify(tx, 'host', vm.host_id);
 }

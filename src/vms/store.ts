@@ -128,6 +128,15 @@ export async function listOverdue(tx: Tx): Promise<{ id: VmId; instance_id: Inst
     .execute();
 }
 
+/** VMs that are up, or on their way up or down. */
+export async function listLively(tx: Tx): Promise<{ id: VmId; instance_id: InstanceId }[]> {
+  return tx
+    .selectFrom('vms')
+    .select(['id', 'instance_id'])
+    .where('state', 'in', ['starting', 'running', 'restarting', 'suspending', 'stopping'])
+    .execute();
+}
+
 /** The host has removed everything of a deleted instance. */
 export async function markReleased(tx: Tx, instance_id: InstanceId, host_id: HostId): Promise<void> {
   await tx

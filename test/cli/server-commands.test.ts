@@ -10,6 +10,7 @@ import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import type { OrgId } from '../../src/lib/ids.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile } from '../support/api.ts';
+import { queryOnce } from '../support/database.ts';
 import { assertError } from '../support/expect.ts';
 
 const api = await apiForFile();
@@ -19,6 +20,7 @@ await makeDataFolder(pathsIn(data_dir));
 await ensureSecrets(pathsIn(data_dir), null, false);
 const PASSWORD = 'correct horse battery';
 const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
+const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
 
 interface Ran {
   readonly code: number;
@@ -185,4 +187,27 @@ describe('exit codes', () => {
     assert.equal(refused.code, 1);
     assert.ok(!refused.err.includes('    at '), refused.err);
   });
+});
+
+test('a database that a newer program has changed is left alone, by the commands and by the server: exit code 2', async () => {
+  const newer = { name: '999999-future.sql', sha256: 'f' };
+  await queryOnce(
+    api.database.url,
+    'insert into schema_migrations (name, sha256) values ($1, $2)',
+    Object.values(newer),
+  );
+  try {
+    const asked = await berth('user', 'ls');
+    const said = /database is newer than this program \(it has 999999-future\.sql\): use the newer berth/;
+    assert.deepEqual([asked.code, asked.out, said.test(asked.err)], [2, '', true], asked.err);
+    const started = await new Promise<Ran>((resolve) => {
+      const env = { PATH: process.env['PATH'] ?? '', ...SETTINGS, BERTH_LISTEN: '127.0.0.1:1' };
+      execFile(process.execPath, [MAIN, 'control-plane'], { env }, (error, out, err) =>
+        resolve({ code: error === null ? 0 : Number(error.code), out, err }),
+      );
+    });
+    assert.deepEqual([started.code, said.test(started.err)], [2, true], started.err);
+  } finally {
+    await queryOnce(api.database.url, 'delete from schema_migrations where name = $1', [newer.name]);
+  }
 });

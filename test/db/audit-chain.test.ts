@@ -256,7 +256,7 @@ describe('sealing', () => {
     const sql_dir = join(import.meta.dirname, '..', '..', 'src', 'db', 'sql');
     await cp(sql_dir, folder, { recursive: true, filter: (path) => !/audit-seal/.test(path) });
     const url = await database.createEmpty('before');
-    await migrate(url, folder);
+    await migrate(url, { dir: folder });
     const secret_key = randomBytes(32);
     const org_id = newId('org');
     const old = { actor, action: 'test', target: null, ip: null, request_id: null, data: { n: 1 } };

@@ -4,7 +4,7 @@ import { cp, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, type TestContext, test } from 'node:test';
-import { MigrationError, migrate } from '../../src/db/migrate.ts';
+import { MigrationError, migrate, refuseNewerDatabase } from '../../src/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 import { dumpSchema } from '../support/dump-schema.ts';
 
@@ -68,7 +68,7 @@ test('a migration that was changed after it had been applied is refused by name'
   const folder = await migrations(t);
   const first = NAMES[0] ?? '';
   await writeFile(join(folder, first), `${await readFile(join(folder, first), 'utf8')}\n-- changed\n`);
-  await assert.rejects(migrate(url, folder), {
+  await assert.rejects(migrate(url, { dir: folder }), {
     name: 'MigrationError',
     message: `${first} was changed after it had been applied`,
   });
@@ -78,12 +78,17 @@ test('a database that is newer than the program is refused, and the message says
   const url = await empty();
   const folder = await migrations(t);
   await writeFile(join(folder, '999999-future.sql'), 'create table future (id text);');
-  assert.deepEqual(await migrate(url, folder), [...NAMES, '999999-future.sql']);
-  await assert.rejects(migrate(url), (error) => {
-    assert(error instanceof MigrationError);
-    assert.match(error.message, /newer than this program .*999999-future\.sql.*use the newer berth/);
-    return true;
-  });
+  assert.deepEqual(await migrate(url, { dir: folder }), [...NAMES, '999999-future.sql']);
+  const before = await dumpSchema(url);
+  for (const attempt of [() => migrate(url), () => refuseNewerDatabase(url)]) {
+    await assert.rejects(attempt, (error) => {
+      assert(error instanceof MigrationError);
+      assert.match(error.message, /newer than this program .*999999-future\.sql.*use the newer berth/);
+      return true;
+    });
+  }
+  assert.equal(await dumpSchema(url), before);
+  await refuseNewerDatabase(await empty());
 });
 
 test('a migration that fails leaves nothing of itself, keeps those before it, and is tried again', async (t) => {
@@ -91,14 +96,17 @@ test('a migration that fails leaves nothing of itself, keeps those before it, an
   const folder = await migrations(t);
   const bad = join(folder, '999999-bad.sql');
   await writeFile(bad, 'create table half (id text); select nonsense;');
-  await assert.rejects(migrate(url, folder), /999999-bad\.sql failed: column "nonsense" does not exist/);
+  await assert.rejects(
+    migrate(url, { dir: folder }),
+    /999999-bad\.sql failed: column "nonsense" does not exist/,
+  );
   assert.deepEqual(await queryOnce(url, "select to_regclass('half') as half"), [{ half: null }]);
   await writeFile(bad, 'create table whole (id text);');
-  assert.deepEqual(await migrate(url, folder), ['999999-bad.sql']);
+  assert.deepEqual(await migrate(url, { dir: folder }), ['999999-bad.sql']);
 });
 
 test('a file that is no migration by its name is refused before anything is done', async (t) => {
   const folder = await migrations(t);
   await writeFile(join(folder, 'later.sql'), 'select 1');
-  await assert.rejects(migrate(await empty(), folder), /later\.sql: not named NNNNNN-name\.sql/);
+  await assert.rejects(migrate(await empty(), { dir: folder }), /later\.sql: not named NNNNNN-name\.sql/);
 });

@@ -4,8 +4,16 @@
  * VMs and the database outlive their launcher by design) and removes it.
  */
 import assert from 'node:assert/strict';
-import { type ChildProcess, spawn } from 'node:child_process';
-import { appendFileSync, chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import {
+  appendFileSync,
+  chmodSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { link, mkdir, readdir, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -60,6 +68,7 @@ export class Installation {
   #launcher: { readonly child: ChildProcess; readonly ended: Promise<number | null> } | undefined;
   #output = '';
   #password: string | undefined;
+  readonly #own = new Map<string, Buffer>();
 
   private constructor(options: InstallationOptions, ports: { api: number; ssh: number }) {
     this.data_dir = mkdtempSync(join(tmpdir(), 'bt-'));
@@ -118,6 +127,7 @@ export class Installation {
   /** Starts the launcher and waits until it says that it is ready. */
   async start(): Promise<void> {
     const from = this.#output.length;
+    for (const [name, bytes] of this.#own) writeFileSync(join(this.data_dir, name), bytes, { mode: 0o600 });
     const { child, ended } = this.launch();
     this.#launcher = { child, ended };
     await until(
@@ -230,6 +240,27 @@ export class Installation {
     const names = (await readdir(this.paths.overlays)).filter((name) => name.startsWith(instance_id));
     assert(names.length > 0, `${instance_id} has an overlay`);
     for (const name of names) await rm(join(this.paths.overlays, name));
+  }
+
+  /** `bin/berth` with the settings of this installation. */
+  cli(...args: string[]): Promise<{ readonly code: number; readonly out: string; readonly err: string }> {
+    const env = { ...inheritedEnvironment(), ...this.#settings };
+    return new Promise((resolve) => {
+      execFile(join(PROJECT, 'bin', 'berth'), args, { env, cwd: this.data_dir }, (error, out, err) =>
+        resolve({ code: error === null ? 0 : Number(error.code), out, err }),
+      );
+    });
+  }
+
+  /** The machine is lost: every process of it dies, and nothing is left in the data folder. */
+  async lose(): Promise<void> {
+    await this.stop('SIGKILL');
+    await this.#endLeftovers();
+    for (const name of readdirSync(this.data_dir)) {
+      // Whoever logs in has not lost the own key.
+      if (name.startsWith('admin-key')) this.#own.set(name, readFileSync(join(this.data_dir, name)));
+      rmSync(join(this.data_dir, name), { recursive: true, force: true, maxRetries: 5 });
+    }
   }
 
   /** Ends everything below the data folder and removes it. Idempotent. */

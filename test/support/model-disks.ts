@@ -24,7 +24,7 @@ import type { Person } from './people.ts';
 
 export const BLOCKS = 12;
 const DISK_BYTES = BLOCKS * BLOCK_BYTES;
-const BASE = randomBytes(DISK_BYTES);
+export const BASE = randomBytes(DISK_BYTES);
 
 export interface ModelOptions {
   readonly api: TestApi;

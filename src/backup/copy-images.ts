@@ -1,0 +1,55 @@
+/** Base images into a backup and out of it: whole folders, their holes kept, every file checked against its manifest. */
+import { mkdir, readFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { listHostImages } from '../host/images.ts';
+import { runCommand } from '../launch/run-command.ts';
+import { fileSha256 } from './line-files.ts';
+import { BackupError, type BackupImage } from './manifest.ts';
+
+/** The folders of the images with these versions, and of the newest. */
+export async function imagesOf(
+  images_dir: string,
+  wanted: readonly { readonly image: string; readonly version: string }[],
+): Promise<{ readonly images: BackupImage[]; readonly missing: string[] }> {
+  const found = await listHostImages(images_dir);
+  const images = found
+    .filter(
+      ({ id, version, newest }) =>
+        newest || wanted.some((each) => each.image === id && each.version === version),
+    )
+    .map(({ id, version, rootfs_path }) => ({ id, version, name: basename(dirname(rootfs_path)) }));
+  const missing = wanted
+    .filter(({ image, version }) => !images.some((each) => each.id === image && each.version === version))
+    .map(({ image, version }) => `${image} ${version.slice(0, 12)}`);
+  return { images, missing };
+}
+
+/** @throws BackupError when what was copied is not the image */
+export async function copyImage(from_dir: string, to_dir: string, image: BackupImage): Promise<void> {
+  const from = join(from_dir, image.id, image.name);
+  const to = join(to_dir, image.id, image.name);
+  await mkdir(dirname(to), { recursive: true, mode: 0o711 });
+  const copied = await runCommand('cp', [
+    '-R',
+    '--sparse=always',
+    '--preserve=mode,timestamps',
+    '-T',
+    from,
+    to,
+  ]);
+  if (copied.code !== 0)
+    throw new BackupError(`${from} could not be copied: ${copied.stderr.trim()}`, 'state');
+  const problem = await imageProblem(to, image.version);
+  if (problem !== null) throw new BackupError(`${from}: ${problem}`, 'damaged');
+}
+
+async function imageProblem(folder: string, version: string): Promise<string | null> {
+  const manifest = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8')) as {
+    readonly files?: Readonly<Record<string, string>>;
+  };
+  if (manifest.files?.['rootfs.img'] !== version) return 'is another image than it was';
+  for (const [name, sha256] of Object.entries(manifest.files)) {
+    if ((await fileSha256(join(folder, name))) !== sha256) return `${name} is damaged`;
+  }
+  return null;
+}

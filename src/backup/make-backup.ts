@@ -1,0 +1,172 @@
+/**
+ * Saves a whole machine while it runs: the rows of the database as of one moment, then the objects that the disks of that
+ * moment need, their base images and the server's key.
+ *
+ * Consistent because objects never change and are durable before a row names them; and because nothing is removed between
+ * (`keepObjects`): locked first, then the moment, then the copies. Everything is on the disk before the manifest is.
+ */
+import { mkdir, open, readdir, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Paths } from '../config/paths.ts';
+import { type Snapshot, withSnapshot } from '../db/dump-data.ts';
+import { keepObjects } from '../disks/keep-objects.ts';
+import { runCommand } from '../launch/run-command.ts';
+import { errnoOf, messageOf } from '../lib/errors.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
+import { copyImage, imagesOf } from './copy-images.ts';
+import { type SavedObjects, type StoredObject, saveObjects } from './copy-objects.ts';
+import { writeLines } from './line-files.ts';
+import { BACKUP_VERSION, BackupError, type BackupManifest, backupPaths, keyCheck } from './manifest.ts';
+
+export interface MakeBackupOptions {
+  /** Made if it is not there; must be empty. */
+  readonly folder: string;
+  readonly database_url: string;
+  readonly paths: Pick<Paths, 'data' | 'images'>;
+  readonly secret_key: Buffer;
+  readonly with_key: boolean;
+  /** Null: the objects stay in their bucket. */
+  readonly store: ObjectStore | null;
+  readonly signal: AbortSignal;
+  readonly onProgress: (what: string) => void;
+  /** Called between the database's moment and the first object: for tests of what happens then. */
+  readonly afterDatabase?: () => Promise<void>;
+}
+
+export interface MadeBackup {
+  readonly manifest: BackupManifest;
+  /** Base images that disks need and this machine has not. */
+  readonly missing_images: readonly string[];
+}
+
+interface State {
+  readonly made_at: string;
+  readonly migrations: BackupManifest['migrations'];
+  readonly database: BackupManifest['database'];
+  readonly objects: readonly StoredObject[];
+  readonly images: readonly { readonly image: string; readonly version: string }[];
+}
+
+/** What an instance holds that is not being deleted: all else is about to be removed, or gone in part. */
+const OBJECTS = `
+  select s.key, s.size_bytes::float8 as size_bytes from segments s
+  where exists (
+    select from segment_holders h join instances i on i.id = h.instance_id
+    where h.key = s.key and not i.deleting
+  ) order by s.key`;
+const IMAGES = `
+  select distinct i.image, d.image_version as version from instances i join disks d on d.instance_id = i.id
+  where d.image_version is not null and not i.deleting order by 1, 2`;
+
+/** @throws BackupError */
+export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup> {
+  const { folder, database_url, paths, secret_key, with_key, signal, onProgress } = options;
+  await makeEmptyFolder(folder);
+  const into = backupPaths(folder);
+  onProgress('waiting for removals under way');
+  const kept = await keepObjects(database_url);
+  try {
+    onProgress('saving the database');
+    const state = await withSnapshot(database_url, (snapshot) => saveDatabase(snapshot, folder, signal));
+    await options.afterDatabase?.();
+    const saved = await saveAll(options, state);
+    const list = saved.saved.toSorted((a, b) => (a.key < b.key ? -1 : 1));
+    const object_list = await writeLines(
+      into.object_list,
+      list.map((each) => JSON.stringify(each)),
+      signal,
+    );
+    onProgress('saving base images');
+    const { images, missing } = await imagesOf(paths.images, state.images);
+    for (const image of images) {
+      signal.throwIfAborted();
+      await copyImage(paths.images, into.images, image);
+    }
+    if (with_key)
+      await writeFile(into.secret_key, `${secret_key.toString('hex')}\n`, { mode: 0o600, flag: 'wx' });
+    // What was copied may have been removed meanwhile if the lock is gone.
+    await kept.check();
+    const manifest: BackupManifest = {
+      ...{ kind: 'berth backup', version: BACKUP_VERSION, made_at: state.made_at },
+      ...{ migrations: state.migrations, database: state.database },
+      objects: {
+        included: options.store !== null,
+        count: list.length,
+        bytes: list.reduce((sum, { size_bytes }) => sum + size_bytes, 0),
+        sha256: object_list,
+        damaged: saved.damaged.toSorted(),
+      },
+      images,
+      secret_key: { included: with_key, check: keyCheck(secret_key) },
+    };
+    onProgress('writing everything to the disk');
+    await finish(folder, manifest);
+    return { manifest, missing_images: missing };
+  } finally {
+    await kept.release();
+  }
+}
+
+async function saveDatabase(snapshot: Snapshot, folder: string, signal: AbortSignal): Promise<State> {
+  const { migrations, query } = snapshot;
+  if (migrations.length === 0) throw new BackupError('the database is empty: start Berth once', 'state');
+  const made_at = new Date().toISOString();
+  const objects = await query<{ key: string; size_bytes: number }>(OBJECTS);
+  const images = await query<{ image: string; version: string }>(IMAGES);
+  let rows = 0;
+  const counted = async function* () {
+    for await (const line of snapshot.lines()) {
+      if (line.startsWith('"')) rows += 1;
+      yield line;
+    }
+  };
+  const sha256 = await writeLines(backupPaths(folder).database, counted(), signal);
+  return { made_at, migrations, objects, images, database: { rows, sha256 } };
+}
+
+async function saveAll(
+  { store, folder, signal, onProgress }: MakeBackupOptions,
+  { objects }: State,
+): Promise<SavedObjects> {
+  if (store === null) return { saved: objects.map((each) => ({ ...each, sha256: null })), damaged: [] };
+  return saveObjects({
+    ...{ store, objects, signal, folder: backupPaths(folder).objects },
+    onProgress: (done) => onProgress(`saving objects: ${done} of ${objects.length}`),
+  });
+}
+
+async function makeEmptyFolder(folder: string): Promise<void> {
+  try {
+    await mkdir(folder, { recursive: true, mode: 0o700 });
+    const names = await readdir(folder);
+    if (names.some((name) => name !== 'lost+found')) {
+      throw new BackupError(`${folder} is not empty: a backup takes a folder of its own`, 'state');
+    }
+  } catch (error) {
+    if (error instanceof BackupError) throw error;
+    if (errnoOf(error) === undefined) throw error;
+    throw new BackupError(`${folder} can't be made or written: ${messageOf(error)}`, 'usage');
+  }
+}
+
+/** The manifest comes last: with it, and not before, the folder is a backup. */
+async function finish(folder: string, manifest: BackupManifest): Promise<void> {
+  await syncFileSystem(folder);
+  const path = backupPaths(folder).manifest;
+  const temporary = `${path}.new`;
+  {
+    await using file = await open(temporary, 'wx', 0o600);
+    await file.writeFile(`${JSON.stringify(manifest, null, 2)}\n`);
+    await file.sync();
+  }
+  await rename(temporary, path);
+  await using handle = await open(join(folder, '.'), 'r');
+  await handle.sync();
+}
+
+/** One for all files: a call each would take a disk's turn each. */
+export async function syncFileSystem(folder: string): Promise<void> {
+  const synced = await runCommand('sync', ['-f', folder]);
+  if (synced.code !== 0)
+    throw new BackupError(`${folder} could not be written: ${synced.stderr.trim()}`, 'state');
+}

@@ -1,0 +1,117 @@
+/**
+ * A backup is a folder: `manifest.json`, written last (a folder without it is no backup), and what it names.
+ *
+ *     manifest.json            this
+ *     database.jsonl.zst       the rows of all tables, of one moment (src/db/dump-data.ts)
+ *     objects.jsonl.zst        the objects that the disks need: a line each, {key, size_bytes, sha256 or null}
+ *     objects/<key>            the objects, unless they are in a bucket that keeps them
+ *     images/<image>/<name>/   the base images that the disks are based on
+ *     secret-key               the server's key, unless it was left out: without it no disk can be read
+ */
+import { createHash } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { AppliedMigration } from '../db/migrate.ts';
+import { errnoOf } from '../lib/errors.ts';
+
+export const BACKUP_VERSION = 1;
+
+export interface BackupManifest {
+  readonly kind: 'berth backup';
+  readonly version: number;
+  /** The moment that the database is of. */
+  readonly made_at: string;
+  readonly migrations: readonly AppliedMigration[];
+  readonly database: { readonly rows: number; readonly sha256: string };
+  readonly objects: {
+    /** False: they are where the settings say, in a bucket. */
+    readonly included: boolean;
+    readonly count: number;
+    readonly bytes: number;
+    /** Of the list of them. */
+    readonly sha256: string;
+    /** Keys of those that could not be saved: missing, or not of the size that they had. */
+    readonly damaged: readonly string[];
+  };
+  readonly images: readonly BackupImage[];
+  readonly secret_key: {
+    readonly included: boolean;
+    /** Says whether a key is the one, and nothing else of it. */
+    readonly check: string;
+  };
+}
+
+export interface BackupImage {
+  readonly id: string;
+  /** Of its folder. */
+  readonly name: string;
+  readonly version: string;
+}
+
+export interface BackupObject {
+  readonly key: string;
+  readonly size_bytes: number;
+  /** Null: it is not in the backup. */
+  readonly sha256: string | null;
+}
+
+export const backupPaths = (folder: string) => ({
+  manifest: join(folder, 'manifest.json'),
+  database: join(folder, 'database.jsonl.zst'),
+  object_list: join(folder, 'objects.jsonl.zst'),
+  objects: join(folder, 'objects'),
+  images: join(folder, 'images'),
+  secret_key: join(folder, 'secret-key'),
+});
+
+/** What stands in the way of a backup or a restore, for the operator. */
+export class BackupError extends Error {
+  override name = 'BackupError';
+  readonly reason: 'usage' | 'state' | 'damaged';
+
+  constructor(message: string, reason: BackupError['reason'], options?: ErrorOptions) {
+    super(message, options);
+    this.reason = reason;
+  }
+}
+
+export function keyCheck(secret_key: Uint8Array): string {
+  return createHash('sha256').update('berth backup key check').update(secret_key).digest('hex').slice(0, 32);
+}
+
+/** @throws BackupError */
+export async function readManifest(folder: string): Promise<BackupManifest> {
+  const path = backupPaths(folder).manifest;
+  let text: string;
+  try {
+    text = await readFile(path, 'utf8');
+  } catch (error) {
+    if (!['ENOENT', 'ENOTDIR'].includes(errnoOf(error) ?? '')) throw error;
+    throw new BackupError(
+      `${folder} is no backup, or one that was not finished: it has no manifest.json`,
+      'usage',
+    );
+  }
+  return parseManifest(text, path);
+}
+
+/** @throws BackupError */
+export function parseManifest(text: string, path: string): BackupManifest {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new BackupError(`${path} is damaged`, 'damaged', { cause: error });
+  }
+  const manifest = value as BackupManifest;
+  if (typeof value !== 'object' || value === null || manifest.kind !== 'berth backup') {
+    throw new BackupError(`${path} is not of a backup`, 'usage');
+  }
+  if (manifest.version !== BACKUP_VERSION) {
+    throw new BackupError(
+      `${path} is of a backup of version ${manifest.version}, and this program reads version ${BACKUP_VERSION}: use the berth that made it, or a newer one`,
+      'usage',
+    );
+  }
+  return manifest;
+}

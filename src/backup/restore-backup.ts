@@ -1,0 +1,218 @@
+/**
+ * Makes a machine of a backup: an empty data folder becomes one that `npm start` goes on with. Until all is there, a mark
+ * in the folder keeps everything from starting on it. The database is loaded once the objects that it names are there.
+ */
+import { lstat, mkdir, open, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Config } from '../config/config.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
+import { queryTableCount } from '../db/data-tables.ts';
+import { DataError, loadData } from '../db/load-data.ts';
+import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/migrate.ts';
+import { openPool } from '../db/pool.ts';
+import { forgetDirtyBytes } from '../disks/store.ts';
+import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../launch/data-folder.ts';
+import { startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
+import { lockDataFolder } from '../launch/single.ts';
+import { errnoOf } from '../lib/errors.ts';
+import type { Log } from '../lib/log.ts';
+import { openStore } from '../object-store/open-store.ts';
+import { failLost } from '../vms/apply-report.ts';
+import { copyImage } from './copy-images.ts';
+import { bringObjects } from './copy-objects.ts';
+import { fileSha256, readLines } from './line-files.ts';
+import { syncFileSystem } from './make-backup.ts';
+import {
+  BackupError,
+  type BackupManifest,
+  type BackupObject,
+  backupPaths,
+  keyCheck,
+  readManifest,
+} from './manifest.ts';
+
+export interface RestoreBackupOptions {
+  readonly folder: string;
+  readonly config: Config;
+  readonly log: Log;
+  readonly signal: AbortSignal;
+  readonly onProgress: (what: string) => void;
+}
+
+export interface RestoredBackup {
+  readonly manifest: BackupManifest;
+  /** Objects that are not as they were saved, or were damaged already when the backup was made. */
+  readonly damaged: readonly string[];
+  /** VMs that were running then, and are `failed` now: their next start is from the last generation. */
+  readonly lost_vms: number;
+}
+
+export const LOST_MESSAGE =
+  'The machine was restored from a backup. The disk is as it was last flushed before that.';
+
+/** @throws BackupError, StartError */
+export async function restoreBackup(options: RestoreBackupOptions): Promise<RestoredBackup> {
+  const { folder, config, onProgress, signal } = options;
+  const manifest = await readManifest(folder);
+  refuseUnreadable(manifest);
+  const secret_key = await keyOf(folder, manifest, config.secret_key);
+  if (!manifest.objects.included && config.s3 === null) {
+    throw new BackupError(
+      'the objects of this backup are in a bucket, and were not saved: set BERTH_S3_BUCKET as it was then',
+      'usage',
+    );
+  }
+  await refuseUnlessEmpty(config.data_dir);
+  onProgress('checking the backup');
+  const objects = await readObjectList(folder, manifest);
+  if ((await fileSha256(backupPaths(folder).database, signal)) !== manifest.database.sha256) {
+    throw new BackupError('database.jsonl.zst is damaged', 'damaged');
+  }
+  const paths = pathsIn(config.data_dir);
+  await makeDataFolder(paths);
+  const lock = await lockDataFolder(paths.launcher_lock, onProgress);
+  try {
+    const marker = join(paths.data, UNFINISHED_RESTORE);
+    await writeFile(marker, `${folder}\n`);
+    await copyImages(options, manifest, paths);
+    const damaged = await copyObjects(options, manifest, objects, paths);
+    const lost_vms = await loadDatabase(options, manifest, paths);
+    if (config.secret_key === null) await writeSecret(paths.secret_key, secret_key.toString('hex'));
+    onProgress('writing everything to the disk');
+    await syncFileSystem(paths.data);
+    await rm(marker);
+    await using handle = await open(paths.data, 'r');
+    await handle.sync();
+    return { manifest, lost_vms, damaged: [...new Set([...manifest.objects.damaged, ...damaged])] };
+  } finally {
+    lock.release();
+  }
+}
+
+function refuseUnreadable({ migrations }: BackupManifest): void {
+  try {
+    refuseUnknown(knownMigrations(), migrations);
+  } catch (error) {
+    if (!(error instanceof MigrationError)) throw error;
+    throw new BackupError(`the backup can't be restored: ${error.message}`, 'usage', { cause: error });
+  }
+}
+
+async function keyOf(folder: string, manifest: BackupManifest, given: Buffer | null): Promise<Buffer> {
+  const key = given ?? (await savedKey(folder, manifest));
+  if (keyCheck(key) === manifest.secret_key.check) return key;
+  const which = given === null ? backupPaths(folder).secret_key : 'BERTH_SECRET_KEY';
+  throw new BackupError(
+    `${which} is not the key of this backup: its disks could not be read with it`,
+    'usage',
+  );
+}
+
+async function savedKey(folder: string, { secret_key }: BackupManifest): Promise<Buffer> {
+  if (!secret_key.included) {
+    throw new BackupError('the backup was made without the secret key: set BERTH_SECRET_KEY to it', 'usage');
+  }
+  const path = backupPaths(folder).secret_key;
+  const text = (await readFile(path, 'utf8').catch(() => '')).trim();
+  if (!/^[0-9a-f]{64}$/.test(text)) {
+    throw new BackupError(`${path} is missing or damaged: bring it back, or set BERTH_SECRET_KEY`, 'damaged');
+  }
+  return Buffer.from(text, 'hex');
+}
+
+async function refuseUnlessEmpty(data_dir: string): Promise<void> {
+  const names = await readdir(data_dir).catch((error: unknown): string[] => {
+    if (errnoOf(error) === 'ENOENT') return [];
+    throw error;
+  });
+  if (names.every((name) => name === 'lost+found')) return;
+  const unfinished = names.includes(UNFINISHED_RESTORE);
+  const why = unfinished ? 'has what an earlier restore did not finish: remove it' : 'is not empty';
+  throw new BackupError(
+    `${data_dir} ${why}; a backup is restored into an empty data folder (BERTH_DATA_DIR)`,
+    'state',
+  );
+}
+
+async function readObjectList(folder: string, manifest: BackupManifest): Promise<BackupObject[]> {
+  const path = backupPaths(folder).object_list;
+  if ((await fileSha256(path)) !== manifest.objects.sha256)
+    throw new BackupError(`${path} is damaged`, 'damaged');
+  const objects: BackupObject[] = [];
+  for await (const line of readLines(path)) objects.push(JSON.parse(line) as BackupObject);
+  return objects;
+}
+
+async function copyImages(
+  { folder, signal, onProgress }: RestoreBackupOptions,
+  { images }: BackupManifest,
+  paths: Paths,
+): Promise<void> {
+  onProgress('bringing base images back');
+  for (const image of images) {
+    signal.throwIfAborted();
+    const parent = join(paths.images, image.id);
+    if ((await lstat(parent).catch(() => undefined)) === undefined) await mkdir(parent, { mode: 0o711 });
+    await copyImage(backupPaths(folder).images, paths.images, image);
+  }
+}
+
+async function copyObjects(
+  { folder, config, log, signal, onProgress }: RestoreBackupOptions,
+  { objects: { included, count } }: BackupManifest,
+  objects: readonly BackupObject[],
+  paths: Paths,
+): Promise<string[]> {
+  const store = await openStore({ s3: config.s3, folder: paths.objects, log });
+  return bringObjects({
+    ...{ store, objects, signal, folder: included ? backupPaths(folder).objects : null },
+    onProgress: (done) =>
+      onProgress(`${included ? 'bringing objects back' : 'looking for objects'}: ${done} of ${count}`),
+  });
+}
+
+async function loadDatabase(
+  options: RestoreBackupOptions,
+  manifest: BackupManifest,
+  paths: Paths,
+): Promise<number> {
+  const { config, onProgress } = options;
+  onProgress('loading the database');
+  if (config.database_url !== null) return load(options, manifest, config.database_url);
+  const postgres = await startEmbeddedPostgres(paths, { say: onProgress });
+  try {
+    return await load(options, manifest, postgres.database_url);
+  } finally {
+    await postgres.stop();
+  }
+}
+
+/** Into the schema as it was then, which is brought up to date after that. */
+async function load(
+  { folder }: RestoreBackupOptions,
+  { migrations, database }: BackupManifest,
+  url: string,
+): Promise<number> {
+  if ((await queryTableCount(url)) > 0) {
+    throw new BackupError(
+      'the database of DATABASE_URL is not empty; a backup is restored into an empty one',
+      'state',
+    );
+  }
+  await migrate(url, { only: new Set(migrations.map(({ name }) => name)) });
+  try {
+    const rows = await loadData(url, readLines(backupPaths(folder).database));
+    if (rows !== database.rows) throw new DataError(`${rows} rows where ${database.rows} were saved`);
+  } catch (error) {
+    if (!(error instanceof DataError)) throw error;
+    throw new BackupError(`the database can't be loaded: ${error.message}`, 'damaged', { cause: error });
+  }
+  await migrate(url);
+  const db = openPool(url, () => undefined, 2);
+  try {
+    await forgetDirtyBytes(db);
+    return await failLost(db, LOST_MESSAGE, 'operator');
+  } finally {
+    await db.destroy();
+  }
+}

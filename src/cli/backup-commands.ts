@@ -1,0 +1,118 @@
+/** `berth backup` and `berth restore-backup` on the server: a whole machine as a folder, and back. */
+import { resolve } from 'node:path';
+import { makeBackup } from '../backup/make-backup.ts';
+import { BackupError } from '../backup/manifest.ts';
+import { restoreBackup } from '../backup/restore-backup.ts';
+import { readEnv } from '../config/env.ts';
+import { configOrRefuse } from '../launch/start.ts';
+import { createLog } from '../lib/log.ts';
+import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
+import { openStore } from '../object-store/open-store.ts';
+import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
+import { withServer } from './server-context.ts';
+import type { Terminal } from './terminal.ts';
+import { bytes, plural } from './words.ts';
+
+interface Request {
+  readonly folder: string;
+  readonly terminal: Terminal;
+  readonly signal: AbortSignal;
+}
+
+export interface BackupRequest extends Request {
+  readonly with_key: boolean;
+  /** Of a bucket too. */
+  readonly with_objects: boolean;
+}
+
+/** Exit code {@link EXIT.damaged} when some objects could not be saved: the rest was. */
+export async function backup({
+  terminal,
+  signal,
+  with_key,
+  with_objects,
+  ...request
+}: BackupRequest): Promise<number> {
+  const folder = resolve(request.folder);
+  const progress = terminal.progress('backing up');
+  const { manifest, missing_images } = await asCommand(() =>
+    withServer(async ({ config, paths, database_url, secret_key }) => {
+      const saves = config.s3 === null || with_objects;
+      const log = createLog('cli', 'error');
+      const store = saves ? await openStore({ s3: config.s3, folder: paths.objects, log }) : null;
+      return makeBackup({
+        ...{ folder, database_url, paths, secret_key, with_key, store, signal },
+        onProgress: (what) => progress.say(what),
+      });
+    }),
+  ).finally(() => progress.end());
+  const { objects, secret_key } = manifest;
+  const what = objects.included
+    ? `${plural(objects.count, 'object')}, ${bytes(objects.bytes)}`
+    : 'no objects';
+  terminal.done(
+    `${folder} is a backup of ${manifest.made_at} (${what}).`,
+    { folder, ...manifest, missing_images },
+    folder,
+  );
+  terminal.warn(
+    secret_key.included
+      ? `${folder} has the secret key: whoever reads it reads every disk. Keep it like the machine itself.`
+      : `${folder} has no secret key: without it no disk can be read. Keep the key elsewhere (BERTH_SECRET_KEY).`,
+  );
+  if (!objects.included) {
+    terminal.warn(
+      'The objects stay in the bucket: what is removed there later is missing after a restore. Save them too: --with-objects.',
+    );
+  }
+  for (const image of missing_images)
+    terminal.warn(`This machine has no base image ${image}, which disks need.`);
+  for (const key of objects.damaged) terminal.warn(`${key} is missing or cut short, and not in the backup.`);
+  if (objects.damaged.length > 0) terminal.warn('Which disks that concerns: berth disk verify --all');
+  return objects.damaged.length + missing_images.length > 0 ? EXIT.damaged : EXIT.done;
+}
+
+/** Exit code {@link EXIT.damaged} when objects are missing or damaged: the rest was brought back. */
+export async function restore({ terminal, signal, ...request }: Request): Promise<number> {
+  const folder = resolve(request.folder);
+  const env = readEnv();
+  const config = configOrRefuse(env, process.cwd());
+  const progress = terminal.progress('restoring');
+  const { manifest, damaged, lost_vms } = await asCommand(() =>
+    restoreBackup({
+      ...{ folder, config, signal, log: createLog('cli', 'error') },
+      onProgress: (what) => progress.say(what),
+    }),
+  ).finally(() => progress.end());
+  const { made_at } = manifest;
+  const value = { data_dir: config.data_dir, made_at, damaged, lost_vms };
+  terminal.done(
+    `${config.data_dir} is the machine of ${made_at}. Start it: npm start`,
+    value,
+    config.data_dir,
+  );
+  if (lost_vms > 0) {
+    terminal.warn(
+      `${plural(lost_vms, 'VM')} ran then, and failed now: the next start goes on from the last generation.`,
+    );
+  }
+  for (const key of damaged) terminal.warn(`${key} is missing or damaged.`);
+  if (damaged.length === 0) return EXIT.done;
+  terminal.warn('Which disks that concerns, once it runs: berth disk verify --all');
+  return EXIT.damaged;
+}
+
+const EXITS = { usage: EXIT.usage, state: EXIT.state, damaged: EXIT.damaged } as const;
+
+async function asCommand<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (error instanceof BackupError)
+      throw new CommandError(error.message, { exit_code: EXITS[error.reason] });
+    if (error instanceof ObjectStoreUnavailableError)
+      throw new CommandError(error.message, { exit_code: EXIT.unavailable });
+    throw error;
+  }
+}

@@ -1,0 +1,151 @@
+/** Disks and whole machines, checked, taken out and brought back; on the server. Loaded only when one of them is typed. */
+import type { Call, Command } from '../command.ts';
+import { CommandError, UsageError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
+
+const JSON_OPTION = { json: { type: 'boolean', help: 'what was found or done, as JSON' } } as const;
+const GENERATION = {
+  generation: { type: 'string', value: 'N', help: 'as it was then; else the last one' },
+} as const;
+const FORMATS = ['raw', 'qcow2'] as const;
+
+function generationOf({ options }: Call): number | null {
+  const text = options.text('generation');
+  if (text === undefined) return null;
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new UsageError(`--generation takes a number, not ${text}`);
+  return Number(text);
+}
+
+function formatOf({ options }: Call): (typeof FORMATS)[number] | null {
+  const text = options.text('format');
+  if (text === undefined) return null;
+  const found = FORMATS.find((each) => each === text);
+  if (found === undefined) throw new UsageError(`--format is ${FORMATS.join(' or ')}, not ${text}`);
+  return found;
+}
+
+/** Ctrl-C ends what was under way with an error of its own; it is told as what it is. */
+async function heeding<T>({ signal }: Call, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (signal.aborted) throw new CommandError('interrupted', { exit_code: EXIT.interrupted });
+    throw error;
+  }
+}
+
+async function verify(call: Call): Promise<number> {
+  const { args, options, terminal, signal } = call;
+  const [instance] = args;
+  const all = options.flag('all');
+  const generation = generationOf(call);
+  if ((instance === undefined) !== all) throw new UsageError('name an instance, or say --all');
+  if (all && generation !== null) throw new UsageError('--generation is of one instance');
+  const { verifyDisks } = await import('../disk-commands.ts');
+  return heeding(call, () => verifyDisks({ instance: instance ?? null, generation, terminal, signal }));
+}
+
+async function exportTo(call: Call): Promise<undefined> {
+  const [instance = '', file = ''] = call.args;
+  const { terminal, signal } = call;
+  const what = {
+    instance,
+    file,
+    terminal,
+    signal,
+    generation: generationOf(call),
+    format: formatOf(call) ?? 'raw',
+  };
+  const { exportDisk } = await import('../disk-file-commands.ts');
+  await heeding(call, () => exportDisk(what));
+  return undefined;
+}
+
+async function importFrom(call: Call): Promise<undefined> {
+  const [instance = '', file = ''] = call.args;
+  const { terminal, signal, options } = call;
+  const what = { instance, file, terminal, signal, format: formatOf(call), grow: options.flag('grow') };
+  const { importFile } = await import('../disk-file-commands.ts');
+  await heeding(call, () => importFile(what));
+  return undefined;
+}
+
+async function backUp(call: Call): Promise<number> {
+  const { args, terminal, signal, options } = call;
+  const [folder = ''] = args;
+  const request = { folder, terminal, signal, with_objects: options.flag('with-objects') };
+  const { backup } = await import('../backup-commands.ts');
+  return heeding(call, () => backup({ ...request, with_key: !options.flag('without-key') }));
+}
+
+async function restoreFrom(call: Call): Promise<number> {
+  const { args, terminal, signal } = call;
+  const [folder = ''] = args;
+  const { restore } = await import('../backup-commands.ts');
+  return heeding(call, () => restore({ folder, terminal, signal }));
+}
+
+export const DATA_COMMANDS: readonly Command[] = [
+  {
+    name: 'disk verify',
+    args: ['[INSTANCE]'],
+    summary: 'read all that a generation is made of, and say what is damaged or missing (exit code 8)',
+    example: 'berth disk verify web',
+    on_server: true,
+    options: {
+      ...GENERATION,
+      all: { type: 'boolean', help: 'every instance, its last generation' },
+      ...JSON_OPTION,
+    },
+    run: verify,
+  },
+  {
+    name: 'disk export',
+    args: ['INSTANCE', 'FILE'],
+    summary: 'write a generation as a whole disk into a file',
+    example: 'berth disk export web web.qcow2 --format qcow2',
+    on_server: true,
+    options: {
+      ...GENERATION,
+      format: { type: 'string', value: 'FORMAT', help: 'raw (with holes) or qcow2; else raw' },
+      ...JSON_OPTION,
+    },
+    run: exportTo,
+  },
+  {
+    name: 'disk import',
+    args: ['INSTANCE', 'FILE'],
+    summary: 'make a file the disk of a stopped instance, as a new generation',
+    example: 'berth create copy && berth disk import copy web.qcow2',
+    on_server: true,
+    options: {
+      format: { type: 'string', value: 'FORMAT', help: 'raw or qcow2; else by what the file begins with' },
+      grow: { type: 'boolean', help: 'make the disk larger where the file is, within the quota' },
+      ...JSON_OPTION,
+    },
+    run: importFrom,
+  },
+  {
+    name: 'backup',
+    args: ['FOLDER'],
+    summary:
+      'save the whole machine into an empty folder while it runs: database, objects, base images, secret key',
+    example: 'berth backup /mnt/backups/2026-11-21',
+    on_server: true,
+    options: {
+      'with-objects': { type: 'boolean', help: 'those of a bucket too; of a folder they always are' },
+      'without-key': { type: 'boolean', help: 'leave the secret key out; you keep it elsewhere' },
+      ...JSON_OPTION,
+    },
+    run: backUp,
+  },
+  {
+    name: 'restore-backup',
+    args: ['FOLDER'],
+    summary: 'make the machine of a backup in an empty data folder, before npm start',
+    example: 'BERTH_DATA_DIR=/var/lib/berth berth restore-backup /mnt/backups/2026-11-21',
+    on_server: true,
+    options: JSON_OPTION,
+    run: restoreFrom,
+  },
+];

@@ -1,0 +1,160 @@
+/** `berth disk verify` on the server: where the objects, the database and the key are. */
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { CompressPool } from '../disk-format/compress-pool.ts';
+import { type Damage, verifyDisk } from '../disk-format/verify-disk.ts';
+import { openDisk } from '../disks/open-disk.ts';
+import { notHeldBy } from '../disks/segment-store.ts';
+import { messageOf } from '../lib/errors.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import { CommandError } from './command-error.ts';
+import type { DiskContext } from './disk-context.ts';
+import { baseImage, findInstances, withDisks } from './disk-context.ts';
+import { EXIT } from './exit-codes.ts';
+import type { Terminal } from './terminal.ts';
+import { bytes, plural } from './words.ts';
+
+export interface Verdict {
+  readonly id: InstanceId;
+  readonly name: string;
+  readonly generation: number;
+  readonly whole: boolean;
+  readonly objects: number;
+  readonly blocks: number;
+  readonly read_bytes: number;
+  readonly damages: readonly Damage[];
+  /** What is wrong beside its objects. */
+  readonly problems: readonly string[];
+}
+
+export interface VerifyRequest {
+  /** Null: every instance. */
+  readonly instance: string | null;
+  readonly generation: number | null;
+  readonly terminal: Terminal;
+  readonly signal: AbortSignal;
+}
+
+/** Exit code {@link EXIT.damaged} when anything is damaged or missing. */
+export async function verifyDisks({
+  instance,
+  generation,
+  terminal,
+  signal,
+}: VerifyRequest): Promise<number> {
+  const verdicts = await withDisks(async (context) => {
+    const found: Verdict[] = [];
+    const images = new ImageCheck(context);
+    for (const { id, name } of await findInstances(context.db, instance)) {
+      const verdict = await verifyInstance(context, images, { id, name, generation, terminal, signal });
+      found.push(verdict);
+      if (terminal.format === 'human') terminal.write(describe(verdict));
+      if (terminal.format === 'quiet' && !verdict.whole) terminal.write(`${name}\n`);
+    }
+    return found;
+  });
+  if (terminal.format === 'json') terminal.json(instance === null ? verdicts : verdicts[0]);
+  if (verdicts.length === 0) terminal.say('There is no instance.');
+  return verdicts.every(({ whole }) => whole) ? EXIT.done : EXIT.damaged;
+}
+
+type VerifyContext = Pick<DiskContext, 'db' | 'disk_keys' | 'store' | 'kept' | 'paths'>;
+
+interface One {
+  readonly id: InstanceId;
+  readonly name: string;
+  readonly generation: number | null;
+  readonly terminal: Terminal;
+  readonly signal: AbortSignal;
+}
+
+export async function verifyInstance(context: VerifyContext, images: ImageCheck, one: One): Promise<Verdict> {
+  const { db, disk_keys, store } = context;
+  const { id, name, terminal, signal } = one;
+  const progress = terminal.progress(`verifying ${name}`);
+  const pool = new CompressPool();
+  try {
+    const disk = await openDisk(db, disk_keys, id, one.generation);
+    const { objects, ...verdict } = await verifyDisk({
+      ...{ store, pool, signal, keys: disk.keys, layers: disk.layers, size_bytes: disk.instance.size_bytes },
+      onProgress: ({ read_bytes, total_bytes }) =>
+        progress.say(`verifying ${name}: ${bytes(read_bytes)} of ${bytes(total_bytes)}`),
+    });
+    await context.kept.check();
+    const problems = (await notHeldBy(db, id, objects)).map(
+      (key) => `${key}: is not recorded as held by the instance, so it would be removed`,
+    );
+    if (disk.generation > 0)
+      problems.push(...(await images.problems(disk.instance.image, disk.image_version)));
+    const whole = verdict.damages.length === 0 && problems.length === 0;
+    return { id, name, generation: disk.generation, whole, objects: objects.length, ...verdict, problems };
+  } finally {
+    progress.end();
+    await pool.close();
+  }
+}
+
+/** The base images on this machine: each is read once. */
+export class ImageCheck {
+  readonly #context: Pick<DiskContext, 'paths'>;
+  readonly #known = new Map<string, string[]>();
+
+  constructor(context: Pick<DiskContext, 'paths'>) {
+    this.#context = context;
+  }
+
+  async problems(image: string, version: string | null): Promise<string[]> {
+    const id = `${image} ${version}`;
+    const known = this.#known.get(id) ?? (await this.#look(image, version));
+    this.#known.set(id, known);
+    return known;
+  }
+
+  async #look(image: string, version: string | null): Promise<string[]> {
+    try {
+      const found = await baseImage(this.#context, image, version);
+      const hash = createHash('sha256');
+      for await (const chunk of createReadStream(found.rootfs_path, { highWaterMark: 1024 * 1024 }))
+        hash.update(chunk);
+      if (hash.digest('hex') === found.version) return [];
+      return [
+        `${found.rootfs_path}: the base image is not what it was built as; all it gives to the disk may be wrong`,
+      ];
+    } catch (error) {
+      if (!(error instanceof CommandError)) throw error;
+      return [messageOf(error)];
+    }
+  }
+}
+
+/** So many spans are written out; --json has all. */
+const SPANS_SHOWN = 8;
+
+function describe({
+  name,
+  generation,
+  whole,
+  objects,
+  blocks,
+  read_bytes,
+  damages,
+  problems,
+}: Verdict): string {
+  if (generation === 0) return `${name}: nothing was flushed yet\n`;
+  const read = `${plural(objects, 'object')}, ${plural(blocks, 'block')}, ${bytes(read_bytes)} read`;
+  if (whole) return `${name}, generation ${generation}: whole (${read})\n`;
+  const lines = damages.flatMap(({ key, problem, bytes: spans }) => [
+    `  ${key}: ${problem}`,
+    ...(spans === null ? ['    it says where blocks lie: any bytes of the disk may be concerned'] : []),
+    ...(spans ?? []).slice(0, SPANS_SHOWN).map(spanText),
+    ...((spans?.length ?? 0) > SPANS_SHOWN
+      ? [`    and ${(spans?.length ?? 0) - SPANS_SHOWN} more: --json`]
+      : []),
+    ...(spans?.length === 0 ? ['    no byte of the disk is concerned yet'] : []),
+  ]);
+  return `${name}, generation ${generation}: DAMAGED (${read})\n${[...lines, ...problems.map((each) => `  ${each}`)].join('\n')}\n`;
+}
+
+function spanText({ offset, length }: { readonly offset: number; readonly length: number }): string {
+  return `    bytes ${offset} to ${offset + length - 1} of the disk (${bytes(length)})`;
+}

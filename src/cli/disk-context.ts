@@ -1,0 +1,81 @@
+/** What the commands on disks have beside the server's context: the object store, whose objects stay while they run. */
+import type { Db } from '../db/pool.ts';
+import { type DiskKeys, diskKeys } from '../disks/data-keys.ts';
+import { type KeptObjects, keepObjects } from '../disks/keep-objects.ts';
+import { findHostImage, type HostImage, ImageError } from '../host/images.ts';
+import { AppError } from '../lib/errors.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import { createLog } from '../lib/log.ts';
+import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
+import { openStore } from '../object-store/open-store.ts';
+import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
+import { type ServerContext, withServer } from './server-context.ts';
+
+export interface DiskContext extends ServerContext {
+  readonly store: ObjectStore;
+  readonly disk_keys: DiskKeys;
+  readonly kept: KeptObjects;
+}
+
+const EXITS: Readonly<Record<string, number>> = {
+  NOT_FOUND: EXIT.not_found,
+  CONFLICT: EXIT.state,
+  QUOTA_EXCEEDED: EXIT.limit,
+};
+
+/** @throws CommandError for what is expected to go wrong */
+export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): Promise<T> {
+  return withServer(async (server) => {
+    const { config, paths, secret_key } = server;
+    const kept = await keepObjects(server.database_url);
+    try {
+      const store = await openStore({
+        ...{ s3: config.s3, folder: paths.objects, log: createLog('cli', 'error') },
+      });
+      return await work({ ...server, store, disk_keys: diskKeys(secret_key, config.encryption), kept });
+    } catch (error) {
+      if (error instanceof AppError)
+        throw new CommandError(error.message, { exit_code: EXITS[error.code] ?? EXIT.failed });
+      if (error instanceof ObjectStoreUnavailableError)
+        throw new CommandError(error.message, { exit_code: EXIT.unavailable });
+      throw error;
+    } finally {
+      await kept.release();
+    }
+  });
+}
+
+/** By id, or by name where only one organisation has it; all of them, by name, for null. */
+export async function findInstances(
+  db: Db,
+  text: string | null,
+): Promise<{ readonly id: InstanceId; readonly name: string }[]> {
+  let query = db.selectFrom('instances').select(['id', 'name']).orderBy('name').orderBy('id');
+  if (text === null) return query.where('deleting', '=', false).execute();
+  query = query.where((eb) => eb.or([eb('id', '=', text as InstanceId), eb('name', '=', text)])).limit(2);
+  const [first, second] = await query.execute();
+  if (!first) throw new CommandError(`there is no instance ${text}`, { exit_code: EXIT.not_found });
+  if (second) throw new CommandError(`several instances are called ${text}; name one by its id`);
+  return [first];
+}
+
+export async function findOneInstance(db: Db, text: string) {
+  const [found] = await findInstances(db, text);
+  if (!found) throw new CommandError(`there is no instance ${text}`, { exit_code: EXIT.not_found });
+  return found;
+}
+
+/** Of exactly that version, or the newest for null. @throws CommandError when this machine has it not */
+export async function baseImage(
+  { paths }: Pick<DiskContext, 'paths'>,
+  image: string,
+  version: string | null,
+): Promise<HostImage> {
+  try {
+    return await findHostImage(paths.images, image, version);
+  } catch (error) {
+    if (error instanceof ImageError) throw new CommandError(error.message);
+    throw error;
+  }
+}

@@ -1,0 +1,212 @@
+/** `berth disk export` and `berth disk import` on the server: disks as files. */
+import { type FileHandle, open, rm, stat } from 'node:fs/promises';
+import { transaction } from '../db/pool.ts';
+import { CompressPool } from '../disk-format/compress-pool.ts';
+import { loadMap } from '../disk-format/load-map.ts';
+import { packDisk } from '../disk-format/pack-disk.ts';
+import { type DiskFile, writeRawDisk } from '../disk-format/raw-disk.ts';
+import { BLOCK_BYTES, SegmentCorruptError } from '../disk-format/segment-format.ts';
+import { openDisk } from '../disks/open-disk.ts';
+import { importDisk, requireStopped } from '../instances/import-disk.ts';
+import { errnoOf, messageOf } from '../lib/errors.ts';
+import type { InstanceId } from '../lib/ids.ts';
+import { CommandError } from './command-error.ts';
+import { baseImage, type DiskContext, findOneInstance, withDisks } from './disk-context.ts';
+import { EXIT } from './exit-codes.ts';
+import { type DiskFormat, describeImage, toQcow2, toRaw } from './qemu-img.ts';
+import type { Terminal } from './terminal.ts';
+import { bytes, plural } from './words.ts';
+
+interface Request {
+  readonly instance: string;
+  readonly file: string;
+  readonly terminal: Terminal;
+  readonly signal: AbortSignal;
+}
+export interface ExportRequest extends Request {
+  readonly generation: number | null;
+  readonly format: DiskFormat;
+}
+export interface ImportRequest extends Request {
+  /** Null: by what the file begins with. */
+  readonly format: DiskFormat | null;
+  /** Make the disk larger where the file is. */
+  readonly grow: boolean;
+}
+
+const GIB = 2 ** 30;
+/** Whose disk it is in an object's key. */
+const prefixOf = (instance_id: string) => `disks/${instance_id}`;
+
+export async function exportDisk(request: ExportRequest): Promise<void> {
+  const { file, format, terminal } = request;
+  const raw_path = format === 'raw' ? file : `${file}.raw-part`;
+  const target = await createFile(raw_path);
+  let mine = format === 'raw';
+  let done = false;
+  try {
+    // Made before qemu-img writes it, which would let others read it.
+    if (format === 'qcow2') await (await createFile(file)).close();
+    mine = true;
+    const written = await withDisks((context) => writeRaw(context, request, target));
+    await target.close();
+    if (format === 'qcow2') {
+      const progress = terminal.progress(`writing ${file}`);
+      await toQcow2(raw_path, file, request.signal).finally(() => progress.end());
+    }
+    done = true;
+    const allocated = (await stat(file)).blocks * 512;
+    const sentence = `${written.name}, generation ${written.generation}, is in ${file}: a disk of ${bytes(written.size_bytes)}, ${bytes(allocated)} on disk.`;
+    terminal.done(sentence, { ...written, file, format, allocated_bytes: allocated }, file);
+  } catch (error) {
+    throw asCommandError(error);
+  } finally {
+    await target.close().catch(() => undefined);
+    if (format === 'qcow2') await rm(raw_path, { force: true });
+    if (!done && mine) await rm(file, { force: true });
+  }
+}
+
+async function writeRaw(
+  context: DiskContext,
+  { instance: text, generation, terminal, signal }: ExportRequest,
+  target: FileHandle,
+) {
+  const { db, disk_keys, store, audit } = context;
+  const { id, name } = await findOneInstance(db, text);
+  const { instance, ...disk } = await openDisk(db, disk_keys, id, generation);
+  if (disk.generation === 0)
+    throw new CommandError(`${name} has no generation yet: nothing of it was flushed`, {
+      exit_code: EXIT.state,
+    });
+  const { size_bytes, org_id } = instance;
+  // Before anything of it is read.
+  await transaction(db, (tx) => audit.append(tx, org_id, entryOf('disk.export', id, disk.generation)));
+  await using base = await openBase(context, instance.image, disk.image_version);
+  const progress = terminal.progress(`exporting ${name}`);
+  const pool = new CompressPool();
+  try {
+    const map = await loadMap({ store, keys: disk.keys, layers: disk.layers, signal });
+    await writeRawDisk({
+      ...{ store, map, pool, target, size_bytes, signal, keys: disk.keys, base: base.disk },
+      onProgress: (bytes_done) => progress.say(`exporting ${name}: ${bytes(bytes_done)}`),
+    });
+    await context.kept.check();
+  } finally {
+    progress.end();
+    await pool.close();
+  }
+  return { id, name, generation: disk.generation, size_bytes };
+}
+
+/** Makes the file a generation of a stopped instance's disk. */
+export async function importFile(request: ImportRequest): Promise<void> {
+  const { file, terminal, signal } = request;
+  const { format, size_bytes } = await describeImage(file, request.format);
+  const raw_path = format === 'raw' ? file : `${file}.raw-part`;
+  if (format === 'qcow2') await (await createFile(raw_path)).close();
+  try {
+    if (format === 'qcow2') {
+      const progress = terminal.progress(`reading ${file}`);
+      await toRaw(file, raw_path, signal).finally(() => progress.end());
+    }
+    await using handle = await open(raw_path, 'r');
+    const made = await withDisks((context) => store(context, request, { file: handle, size_bytes }));
+    terminal.done(made.sentence, made.result, String(made.result.generation));
+  } catch (error) {
+    throw asCommandError(error);
+  } finally {
+    if (raw_path !== file) await rm(raw_path, { force: true });
+  }
+}
+
+async function store(
+  context: DiskContext,
+  { instance: text, file, grow, terminal, signal }: ImportRequest,
+  source: DiskFile,
+) {
+  const { db, disk_keys, config, audit } = context;
+  const { id, name } = await findOneInstance(db, text);
+  const { instance, generation, image_version, layers, keys, own } = await openDisk(db, disk_keys, id, null);
+  requireStopped(instance);
+  const grows = source.size_bytes > instance.size_bytes;
+  const disk_gib = grows ? Math.ceil(source.size_bytes / GIB) : instance.disk_gib;
+  const size_bytes = grows ? disk_gib * GIB : instance.size_bytes;
+  if (grows && !grow) {
+    const message = `${file} is a disk of ${bytes(source.size_bytes)}, and that of ${name} has ${instance.disk_gib} GiB`;
+    throw new CommandError(message, { exit_code: EXIT.state, next: 'the same with --grow' });
+  }
+  await using base = await openBase(context, instance.image, image_version);
+  const progress = terminal.progress(`importing ${file}`);
+  const pool = new CompressPool();
+  const packed = await loadMap({ store: context.store, keys, layers, signal })
+    .then((head) =>
+      packDisk({
+        ...{ store: context.store, pool, head, source, signal, base: base.disk, size_bytes },
+        home: { disk_id: id, epoch: instance.disk_epoch + 1, generation: generation + 1 },
+        ...{ key_prefix: prefixOf(id), data_key: config.encryption ? own : null },
+        onProgress: (done, total) => progress.say(`importing ${file}: ${bytes(done)} of ${bytes(total)}`),
+      }),
+    )
+    .finally(async () => {
+      progress.end();
+      await pool.close();
+    });
+  const changed_bytes = packed.changed_blocks * BLOCK_BYTES;
+  const what = { id, name, changed_bytes };
+  if (packed.segments.length === 0) {
+    const sentence = `The disk of ${name} is what ${file} says already, as generation ${generation}.`;
+    return { sentence, result: { ...what, generation } };
+  }
+  const imported = { id, generation, epoch: instance.disk_epoch, image_version: base.version };
+  // An unclear outcome leaves objects that the sweep finds; a clear refusal too, a day later.
+  const after = await transaction(db, async (tx) => {
+    const row = await importDisk(
+      tx,
+      { ...imported, segments: packed.segments, changed_bytes, disk_gib },
+      'operator',
+    );
+    await audit.append(tx, row.org_id, entryOf('disk.import', id, row.generation));
+    return row;
+  });
+  const sentence = `${file} is the disk of ${name} now, as generation ${after.generation} (${plural(packed.changed_blocks, 'block')} changed). Start it: berth start ${name}`;
+  return { sentence, result: { ...what, generation: after.generation } };
+}
+
+const entryOf = (action: string, target: InstanceId, generation: number) => ({
+  ...{ actor: 'operator', action, target, ip: null, request_id: null },
+  data: { generation },
+});
+
+async function openBase(context: DiskContext, image: string, version: string | null) {
+  const found = await baseImage(context, image, version);
+  const file = await open(found.rootfs_path, 'r');
+  const { size } = await file.stat();
+  return {
+    version: found.version,
+    disk: { file, size_bytes: size } satisfies DiskFile,
+    [Symbol.asyncDispose]: () => file.close(),
+  };
+}
+
+/** For us alone: it holds a disk, in plain. */
+async function createFile(path: string): Promise<FileHandle> {
+  try {
+    return await open(path, 'wx', 0o600);
+  } catch (error) {
+    if (errnoOf(error) === 'EEXIST')
+      throw new CommandError(`${path} is there already`, { exit_code: EXIT.state });
+    throw new CommandError(`${path} can't be written: ${messageOf(error)}`);
+  }
+}
+
+function asCommandError(error: unknown): unknown {
+  if (error instanceof SegmentCorruptError)
+    return new CommandError(`the disk is damaged: ${error.message}`, {
+      exit_code: EXIT.damaged,
+      next: 'berth disk verify INSTANCE, and an export of an older generation',
+    });
+  const code = errnoOf(error);
+  if (code === 'ENOSPC' || code === 'EDQUOT') return new CommandError('the local disk is full');
+  return error;
+}

@@ -1,0 +1,221 @@
+/**
+ * Reads and checks all that a generation is made of: every map, the directory of every segment, every frame by its tag
+ * and by the hash of its block, and that each object has the size that it was written with. It goes on past what is
+ * damaged, so that all of it is told. Memory: that of the disk's map, and some runs of frames.
+ */
+import { assert, present } from '../lib/assert.ts';
+import { inParallel } from '../lib/in-parallel.ts';
+import { ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
+import { type BlockLocation, BlockMap, type SegmentSource } from './block-map.ts';
+import type { CompressPool } from './compress-pool.ts';
+import { ZERO_HASH } from './frame-codec.ts';
+import type { KeyRing } from './key-ring.ts';
+import { type Layer, readDirectory } from './load-map.ts';
+import { readMap } from './map-object.ts';
+import { coalesce, type FrameRun, readRun } from './read-run.ts';
+import { BLOCK_BYTES, FRAME_KIND, SegmentCorruptError } from './segment-format.ts';
+
+export interface ByteSpan {
+  readonly offset: number;
+  readonly length: number;
+}
+
+export interface Damage {
+  /** Of the object. */
+  readonly key: string;
+  readonly problem: string;
+  /**
+   * The bytes of the disk that cannot be read because of it, by rising offset. Null: the object says where blocks lie,
+   * and cannot be read: any may be concerned. Empty: the content can be read all the same.
+   */
+  readonly bytes: readonly ByteSpan[] | null;
+}
+
+export interface DiskVerdict {
+  /** Keys of the objects looked at: maps and segments. */
+  readonly objects: readonly string[];
+  /** Blocks that differ from the base image. */
+  readonly blocks: number;
+  readonly read_bytes: number;
+  readonly damages: readonly Damage[];
+}
+
+export interface VerifyProgress {
+  readonly read_bytes: number;
+  readonly total_bytes: number;
+}
+
+export interface VerifyDiskOptions {
+  readonly store: ObjectStore;
+  readonly keys: KeyRing;
+  /** Oldest first. */
+  readonly layers: readonly Layer[];
+  readonly size_bytes: number;
+  readonly pool?: CompressPool | undefined;
+  readonly concurrency?: number;
+  readonly signal?: AbortSignal | undefined;
+  readonly onProgress?: (progress: VerifyProgress) => void;
+}
+
+type Apply = (map: BlockMap) => Promise<void>;
+
+/** Small reads in flight at once. */
+const REQUESTS = 16;
+
+/** @throws ObjectStoreUnavailableError and the like: what cannot be looked at now is not damaged */
+export async function verifyDisk(options: VerifyDiskOptions): Promise<DiskVerdict> {
+  const { layers, signal } = options;
+  const found = new Findings();
+  const map = new BlockMap();
+  for (let first = 0; first < layers.length; first += REQUESTS) {
+    signal?.throwIfAborted();
+    const some = layers.slice(first, first + REQUESTS);
+    // Read together, taken over in their order.
+    const reads = some.map((layer) => startLayer(layer, options));
+    for (const read of reads) await found.note(async () => (await read)(map));
+  }
+  const segments = [...map.live()];
+  const total_bytes = segments.reduce((sum, { live_bytes }) => sum + live_bytes, 0);
+  const unreadable = await verifyObjects(options, map, found);
+  let read_bytes = 0;
+  const runs = coalesce(wanted(map, options.size_bytes, unreadable, found));
+  await inParallel(runs, options.concurrency ?? 4, async (run) => {
+    signal?.throwIfAborted();
+    await verifyRun(run, options, found);
+    read_bytes += run.length;
+    options.onProgress?.({ read_bytes, total_bytes });
+  });
+  const keys = new Set([...layers, ...segments].map(({ key }) => key));
+  return { objects: [...keys], blocks: map.count, read_bytes, damages: found.damages() };
+}
+
+/** What takes over into a map what the layer says; of a map that breaks off, as far as it is right. */
+async function startLayer(layer: Layer, { store, keys, signal }: VerifyDiskOptions): Promise<Apply> {
+  if ('full' in layer) return async (map) => void (await readMap(map, { store, ref: layer, keys, signal }));
+  try {
+    const directory = await readDirectory(store, layer, keys, signal);
+    return async (map) => map.applySegment(directory);
+  } catch (error) {
+    // Others of its row may fail before it is its turn.
+    return () => Promise.reject(error);
+  }
+}
+
+/** The objects that blocks lie in: size and directory. Answers those of which no frame need be tried. */
+async function verifyObjects(
+  { store, keys, layers, signal }: VerifyDiskOptions,
+  map: BlockMap,
+  found: Findings,
+): Promise<ReadonlySet<string>> {
+  const read = new Set(layers.map(({ key }) => key));
+  const sources = new Map<string, SegmentSource>([...map.live()].map(({ key, segment }) => [key, segment]));
+  const unreadable = new Set<string>();
+  const objects = new Map([...layers, ...sources.values()].map(({ key, size_bytes }) => [key, size_bytes]));
+  await inParallel(objects, REQUESTS, async ([key, size_bytes]) => {
+    signal?.throwIfAborted();
+    const size = await sizeOf(store, key);
+    if (size === size_bytes) return;
+    if (size === undefined && sources.has(key)) unreadable.add(key);
+    const problem =
+      size === undefined ? 'the object is missing' : `has ${size} bytes where ${size_bytes} were written`;
+    found.add(key, problem, sources.has(key) ? [] : null);
+  });
+  // What is read by its maps alone: the directory is needed when it is compacted.
+  const others = [...sources.values()].filter(({ key }) => !read.has(key) && !unreadable.has(key));
+  await inParallel(others, REQUESTS, async ({ key, size_bytes, disk_id, encryption }) => {
+    const ref = { key, size_bytes, disk_id, key_id: encryption?.key_id ?? null };
+    await found.note(() => readDirectory(store, ref, keys, signal), []);
+  });
+  return unreadable;
+}
+
+async function sizeOf(store: ObjectStore, key: string): Promise<number | undefined> {
+  try {
+    return await store.size(key);
+  } catch (error) {
+    if (error instanceof ObjectNotFoundError) return undefined;
+    throw error;
+  }
+}
+
+/** The blocks to read, in the order to read them in; what is wrong with the others is noted. */
+function* wanted(
+  map: BlockMap,
+  size_bytes: number,
+  unreadable: ReadonlySet<string>,
+  found: Findings,
+): Generator<BlockLocation> {
+  for (const location of map.inSegmentOrder()) {
+    const { key, block, kind, hash } = location;
+    if (block * BLOCK_BYTES >= size_bytes) found.addBlock(key, 'a block is past the end of the disk', block);
+    else if (kind === FRAME_KIND.zero) {
+      if (Buffer.compare(hash, ZERO_HASH) !== 0)
+        found.addBlock(key, 'is marked zero, but its hash is another', block);
+    } else if (unreadable.has(key)) found.addBlock(key, 'the object is missing', block);
+    else yield location;
+  }
+}
+
+/** Of a run that is not right each frame is read by itself, so that only what is damaged is told. */
+async function verifyRun(run: FrameRun, options: VerifyDiskOptions, found: Findings): Promise<void> {
+  try {
+    await readRun(run, options);
+  } catch (error) {
+    if (!(error instanceof SegmentCorruptError)) throw error;
+    const [first] = run.frames;
+    if (run.frames.length === 1) {
+      found.addBlock(run.key, error.problem, present(first, 'the frame of a run').block);
+      return;
+    }
+    for (const frame of run.frames) {
+      const { offset, stored_bytes: length } = frame;
+      await verifyRun({ key: run.key, offset, length, frames: [frame] }, options, found);
+    }
+  }
+}
+
+/** By object and problem; blocks that follow each other are one span. */
+class Findings {
+  readonly #found = new Map<string, { key: string; problem: string; unknown: boolean; blocks: number[] }>();
+
+  add(key: string, problem: string, blocks: readonly number[] | null): void {
+    const id = `${key}\n${problem}`;
+    const entry = this.#found.get(id) ?? { key, problem, unknown: false, blocks: [] };
+    this.#found.set(id, entry);
+    if (blocks === null) entry.unknown = true;
+    else entry.blocks.push(...blocks);
+  }
+
+  addBlock(key: string, problem: string, block: number): void {
+    this.add(key, problem, [block]);
+  }
+
+  /** Notes a corrupt object of which nothing, or `blocks`, can be read; any other error passes. */
+  async note(work: () => Promise<unknown>, blocks: readonly number[] | null = null): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      if (!(error instanceof SegmentCorruptError)) throw error;
+      this.add(error.key, error.problem, blocks);
+    }
+  }
+
+  damages(): Damage[] {
+    return [...this.#found.values()].map(({ key, problem, unknown, blocks }) => ({
+      key,
+      problem,
+      bytes: unknown ? null : spansOf(blocks),
+    }));
+  }
+}
+
+export function spansOf(blocks: readonly number[]): ByteSpan[] {
+  const spans: { offset: number; length: number }[] = [];
+  for (const block of [...new Set(blocks)].sort((a, b) => a - b)) {
+    assert(Number.isSafeInteger(block * BLOCK_BYTES), 'a block of a disk');
+    const last = spans.at(-1);
+    if (last && last.offset + last.length === block * BLOCK_BYTES) last.length += BLOCK_BYTES;
+    else spans.push({ offset: block * BLOCK_BYTES, length: BLOCK_BYTES });
+  }
+  return spans;
+}

@@ -1,0 +1,24 @@
+/**
+ * Does `work` for each item, `at_once` at a time; items are taken as workers come to them. After the first failure nothing
+ * more is begun; it is thrown once all has ended.
+ */
+export async function inParallel<T>(
+  items: Iterable<T>,
+  at_once: number,
+  work: (item: T) => Promise<void>,
+): Promise<void> {
+  const iterator = items[Symbol.iterator]();
+  let failed = false;
+  const worker = async (): Promise<void> => {
+    for (let next = iterator.next(); !next.done && !failed; next = iterator.next()) {
+      try {
+        await work(next.value);
+      } catch (error) {
+        failed = true;
+        throw error;
+      }
+    }
+  };
+  const ended = await Promise.allSettled(Array.from({ length: at_once }, () => worker()));
+  for (const each of ended) if (each.status === 'rejected') throw each.reason;
+}

@@ -1,0 +1,249 @@
+/** `berth backup` and `berth restore-backup` through `bin/berth`: everything but a guest. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import { makeBackup } from '../../src/backup/make-backup.ts';
+import type { BackupManifest } from '../../src/backup/manifest.ts';
+import { pathsIn } from '../../src/config/paths.ts';
+import { withSnapshot } from '../../src/db/dump-data.ts';
+import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from '../../src/launch/data-folder.ts';
+import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { apiForFile } from '../support/api.ts';
+import { queryOnce } from '../support/database.ts';
+import { BASE, freeEverything, ModelDisk } from '../support/model-disks.ts';
+
+const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
+const api = await apiForFile();
+const owner = await api.person();
+const folder = await mkdtemp(join(tmpdir(), 'berth-backup-'));
+const data_dir = join(folder, 'data');
+const paths = pathsIn(data_dir);
+const pool = new CompressPool();
+after(async () => {
+  await pool.close();
+  await rm(folder, { recursive: true, force: true });
+});
+await makeDataFolder(paths);
+await ensureSecrets(paths, null, false);
+await writeFile(paths.secret_key, `${api.context.secret_key.toString('hex')}\n`);
+const store = await FolderStore.open(paths.objects);
+const model = { api, owner, store, pool };
+const VERSION = createHash('sha256').update(BASE).digest('hex');
+await mkdir(join(paths.debian_12, 'one'));
+for (const name of ['vmlinuz', 'initrd.img']) await writeFile(join(paths.debian_12, 'one', name), name);
+await writeFile(join(paths.debian_12, 'one', 'rootfs.img'), BASE);
+await writeFile(
+  join(paths.debian_12, 'one', 'manifest.json'),
+  JSON.stringify({ id: 'debian-12', size_bytes: BASE.length, files: { 'rootfs.img': VERSION } }),
+);
+
+interface Ran {
+  readonly code: number;
+  readonly out: string;
+  readonly err: string;
+}
+function berth(settings: Record<string, string>, ...args: string[]): Promise<Ran> {
+  const env = { PATH: process.env['PATH'] ?? '', ...settings };
+  return new Promise((resolve) => {
+    execFile(BERTH, args, { env, cwd: folder }, (error, out, err) =>
+      resolve({ code: error === null ? 0 : Number(error.code), out, err }),
+    );
+  });
+}
+const backup = (...args: string[]) =>
+  berth({ BERTH_DATA_DIR: data_dir, DATABASE_URL: api.database.url }, 'backup', ...args);
+let targets = 0;
+function newTarget(): string {
+  targets += 1;
+  return join(folder, `target-${targets}`);
+}
+const restore = (from: string, target: string, settings: Record<string, string> = {}) =>
+  berth({ BERTH_DATA_DIR: target, ...settings }, 'restore-backup', from);
+async function disk(): Promise<ModelDisk> {
+  const made = await ModelDisk.make(model, 24);
+  await made.flush([0, 1, 2, 5], 'noise');
+  await made.flush([1, 7], 'text');
+  const image = { image_version: VERSION, size_bytes: BASE.length };
+  await api.db.updateTable('disks').set(image).where('instance_id', '=', made.id).execute();
+  return made;
+}
+async function rowsOf(url: string): Promise<string[]> {
+  const lines: string[] = [];
+  await withSnapshot(url, async (snapshot) => {
+    for await (const line of snapshot.lines()) lines.push(line);
+  });
+  return lines;
+}
+/** Names and contents below a folder. */
+async function files(root: string): Promise<Record<string, string>> {
+  const found: Record<string, string> = {};
+  for (const entry of await readdir(root, { recursive: true, withFileTypes: true })) {
+    const path = join(entry.parentPath, entry.name);
+    if (entry.isFile())
+      found[path.slice(root.length)] = createHash('sha256')
+        .update(await readFile(path))
+        .digest('hex');
+  }
+  return found;
+}
+const manifestOf = async (from: string) =>
+  JSON.parse(await readFile(join(from, 'manifest.json'), 'utf8')) as BackupManifest;
+const saved = join(folder, 'saved');
+
+describe('berth backup and restore-backup', () => {
+  test('what is saved is the machine as it was, whatever happens to it meanwhile, and comes back whole', async () => {
+    const [kept, doomed] = [await disk(), await disk()];
+    await api.as(owner).post(`/v1/instances/${kept.id}/vm`);
+    let before: string[] = [];
+    let objects: Record<string, string> = {};
+    const made = await makeBackup({
+      ...{ folder: saved, database_url: api.database.url, paths, secret_key: api.context.secret_key },
+      ...{ with_key: true, store, signal: new AbortController().signal },
+      onProgress: () => undefined,
+      afterDatabase: async () => {
+        before = await rowsOf(api.database.url);
+        objects = await files(join(paths.objects, 'disks'));
+        // Deleted, flushed, and all that may be removed is removed: while the objects are still to be copied.
+        await doomed.remove();
+        await freeEverything(model);
+        await kept.flush([3], 'noise');
+        await api.db.updateTable('disks').set({ image_version: VERSION }).execute();
+      },
+    });
+    assert.deepEqual(made.manifest.objects.damaged, []);
+    await freeEverything(model);
+    const target = newTarget();
+    const ran = await restore(saved, target);
+    assert.equal(ran.code, 0, ran.err);
+    assert.match(ran.out, new RegExp(`^${target} is the machine of 20`));
+    assert.match(ran.err, /1 VM ran then/);
+    const restored = pathsIn(target);
+    assert.deepEqual(await files(join(restored.objects, 'disks')), objects);
+    assert.deepEqual(await files(restored.debian_12), await files(paths.debian_12));
+    assert.equal(await readFile(restored.secret_key, 'utf8'), await readFile(paths.secret_key, 'utf8'));
+    assert.equal((await stat(restored.secret_key)).mode & 0o777, 0o600);
+    const postgres = await startEmbeddedPostgres(restored, { say: () => undefined });
+    try {
+      const vms = await queryOnce(postgres.database_url, 'select state, reason_code from vms');
+      assert.deepEqual(vms, [{ state: 'failed', reason_code: 'host_lost' }]);
+      const changed = ['vms', 'events', 'instances', 'flushes'];
+      assert.deepEqual(without(await rowsOf(postgres.database_url), changed), without(before, changed));
+    } finally {
+      await postgres.stop();
+    }
+    await refuseUnfinishedRestore(restored);
+    const again = await restore(saved, target);
+    assert.equal(again.code, 5);
+    assert.match(again.err, /is not empty/);
+  });
+
+  test('a folder that is in use, a backup that is none, and one of a newer program are refused', async () => {
+    assert.equal((await backup(saved)).code, 5);
+    const empty = join(folder, 'empty');
+    await mkdir(empty);
+    assert.match((await restore(empty, newTarget())).err, /is no backup, or one that was not finished/);
+    const newer = join(folder, 'newer');
+    await cp(saved, newer, { recursive: true });
+    const manifest = await manifestOf(newer);
+    const migrations = [...manifest.migrations, { name: '999999-future.sql', sha256: 'f' }];
+    await writeFile(join(newer, 'manifest.json'), JSON.stringify({ ...manifest, migrations }));
+    const target = newTarget();
+    const refused = await restore(newer, target);
+    assert.equal(refused.code, 2);
+    assert.match(refused.err, /newer than this program \(it has 999999-future\.sql\): use the newer berth/);
+    await assert.rejects(stat(target), { code: 'ENOENT' });
+    await writeFile(join(newer, 'manifest.json'), JSON.stringify({ ...manifest, version: 2 }));
+    assert.equal((await restore(newer, target)).code, 2);
+  });
+
+  test('what is damaged in a backup is found: an object is told, a database or a list is refused', async () => {
+    const [name = ''] = Object.keys(await files(join(saved, 'objects')));
+    const damaged = join(folder, 'damaged');
+    await cp(saved, damaged, { recursive: true });
+    await spoil(join(damaged, 'objects', name));
+    const ran = await restore(damaged, newTarget());
+    assert.equal(ran.code, 8, ran.err);
+    assert.match(ran.err, new RegExp(`${name.slice(1)} is missing or damaged`));
+    for (const file of ['database.jsonl.zst', 'objects.jsonl.zst']) {
+      await rm(damaged, { recursive: true });
+      await cp(saved, damaged, { recursive: true });
+      await spoil(join(damaged, file));
+      const target = newTarget();
+      const refused = await restore(damaged, target);
+      assert.deepEqual([refused.code, /is damaged/.test(refused.err)], [8, true], refused.err);
+      await assert.rejects(stat(target), { code: 'ENOENT' });
+    }
+  });
+
+  test('without its key a backup is restored with the right one alone', async () => {
+    const made = await backup(join(folder, 'keyless'), '--without-key', '--json');
+    assert.equal(made.code, 0, made.err);
+    assert.match(made.err, /has no secret key/);
+    assert.ok(!(await readdir(join(folder, 'keyless'))).includes('secret-key'));
+    const target = newTarget();
+    const asked = await restore(join(folder, 'keyless'), target);
+    assert.deepEqual([asked.code, /set BERTH_SECRET_KEY/.test(asked.err)], [2, true]);
+    const wrong = await restore(join(folder, 'keyless'), target, { BERTH_SECRET_KEY: 'ab'.repeat(32) });
+    assert.deepEqual([wrong.code, /is not the key of this backup/.test(wrong.err)], [2, true]);
+  });
+
+  test('an object that is missing leaves a backup of all the rest, and exits 8', async () => {
+    const { id } = await disk();
+    const { segments } = await api.db
+      .selectFrom('generations')
+      .select('segments')
+      .where('instance_id', '=', id)
+      .where('generation', '=', 1)
+      .executeTakeFirstOrThrow();
+    const key = segments[0]?.key ?? '';
+    await rm(join(paths.objects, key));
+    const ran = await backup(join(folder, 'partial'));
+    assert.equal(ran.code, 8);
+    assert.match(ran.err, new RegExp(`${key} is missing or cut short`));
+    assert.deepEqual((await manifestOf(join(folder, 'partial'))).objects.damaged, [key]);
+  });
+
+  test('objects in a bucket stay there, which is said, and are asked for where there is none', async () => {
+    const bucket = join(folder, 'bucket');
+    const settings = { BERTH_DATA_DIR: data_dir, DATABASE_URL: api.database.url };
+    const ran = await berth({ ...settings, BERTH_S3_BUCKET: 'none' }, 'backup', bucket);
+    assert.deepEqual([ran.code, /The objects stay in the bucket/.test(ran.err)], [0, true], ran.err);
+    const { included, count } = (await manifestOf(bucket)).objects;
+    assert.deepEqual([included, count > 0], [false, true]);
+    const refused = await restore(bucket, newTarget());
+    assert.deepEqual([refused.code, /set BERTH_S3_BUCKET/.test(refused.err)], [2, true]);
+  });
+
+  test('nothing starts on what a restore did not finish', async () => {
+    const target = newTarget();
+    await mkdir(target);
+    await writeFile(join(target, 'restore-unfinished'), '');
+    await assert.rejects(refuseUnfinishedRestore(pathsIn(target)), {
+      name: 'StartError',
+      message: /did not finish/,
+    });
+    assert.match((await restore(saved, target)).err, /did not finish: remove it/);
+  });
+});
+
+async function spoil(path: string): Promise<void> {
+  const bytes = await readFile(path);
+  bytes.writeUInt8(bytes.readUInt8(bytes.length >> 1) ^ 1, bytes.length >> 1);
+  await writeFile(path, bytes);
+}
+
+/** Rows of all other tables. */
+function without(lines: readonly string[], tables: readonly string[]): string[] {
+  let skipping = false;
+  return lines.filter((line) => {
+    const head = /^\{"table":"(\w+)"/.exec(line);
+    if (head) skipping = tables.includes(head[1] ?? '');
+    return !skipping && !line.startsWith('{"sequences"') && !line.startsWith('{"complete"');
+  });
+}

@@ -1,0 +1,335 @@
+/** `berth disk verify|export|import` through `bin/berth`, on disks whose every generation a model knows byte for byte. */
+import assert from 'node:assert/strict';
+import { execFile, execFileSync } from 'node:child_process';
+import { createHash, randomBytes } from 'node:crypto';
+import { mkdir, mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import { ImageCheck, type Verdict, verifyInstance } from '../../src/cli/disk-commands.ts';
+import { Terminal } from '../../src/cli/terminal.ts';
+import { pathsIn } from '../../src/config/paths.ts';
+import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
+import { dropOldGenerations } from '../../src/disks/generation-store.ts';
+import { keepObjects } from '../../src/disks/keep-objects.ts';
+import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { compactDisk } from '../../src/tasks/compact-disk.ts';
+import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { BASE, freeEverything, ModelDisk } from '../support/model-disks.ts';
+
+const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
+const GIB = 2 ** 30;
+
+const api = await apiForFile();
+const owner = await api.person();
+const data_dir = await mkdtemp(join(tmpdir(), 'berth-disks-'));
+const paths = pathsIn(data_dir);
+const pool = new CompressPool();
+after(async () => {
+  await pool.close();
+  await rm(data_dir, { recursive: true, force: true });
+});
+await makeDataFolder(paths);
+await ensureSecrets(paths, null, false);
+const store = await FolderStore.open(paths.objects);
+const model = { api, owner, store, pool };
+const VERSION = createHash('sha256').update(BASE).digest('hex');
+const IMAGE = join(paths.debian_12, 'one');
+await mkdir(IMAGE);
+for (const name of ['vmlinuz', 'initrd.img']) await writeFile(join(IMAGE, name), name);
+await writeFile(join(IMAGE, 'rootfs.img'), BASE);
+const manifest = { id: 'debian-12', version: 'r', size_bytes: BASE.length, files: { 'rootfs.img': VERSION } };
+await writeFile(join(IMAGE, 'manifest.json'), JSON.stringify(manifest));
+
+const SETTINGS = {
+  PATH: process.env['PATH'] ?? '',
+  BERTH_DATA_DIR: data_dir,
+  DATABASE_URL: api.database.url,
+  BERTH_SECRET_KEY: api.context.secret_key.toString('hex'),
+};
+interface Ran {
+  readonly code: number;
+  readonly out: string;
+  readonly err: string;
+}
+function berth(...args: string[]): Promise<Ran> {
+  return new Promise((resolve) => {
+    execFile(BERTH, args, { env: SETTINGS }, (error, out, err) =>
+      resolve({ code: error === null ? 0 : Number(error.code), out, err }),
+    );
+  });
+}
+const kept = await keepObjects(api.database.url);
+await kept.release();
+/** What the command does, in this process. */
+async function verdict(whole: boolean, id: InstanceId, generation: number | null = null): Promise<Verdict> {
+  const context = {
+    ...{ db: api.db, disk_keys: api.context.disk_keys, store, paths },
+    kept: { ...kept, check: async () => undefined },
+  };
+  const one = {
+    id,
+    name: id,
+    generation,
+    terminal: new Terminal('quiet'),
+    signal: new AbortController().signal,
+  };
+  const found = await verifyInstance(context, new ImageCheck(context), one);
+  assert.equal(found.whole, whole, JSON.stringify(found));
+  return found;
+}
+/** Of the right base image, with three generations: encrypted, plain, with zeroes. */
+async function disk(): Promise<ModelDisk> {
+  const made = await ModelDisk.make(model, 24);
+  await made.flush([0, 1, 2, 5, 6], 'noise');
+  await made.flush([1, 7, 8], 'text', false);
+  await made.flush([2, 3], 'zeroes');
+  const image = { image_version: VERSION, size_bytes: BASE.length };
+  await api.db.updateTable('disks').set(image).where('instance_id', '=', made.id).execute();
+  return made;
+}
+/** As small as those of the model, though it says a GiB. */
+async function fresh(): Promise<{ readonly id: InstanceId }> {
+  const { id } = await api.instance(owner, { disk_gib: 1 });
+  await api.db.updateTable('disks').set({ size_bytes: BASE.length }).where('instance_id', '=', id).execute();
+  return { id };
+}
+const nameOf = async (id: string) =>
+  (await api.as(owner).get<{ name: string }>(`/v1/instances/${id}`)).body.name;
+const layers = (id: ModelDisk['id'], generation: number) =>
+  api.db
+    .selectFrom('generations')
+    .select(['segments', 'map'])
+    .where('instance_id', '=', id)
+    .where('generation', '=', generation)
+    .executeTakeFirstOrThrow();
+/** Changes one byte of an object, in place; undone by the same again. */
+async function flip(key: string, at: number): Promise<void> {
+  const path = join(paths.objects, key);
+  const bytes = await readFile(path);
+  bytes.writeUInt8(bytes.readUInt8(at) ^ 0x40, at);
+  await writeFile(path, bytes);
+}
+const blocks = (first: number, count: number) => ({
+  offset: first * BLOCK_BYTES,
+  length: count * BLOCK_BYTES,
+});
+describe('berth disk verify', () => {
+  test('a disk that is whole is told to be, by name and by id, also when compacted', async () => {
+    const { id } = await disk();
+    const name = await nameOf(id);
+    const ran = await berth('disk', 'verify', name);
+    assert.deepEqual([ran.code, ran.err], [0, '']);
+    assert.match(ran.out, new RegExp(`^${name}, generation 3: whole \\(3 objects, 8 blocks, .* read\\)\n$`));
+    assert.equal((await verdict(true, id, 1)).objects, 1);
+    await api.as(owner).patch(`/v1/instances/${id}`, { generations_keep: { last: 1, daily_days: 0 } });
+    await dropOldGenerations(api.db);
+    assert.equal(await compactDisk({ db: api.db, store, disk_keys: api.context.disk_keys }, id), true);
+    assert.ok((await verdict(true, id)).objects >= 2, 'a map and what it names');
+  });
+
+  test('every kind of damage is told with its object and the bytes of the disk that it concerns, and exits 8', async () => {
+    const { id } = await disk();
+    const [first, second] = [await layers(id, 1), await layers(id, 2)].map(
+      ({ segments }) => segments[0]?.key ?? '',
+    );
+    assert(first && second);
+    // Of the five blocks of the first segment 0, 5 and 6 are in the last generation: 1 and 2 came again.
+    await flip(first, 100);
+    const rotten = await verdict(false, id);
+    assert.deepEqual(
+      rotten.damages.map(({ key, bytes }) => [key, bytes]),
+      [[first, [blocks(0, 1)]]],
+    );
+    assert.match(rotten.damages[0]?.problem ?? '', /not what was encrypted/);
+    await flip(first, 100);
+    await flip(first, BLOCK_BYTES + 200);
+    assert.equal((await verdict(true, id)).whole, true, 'a frame that the generation does not need');
+    assert.equal((await verdict(false, id, 1)).damages.length, 1);
+    await flip(first, BLOCK_BYTES + 200);
+
+    const { size } = await stat(join(paths.objects, first));
+    await flip(first, size - 300);
+    const directory = await verdict(false, id);
+    assert.deepEqual(
+      directory.damages.map(({ key, bytes }) => [key, bytes]),
+      [[first, null]],
+    );
+    await flip(first, size - 300);
+
+    const kept = await readFile(join(paths.objects, second));
+    await truncate(join(paths.objects, second), kept.length - 10);
+    assert.ok((await verdict(false, id)).damages.every(({ key }) => key === second));
+    await rm(join(paths.objects, second));
+    const human = await berth('disk', 'verify', id);
+    assert.equal(human.code, 8);
+    assert.match(human.out, /DAMAGED[\s\S]*the object is missing/);
+    await writeFile(join(paths.objects, second), kept);
+
+    await api.db.deleteFrom('segment_holders').where('key', '=', second).execute();
+    assert.match((await verdict(false, id)).problems.join(), /not recorded as held/);
+    await api.db.insertInto('segment_holders').values({ key: second, instance_id: id }).execute();
+    await writeFile(join(IMAGE, 'rootfs.img'), Buffer.concat([BASE.subarray(1), Buffer.alloc(1)]));
+    assert.match((await verdict(false, id)).problems.join(), /base image is not what it was built as/);
+    await writeFile(join(IMAGE, 'rootfs.img'), BASE);
+    assert.equal((await verdict(true, id)).whole, true);
+  });
+
+  test('of a compacted disk a segment that only its map names is told with the bytes that lie in it', async () => {
+    const { id } = await disk();
+    await api.as(owner).patch(`/v1/instances/${id}`, { generations_keep: { last: 1, daily_days: 0 } });
+    await dropOldGenerations(api.db);
+    assert.equal(await compactDisk({ db: api.db, store, disk_keys: api.context.disk_keys }, id), true);
+    await freeEverything(model);
+    const held = await api.db
+      .selectFrom('segment_holders')
+      .select('key')
+      .where('instance_id', '=', id)
+      .execute();
+    const [segment] = held.map(({ key }) => key).filter((key) => key.includes('/seg/'));
+    const { map } = await layers(id, 3);
+    assert(segment && map);
+    await rm(join(paths.objects, segment));
+    const missing = await verdict(false, id);
+    assert.deepEqual(
+      missing.damages.map(({ key }) => key),
+      [segment],
+    );
+    assert.ok((missing.damages[0]?.bytes?.length ?? 0) > 0);
+    await flip(map.key, 200);
+    assert.equal((await verdict(false, id)).damages.find(({ key }) => key === map.key)?.bytes, null);
+  });
+
+  test('all instances at once; one that nobody has, or words that contradict each other, are refused', async () => {
+    const ran = await berth('disk', 'verify', '--all', '--json');
+    assert.ok((JSON.parse(ran.out) as unknown[]).length >= 3);
+    assert.equal((await berth('disk', 'verify', 'nobody')).code, 3);
+    assert.equal((await berth('disk', 'verify')).code, 2);
+    assert.equal((await berth('disk', 'verify', 'a', '--all')).code, 2);
+    const { id } = await disk();
+    assert.equal((await berth('disk', 'verify', id, '--generation', '99')).code, 3);
+  });
+
+  test('while a reader keeps objects none is removed', async () => {
+    const made = await disk();
+    const kept = await keepObjects(api.database.url);
+    const key = (await layers(made.id, 1)).segments[0]?.key ?? '';
+    await made.remove();
+    await freeEverything(model);
+    assert.ok((await stat(join(paths.objects, key))).size > 0);
+    await kept.check();
+    await kept.release();
+    await made.remove();
+    await assert.rejects(stat(join(paths.objects, key)), { code: 'ENOENT' });
+  });
+});
+
+describe('berth disk export and import', () => {
+  test('an export is the disk byte for byte, of any generation, raw with holes or qcow2', async () => {
+    const made = await disk();
+    const [raw, old, qcow2] = ['raw', 'old', 'qcow2'].map((name) => join(data_dir, `export.${name}`)) as [
+      string,
+      string,
+      string,
+    ];
+    const ran = await berth('disk', 'export', made.id, raw);
+    assert.deepEqual([ran.code, ran.err], [0, ''], ran.out);
+    assert.ok((await readFile(raw)).equals(made.content));
+    const { blocks: sectors, mode } = await stat(raw);
+    assert.ok(sectors * 512 < BASE.length - BLOCK_BYTES, 'what is zero is a hole');
+    assert.equal(mode & 0o777, 0o600);
+    assert.equal((await berth('disk', 'export', made.id, old, '--generation', '1')).code, 0);
+    assert.ok((await readFile(old)).equals(made.shown.get(1)?.content ?? Buffer.alloc(0)));
+    assert.equal((await berth('disk', 'export', made.id, qcow2, '--format', 'qcow2')).code, 0);
+    execFileSync('qemu-img', ['compare', '-f', 'raw', '-F', 'qcow2', raw, qcow2]);
+    assert.equal((await stat(qcow2)).mode & 0o777, 0o600);
+    await assert.rejects(stat(`${qcow2}.raw-part`), { code: 'ENOENT' });
+    const audited = await api.db
+      .selectFrom('audit_log')
+      .select('action')
+      .where('target', '=', made.id)
+      .execute();
+    assert.equal(audited.filter(({ action }) => action === 'disk.export').length, 3);
+    assert.equal((await berth('disk', 'export', made.id, raw)).code, 5, 'nothing is written over');
+
+    const key = (await layers(made.id, 1)).segments[0]?.key ?? '';
+    await flip(key, 100);
+    const refused = await berth('disk', 'export', made.id, join(data_dir, 'damaged'));
+    assert.equal(refused.code, 8);
+    assert.match(refused.err, /damaged: segment .* block 0/);
+    await assert.rejects(stat(join(data_dir, 'damaged')), { code: 'ENOENT' });
+    await flip(key, 100);
+    for (const path of [old, raw]) await rm(path);
+  });
+
+  test('an import makes a generation of a file, of what differs alone, and a new instance of another disk', async () => {
+    const made = await disk();
+    const qcow2 = join(data_dir, 'export.qcow2');
+    const empty = await fresh();
+    const first = await berth('disk', 'import', empty.id, qcow2, '--json');
+    assert.deepEqual([first.code, first.err], [0, ''], first.out);
+    assert.equal((JSON.parse(first.out) as { generation: number }).generation, 1);
+    const back = join(data_dir, 'back.raw');
+    assert.equal((await berth('disk', 'export', empty.id, back)).code, 0);
+    execFileSync('qemu-img', ['compare', '-f', 'raw', '-F', 'qcow2', back, qcow2]);
+    assert.equal((await verdict(true, empty.id)).generation, 1);
+
+    // Of this disk the file differs in what the other one has.
+    const edited = await readFile(back);
+    randomBytes(BLOCK_BYTES).copy(edited, 9 * BLOCK_BYTES);
+    edited.fill(0, 0, BLOCK_BYTES);
+    await writeFile(back, edited.subarray(0, 10 * BLOCK_BYTES));
+    const second = await berth('disk', 'import', empty.id, back, '--json');
+    assert.deepEqual(
+      JSON.parse(second.out).changed_bytes,
+      4 * BLOCK_BYTES,
+      'two edited, two past the end of the file',
+    );
+    const third = join(data_dir, 'third.raw');
+    await berth('disk', 'export', empty.id, third);
+    const expected = Buffer.alloc(BASE.length);
+    edited.copy(expected, 0, 0, 10 * BLOCK_BYTES);
+    assert.ok((await readFile(third)).equals(expected));
+    assert.match((await berth('disk', 'import', empty.id, third)).out, /says already, as generation 2/);
+    const events = await api.db
+      .selectFrom('events')
+      .select(['type', 'actor'])
+      .where('instance_id', '=', empty.id)
+      .execute();
+    assert.equal(
+      events.filter(({ type, actor }) => type === 'disk.flushed' && actor === 'operator').length,
+      2,
+    );
+    assert.equal((await verdict(true, made.id)).whole, true);
+    for (const path of [back, third]) await rm(path);
+  });
+
+  test('what does not fit, is not stopped, or names other files is refused, and leaves nothing', async () => {
+    const { id } = await disk();
+    const large = join(data_dir, 'large.raw');
+    await writeFile(large, 'x');
+    await truncate(large, GIB + 1);
+    const refused = await berth('disk', 'import', id, large);
+    assert.equal(refused.code, 5);
+    assert.match(refused.err, /next: the same with --grow/);
+    assert.equal((await berth('disk', 'import', id, large, '--grow')).code, 0);
+    const grown = await api.as(owner).get<InstanceOut>(`/v1/instances/${id}`);
+    assert.deepEqual([grown.body.disk_gib, grown.body.disk.size_bytes], [2, 2 * GIB]);
+
+    const linked = join(data_dir, 'linked.qcow2');
+    execFileSync('qemu-img', ['create', '-q', '-f', 'qcow2', '-b', '/etc/passwd', '-F', 'raw', linked]);
+    const named = await berth('disk', 'import', id, linked);
+    assert.equal(named.code, 1);
+    assert.match(named.err, /needs another file/);
+    assert.equal((await berth('disk', 'import', id, join(data_dir, 'none'))).code, 3);
+
+    await api.as(owner).post(`/v1/instances/${id}/vm`);
+    const running = await berth('disk', 'import', id, large);
+    assert.equal(running.code, 5);
+    assert.match(running.err, /starting; a disk is imported while it is stopped/);
+    await rm(large);
+  });
+});
