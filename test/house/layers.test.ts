@@ -57,7 +57,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   'service-accounts': ['auth', 'api-keys'],
   'ssh-keys': ['auth', 'instances', 'vms'],
   instances: ['auth', 'disks', 'images', 'orgs'],
-  vms: ['auth', 'hosts', 'instances', 'orgs', 'ssh-keys'],
+  vms: ['auth', 'hosts', 'images', 'instances', 'orgs', 'ssh-keys'],
   disks: ['instances', 'disk-format'],
   hosts: [],
   images: ['hosts'],
