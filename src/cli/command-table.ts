@@ -5,6 +5,7 @@ import { CONSOLE } from './commands/console-command.ts';
 import { DOCTOR } from './commands/doctor.ts';
 import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
 import { GUEST_COMMANDS } from './commands/guest-commands.ts';
+import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands.ts';
 import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
 import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
@@ -20,7 +21,7 @@ export interface Section {
 }
 
 export const SECTIONS: readonly Section[] = [
-  { title: 'Instances', commands: INSTANCE_COMMANDS },
+  { title: 'Instances', commands: [...INSTANCE_COMMANDS, ...IMAGE_COMMANDS] },
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: SSH_COMMANDS },
@@ -30,7 +31,10 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
   { title: 'What happens', commands: WATCH_COMMANDS },
   { title: 'This tool', commands: [DOCTOR, COMPLETION] },
-  { title: 'On the server, with the settings of npm start', commands: SERVER_COMMANDS },
+  {
+    title: 'On the server, with the settings of npm start',
+    commands: [...SERVER_COMMANDS, ...IMAGE_SERVER_COMMANDS],
+  },
 ];
 
 export const COMMANDS: readonly Command[] = SECTIONS.flatMap(({ commands }) => commands);

@@ -45,7 +45,7 @@ export class ImageKeeper {
         await pause(LOOK_EVERY_MS, signal);
       } catch (error) {
         if (signal.aborted) return;
-        if (failures === 3) this.#options.log.warn({ reason: messageOf(error) }, 'images are not stored yet');
+        if (failures === 8) this.#options.log.warn({ reason: messageOf(error) }, 'images are not stored yet');
         await pause(backoffMs(failures++, 500, LOOK_EVERY_MS), signal);
       }
     }

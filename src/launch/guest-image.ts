@@ -1,5 +1,5 @@
 /**
- * The guest image debian-12, built by `guest/build.sh` from Debian packages. Each version of the recipe has a folder
+ * A guest image of our own, built by `guest/build.sh` from Debian packages. Each version of the recipe has a folder
  * of its own, `<images>/<first 12 digits of the version>`, which appears whole and never changes after that, because
  * overlays and running VMs go on using the files of an older version. `<images>/current` is a link to the newest.
  */
@@ -23,7 +23,9 @@ import { type Say, StartError } from './start-error.ts';
 export interface GuestImageOptions {
   /** The recipe: `guest/build.sh`. */
   readonly build_script: string;
-  /** `<data>/images/debian-12`; made when missing. */
+  /** `debian-12` unless another recipe is named. */
+  readonly image?: string;
+  /** `<data>/images/<image>`; made when missing. */
   readonly images_dir: string;
   /** A folder like `images_dir` whose finished images may be taken over instead of building: the tests' cache. */
   readonly seed_dir?: string;
@@ -39,26 +41,35 @@ const CURRENT = 'current';
 
 /** Whatever is there and of the recipe's version is used; else it is built, which takes a minute. */
 export async function ensureGuestImage(options: GuestImageOptions): Promise<GuestImage> {
-  const { build_script, images_dir, seed_dir, say } = options;
-  const version = await recipeVersion(build_script);
+  const { dir, version, makeCurrent } = await buildGuestImage(options);
+  await makeCurrent();
+  return { dir, version };
+}
+
+/** As {@link ensureGuestImage}, but new disks are made over it only once `makeCurrent` is called. */
+export async function buildGuestImage(
+  options: GuestImageOptions,
+): Promise<GuestImage & { readonly fresh: boolean; readonly makeCurrent: () => Promise<void> }> {
+  const { build_script, image = 'debian-12', images_dir, seed_dir, say } = options;
+  const version = await recipeVersion(build_script, image);
   const name = version.slice(0, 12);
   const dir = join(images_dir, name);
   await mkdir(images_dir, { recursive: true, mode: 0o755 });
-  if ((await versionIn(dir)) !== version) {
+  const fresh = (await versionIn(dir)) !== version;
+  if (fresh) {
     const seed = seed_dir === undefined ? undefined : join(seed_dir, name);
     if (seed !== undefined && (await versionIn(seed)) === version) {
-      say(`guest image debian-12 (${name}): taking over ${seed}`);
+      say(`guest image ${image} (${name}): taking over ${seed}`);
       await takeOver(seed, dir);
     } else {
-      say(`guest image debian-12 (${name}): building, this takes a minute or two`);
-      await build(build_script, dir);
+      say(`guest image ${image} (${name}): building, this takes a minute or two`);
+      await build(build_script, dir, image);
     }
   }
   if ((await versionIn(dir)) !== version) {
     throw new StartError(`the guest image in ${dir} is not of the version it should be`, 1);
   }
-  await pointCurrentAt(images_dir, name);
-  return { dir, version };
+  return { dir, version, fresh, makeCurrent: () => pointCurrentAt(images_dir, name) };
 }
 
 /** The folder of the newest image below `images_dir`, as the last {@link ensureGuestImage} left it. */
@@ -66,8 +77,8 @@ export async function currentGuestImage(images_dir: string): Promise<string> {
   return join(images_dir, await readlink(join(images_dir, CURRENT)));
 }
 
-async function recipeVersion(build_script: string): Promise<string> {
-  const result = await runCommand('bash', [build_script, '--version']);
+async function recipeVersion(build_script: string, image: string): Promise<string> {
+  const result = await runCommand('bash', [build_script, '--version', image]);
   const version = result.stdout.trim();
   if (result.code !== 0 || !/^[0-9a-f]{12,}$/.test(version)) {
     throw new StartError(`${build_script} --version gave no version: ${lastLines(result.stderr)}`, 1);
@@ -90,11 +101,13 @@ async function versionIn(dir: string): Promise<string | undefined> {
   }
 }
 
-async function build(build_script: string, dir: string): Promise<void> {
+async function build(build_script: string, dir: string, image: string): Promise<void> {
   if (process.getuid?.() !== 0) {
-    throw new StartError(`the guest image must be built by root once. Run: sudo ${build_script} ${dir}`);
+    throw new StartError(
+      `the guest image must be built by root once. Run: sudo ${build_script} ${dir} ${image}`,
+    );
   }
-  const result = await runCommand('bash', [build_script, dir], { output: 'passed on' });
+  const result = await runCommand('bash', [build_script, dir, image], { output: 'passed on' });
   if (result.code !== 0) {
     throw new StartError(
       `the guest image could not be built (${result.signal ?? `exit code ${result.code}`}), see above`,
