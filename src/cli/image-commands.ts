@@ -1,5 +1,5 @@
 /** `berth image build|add|rm`: on the server, with its image folder, object store and database. */
-import { chmod, mkdir, rename, rm, stat } from 'node:fs/promises';
+import { chmod, mkdir, rm, stat } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { pathsIn } from '../config/paths.ts';
 import { transaction } from '../db/pool.ts';
@@ -42,32 +42,45 @@ export async function buildImage(server: ServerContext, id: string, work: ImageW
     );
   }
   asRoot();
-  const { images } = pathsIn(server.config.data_dir);
+  const images_dir = join(pathsIn(server.config.data_dir).images, id);
   const build_script = join(PROJECT_DIR, 'guest', 'build.sh');
   const seed_dir = join(PROJECT_DIR, '.cache', 'images', id);
-  const options = { build_script, image: id, images_dir: join(images, id), seed_dir };
-  const { dir, fresh, makeCurrent } = await buildGuestImage({
-    ...options,
-    say: (text) => work.progress.say(text),
-  });
-  const image = await readHostImage(dir, true);
-  if (!image) throw new CommandError(`${dir} is not whole; remove it and build again`);
-  if (fresh) {
-    work.progress.say('booting it to see whether it works');
-    const machine = await machineOf(server, image);
-    const work_dir = `${join(images, '.check-')}${process.pid}`;
-    try {
-      await checkBoot({ ...machine, image, work_dir: await madeFolder(work_dir), signal: work.signal });
-    } catch (error) {
-      await rename(dir, `${dir}.unusable`);
-      await rm(`${dir}.unusable`, { recursive: true, force: true });
-      throw explained(error);
-    } finally {
-      await rm(work_dir, { recursive: true, force: true });
-    }
+  // Where no agent looks: nobody's disk is made over it before it has been checked.
+  const work_dir = `${join(pathsIn(server.config.data_dir).images, '.build-')}${process.pid}`;
+  await mkdir(work_dir);
+  await chmod(work_dir, 0o711);
+  try {
+    const options = {
+      build_script,
+      image: id,
+      images_dir,
+      seed_dir,
+      say: (text: string) => work.progress.say(text),
+    };
+    const { dir, version, fresh, publish } = await buildGuestImage(options, work_dir);
+    if (fresh) await checkBuilt(server, dir, work_dir, work);
+    await publish();
+    const image = await readHostImage(join(images_dir, version.slice(0, 12)), true);
+    if (!image) throw new CommandError(`${images_dir} has lost files; remove it and build again`);
+    return await keep(server, image, work);
+  } finally {
+    await rm(work_dir, { recursive: true, force: true });
   }
-  await makeCurrent();
-  return keep(server, image, work);
+}
+
+async function checkBuilt(
+  server: ServerContext,
+  dir: string,
+  work_dir: string,
+  work: ImageWork,
+): Promise<void> {
+  const image = await readHostImage(dir, true);
+  if (!image) throw new CommandError(`${dir} is not whole`);
+  work.progress.say('booting it to see whether it works');
+  const options = { ...(await machineOf(server, image)), image, work_dir, signal: work.signal };
+  await checkBoot(options).catch((error: unknown) => {
+    throw explained(error);
+  });
 }
 
 /** An image of somebody's own. */
@@ -152,12 +165,6 @@ async function machineOf({ config }: ServerContext, { kernel_path, initrd_path }
   });
   const gid = accel === 'kvm' ? run_as.gid : VM_GID;
   return { accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG, run_as: { uid: PROBE_UID, gid } };
-}
-
-async function madeFolder(path: string): Promise<string> {
-  await mkdir(path);
-  await chmod(path, 0o711);
-  return path;
 }
 
 function asRoot(): void {

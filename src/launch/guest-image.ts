@@ -41,21 +41,27 @@ const CURRENT = 'current';
 
 /** Whatever is there and of the recipe's version is used; else it is built, which takes a minute. */
 export async function ensureGuestImage(options: GuestImageOptions): Promise<GuestImage> {
-  const { dir, version, makeCurrent } = await buildGuestImage(options);
-  await makeCurrent();
-  return { dir, version };
+  const { version, publish } = await buildGuestImage(options, options.images_dir);
+  await publish();
+  return { dir: join(options.images_dir, version.slice(0, 12)), version };
 }
 
-/** As {@link ensureGuestImage}, but new disks are made over it only once `makeCurrent` is called. */
-export async function buildGuestImage(
-  options: GuestImageOptions,
-): Promise<GuestImage & { readonly fresh: boolean; readonly makeCurrent: () => Promise<void> }> {
+export interface BuiltImage extends GuestImage {
+  /** It was not in its place before. */
+  readonly fresh: boolean;
+  /** Into its place, and new disks are made over it. */
+  readonly publish: () => Promise<void>;
+}
+
+/** As {@link ensureGuestImage}; one that is not there yet is made in `staging`, and published once it has been checked. */
+export async function buildGuestImage(options: GuestImageOptions, staging: string): Promise<BuiltImage> {
   const { build_script, image = 'debian-12', images_dir, seed_dir, say } = options;
   const version = await recipeVersion(build_script, image);
   const name = version.slice(0, 12);
-  const dir = join(images_dir, name);
+  const place = join(images_dir, name);
   await mkdir(images_dir, { recursive: true, mode: 0o755 });
-  const fresh = (await versionIn(dir)) !== version;
+  const fresh = (await versionIn(place)) !== version;
+  const dir = fresh ? join(staging, name) : place;
   if (fresh) {
     const seed = seed_dir === undefined ? undefined : join(seed_dir, name);
     if (seed !== undefined && (await versionIn(seed)) === version) {
@@ -69,7 +75,14 @@ export async function buildGuestImage(
   if ((await versionIn(dir)) !== version) {
     throw new StartError(`the guest image in ${dir} is not of the version it should be`, 1);
   }
-  return { dir, version, fresh, makeCurrent: () => pointCurrentAt(images_dir, name) };
+  const publish = async () => {
+    if (dir !== place) {
+      await rm(place, { recursive: true, force: true });
+      await rename(dir, place);
+    }
+    await pointCurrentAt(images_dir, name);
+  };
+  return { dir, version, fresh, publish };
 }
 
 /** The folder of the newest image below `images_dir`, as the last {@link ensureGuestImage} left it. */

@@ -111,7 +111,11 @@ async function* entryOf(
 function checkSum(header: Buffer): void {
   let sum = 8 * 32;
   for (const [at, byte] of header.entries()) if (at < 148 || at >= 156) sum += byte;
-  if (numberIn(header, 148, 8) !== sum)
+  const said = header
+    .toString('latin1', 148, 156)
+    .replace(/[\0 ]+$/, '')
+    .trim();
+  if (!/^[0-7]+$/.test(said) || Number.parseInt(said, 8) !== sum)
     throw new UnusableImageError('this is no tar archive, or it is damaged');
 }
 
