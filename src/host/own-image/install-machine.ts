@@ -16,7 +16,7 @@ import {
 import { UnusableImageError } from './byte-source.ts';
 
 const DONE = 'berth-install-ok';
-const PROBLEM = /^berth-install: (.+?)\r?$/gm;
+const PROBLEM = /^berth(?:-install)?: (.+?)\r?$/gm;
 const TIMEOUT_MS = 15 * 60_000;
 const MAX_OUTPUT_CHARS = 256 * 1024;
 
