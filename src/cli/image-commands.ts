@@ -13,6 +13,7 @@ import { chooseAccelerator } from '../host/vm/accelerator.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { registerCurrent } from '../images/register-image.ts';
 import { removeImage } from '../images/remove-image.ts';
+import { listRemoved } from '../images/store.ts';
 import { buildGuestImage } from '../launch/guest-image.ts';
 import { AppError } from '../lib/errors.ts';
 import { createLog } from '../lib/log.ts';
@@ -128,7 +129,8 @@ export async function removeImages(
   });
   const paths = pathsIn(config.data_dir);
   const store = await openStore({ s3: config.s3, folder: paths.objects, log: createLog('cli', 'warn') });
-  for (const each of versions) {
+  // Those of before too: a removal may have been interrupted.
+  for (const each of await listRemoved(db, id)) {
     await removeStoredImage(store, id, each);
     const here = await findHostImage(paths.images, id, each);
     if (here) await rm(here.folder, { recursive: true, force: true });

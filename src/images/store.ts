@@ -94,6 +94,17 @@ export async function lockVersions(tx: Tx, id: string) {
     .execute();
 }
 
+/** Versions that are out of use; their objects may still be there. */
+export async function listRemoved(tx: Tx, id: string): Promise<string[]> {
+  const rows = await tx
+    .selectFrom('image_versions')
+    .select('version')
+    .where('image_id', '=', id)
+    .where('removed_at', 'is not', null)
+    .execute();
+  return rows.map(({ version }) => version);
+}
+
 /** False when it is there already, whatever became of it. */
 export async function insertVersion(tx: Tx, image: ImageRegistration): Promise<boolean> {
   const { id, newest: _, ...rest } = image;
