@@ -9,7 +9,7 @@
  * all. One piece in memory at a time.
  */
 import { createHash, type Hash } from 'node:crypto';
-import { type FileHandle, mkdir, open, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { chmod, type FileHandle, mkdir, open, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
@@ -175,7 +175,7 @@ export async function fetchImage(
   let done = 0;
   const temporary = `${folder}.fetching`;
   await rm(temporary, { recursive: true, force: true });
-  await mkdir(temporary, { recursive: true, mode: 0o755 });
+  await mkdir(temporary, { recursive: true });
   try {
     for (const name of IMAGE_FILES) {
       const whole = createHash('sha256');
@@ -193,6 +193,9 @@ export async function fetchImage(
       mode: 0o444,
       flush: true,
     });
+    // A VM's user reads them, whatever the umask is.
+    for (const name of [...IMAGE_FILES, 'manifest.json']) await chmod(join(temporary, name), 0o444);
+    await chmod(temporary, 0o755);
     await rename(temporary, folder);
     await using parent = await open(dirname(folder), 'r');
     await parent.sync();

@@ -5,7 +5,7 @@
  * Invariants: one transfer of an image at a time; a disk's generation is not said to be durable before its image is
  * ({@link ImageKeeper.stored}); an image is removed from here only when the control plane says that nobody needs it.
  */
-import { mkdir, readlink, rm } from 'node:fs/promises';
+import { chmod, mkdir, readlink, rm } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import { fetchImage, ImageDamagedError, storeImage } from '../disk-format/image-objects.ts';
@@ -100,7 +100,8 @@ export class ImageKeeper {
     const { images_dir, store, log } = this.#options;
     const folder = join(images_dir, id, version.slice(0, 12));
     log.info({ image: id, version }, 'the image is fetched from the object store');
-    await mkdir(join(images_dir, id), { recursive: true, mode: 0o755 });
+    await mkdir(join(images_dir, id), { recursive: true });
+    await chmod(join(images_dir, id), 0o711);
     // What is there under that name has lost a file, or it had been found.
     await rm(folder, { recursive: true, force: true });
     try {

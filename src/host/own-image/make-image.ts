@@ -59,15 +59,17 @@ export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
     say('checksums');
     const manifest = await manifestOf(id, base, rootfs_path);
     const ready = join(work_dir, 'ready');
-    await mkdir(ready, { mode: 0o755 });
+    await mkdir(ready);
+    // A VM's user reads what is in it, whatever the umask is.
+    await chmod(ready, 0o755);
     await chmod(rootfs_path, 0o444);
     await rename(rootfs_path, join(ready, 'rootfs.img'));
     await link(base.kernel_path, join(ready, 'vmlinuz'));
     await link(base.initrd_path, join(ready, 'initrd.img'));
     await writeFile(join(ready, 'manifest.json'), `${JSON.stringify(manifest)}\n`, {
-      mode: 0o444,
       flush: true,
     });
+    await chmod(join(ready, 'manifest.json'), 0o444);
     const image = present(await readHostImage(ready, true), 'the image just made');
     say('booting it to see whether it works');
     await checkBoot({ ...options, image, work_dir });
@@ -81,7 +83,8 @@ export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
 async function publish(image: HostImage, images_dir: string): Promise<HostImage> {
   const name = image.version.slice(0, 12);
   const folder = join(images_dir, image.id, name);
-  await mkdir(join(images_dir, image.id), { recursive: true, mode: 0o755 });
+  await mkdir(join(images_dir, image.id), { recursive: true });
+  await chmod(join(images_dir, image.id), 0o711);
   if (!(await readHostImage(folder, true))) {
     await rm(folder, { recursive: true, force: true });
     await rename(image.folder, folder);
