@@ -20,17 +20,23 @@ const GIB = 2 ** 30;
 /** Reading a clock over ssh takes a while; the clock itself is the host's to the second. */
 const CLOCK_SLACK_SECONDS = 2;
 
+/** With the settings of the installation under test. */
+const cli = new Cli();
+
+function settle({ data_dir, port, ssh_ports }: Installation): void {
+  Object.assign(cli.env, {
+    BERTH_DATA_DIR: data_dir,
+    BERTH_LISTEN: `127.0.0.1:${port}`,
+    BERTH_SSH_PORTS: `${ssh_ports.first}-${ssh_ports.last}`,
+  });
+}
+
 describe('images', { skip: CANNOT_BOOT_GUESTS, timeout: 1_800_000 }, () => {
   let berth: Installation;
-  let cli: Cli;
 
   before(async () => {
     berth = await Installation.start();
-    cli = new Cli({
-      BERTH_DATA_DIR: berth.data_dir,
-      BERTH_LISTEN: `127.0.0.1:${berth.port}`,
-      BERTH_SSH_PORTS: `${berth.ssh_ports.first}-${berth.ssh_ports.last}`,
-    });
+    settle(berth);
   });
   after(() => berth?.dispose());
 
@@ -94,15 +100,10 @@ describe('images', { skip: CANNOT_BOOT_GUESTS, timeout: 1_800_000 }, () => {
 
 describe('images made on the server', { ...THOROUGH, timeout: 3_000_000 }, () => {
   let berth: Installation;
-  let cli: Cli;
 
   before(async () => {
     berth = await Installation.start();
-    cli = new Cli({
-      BERTH_DATA_DIR: berth.data_dir,
-      BERTH_LISTEN: `127.0.0.1:${berth.port}`,
-      BERTH_SSH_PORTS: `${berth.ssh_ports.first}-${berth.ssh_ports.last}`,
-    });
+    settle(berth);
   });
   after(() => berth?.dispose());
 
