@@ -2,9 +2,12 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { readEnv } from '../src/config/env.ts';
+import { storeImage } from '../src/disk-format/image-objects.ts';
+import { readHostImage } from '../src/host/images.ts';
 import { ensureDebianPackages } from '../src/launch/debian-packages.ts';
 import { ensureGuestImage } from '../src/launch/guest-image.ts';
 import { refuse, StartError, sayOnStdout as say } from '../src/launch/start-error.ts';
+import { FolderStore } from '../src/object-store/folder-store.ts';
 
 const project_dir = join(import.meta.dirname, '..');
 const list_paths = ['debian-packages.txt', 'debian-packages-test.txt']
@@ -13,11 +16,15 @@ const list_paths = ['debian-packages.txt', 'debian-packages-test.txt']
 
 try {
   await ensureDebianPackages({ list_paths, env: readEnv(), is_root: process.getuid?.() === 0, say });
-  await ensureGuestImage({
+  const image = await ensureGuestImage({
     build_script: join(project_dir, 'guest', 'build.sh'),
     images_dir: join(project_dir, '.cache', 'images', 'debian-12'),
     say,
   });
+  // Once for all tests, which link it into their object stores.
+  const store = await FolderStore.open(join(project_dir, '.cache', 'image-objects'));
+  const here = await readHostImage(image.dir, true);
+  if (here) await storeImage(store, here.folder, here.manifest);
 } catch (error) {
   if (!(error instanceof StartError)) throw error;
   process.exitCode = refuse(error);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the guest image debian-12 from Debian packages:
+# Builds the guest images debian-12 (without IMAGE) and debian-12-systemd from Debian packages:
 #
-#   guest/build.sh OUT_DIR     vmlinuz, initrd.img, rootfs.img and manifest.json into OUT_DIR (as root)
-#   guest/build.sh --version   the version of this recipe: a hash over its files
+#   guest/build.sh OUT_DIR [IMAGE]     vmlinuz, initrd.img, rootfs.img and manifest.json into OUT_DIR (as root)
+#   guest/build.sh --version [IMAGE]   the version of this recipe: a hash over its files
 #
 # OUT_DIR appears whole or not at all: everything happens in a directory beside it, is written to disk, and is renamed.
 # An OUT_DIR that exists is replaced. The kernel is downloaded and unpacked; nothing is installed on the host.
@@ -12,7 +12,8 @@ umask 022
 
 recipe=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly recipe
-readonly image=debian-12 rootfs_bytes=1073741824 rootfs_max_gib=1024 needed_free_kib=$((3 * 1024 * 1024)) steps=5
+image=${2:-debian-12}
+readonly image rootfs_bytes=1073741824 rootfs_max_gib=1024 needed_free_kib=$((3 * 1024 * 1024)) steps=5
 log= work=
 
 # shellcheck source=apt-sources.sh
@@ -37,7 +38,7 @@ recipe_version() {
     find . -type f ! -name '*.md' | sort | while read -r file; do
       [ -x "$file" ] && echo "executable $file" || echo "plain $file"
       cat "$file"
-    done | sha256sum | cut -d ' ' -f 1
+    done | { echo "image $image"; cat; } | sha256sum | cut -d ' ' -f 1
   )
 }
 
@@ -94,6 +95,12 @@ fetch_kernel() {
   ls "$work/kernel/lib/modules" > "$work/kernel_release"
 }
 
+# What is installed: the list of all images, and the image's own.
+package_lists() {
+  echo "$recipe/packages.txt"
+  [ "$image" = debian-12 ] || echo "$recipe/packages-${image#debian-12-}.txt"
+}
+
 # Into WORK/root: Debian and the packages of the recipe.
 install_packages() {
   # Documents and translations of what we install are left out; what the user installs later comes whole.
@@ -105,7 +112,7 @@ install_packages() {
     options+=("--aptopt=${line%;}")
   done < <(apt_options 'Acquire::(Check-Valid-Until|Check-Date|http::Proxy|https::Proxy)')
   mmdebstrap --mode=root --variant=apt --format=directory --architectures=amd64 "${options[@]}" \
-    --include="$(grep -v '^#' "$recipe/packages.txt" | paste -sd,)" bookworm "$work/root" "$work/sources.list"
+    --include="$(package_lists | xargs grep -hv '^#' | paste -sd,)" bookworm "$work/root" "$work/sources.list"
 }
 
 # The initrd: busybox, the drivers in load order, init. Not compressed: under emulation unpacking costs more than reading.
@@ -198,13 +205,20 @@ build() {
 # shellcheck source=configure-rootfs.sh
 source "$recipe/configure-rootfs.sh"
 
+case "$image" in
+debian-12 | debian-12-systemd) ;;
+*)
+  echo "${0##*/}: there is no recipe for $image" >&2
+  exit 2
+  ;;
+esac
 case "${1-}" in
 --version)
   recipe_version
   exit 0
   ;;
 '' | -*)
-  echo "usage: ${0##*/} OUT_DIR | --version" >&2
+  echo "usage: ${0##*/} OUT_DIR [IMAGE] | --version [IMAGE]" >&2
   exit 2
   ;;
 esac

@@ -15,22 +15,17 @@ configure_rootfs() {
     fi
   done
 
-  # A copy of busybox of our own is init, and diversions keep its names: no package installed later replaces PID 1.
   install -m 0755 "$(command -v busybox)" "$root/usr/lib/berth/busybox"
-  for name in init poweroff reboot halt shutdown; do
-    chroot "$root" dpkg-divert --quiet --local --rename --divert "/sbin/$name.distrib" --add "/sbin/$name"
-  done
-  ln -s /usr/lib/berth/busybox "$root/usr/sbin/init"
-  for name in poweroff reboot halt shutdown; do
-    ln -s /usr/lib/berth/power "$root/usr/sbin/$name"
-  done
-
   # Of the packages' own start scripts none is wanted: init runs sshd and the guest agent, the rest has nothing to do.
-  for file in "$root"/etc/init.d/*; do
-    name=${file##*/}
-    chroot "$root" update-rc.d "$name" disable > /dev/null 2>&1 || true
-  done
-  rm -f "$root"/etc/rc[0-6S].d/S* "$root"/etc/rc[06].d/K*
+  if [ "$image" = debian-12 ]; then
+    for file in "$root"/etc/init.d/*; do
+      name=${file##*/}
+      chroot "$root" update-rc.d "$name" disable > /dev/null 2>&1 || true
+    done
+    rm -f "$root"/etc/rc[0-6S].d/S* "$root"/etc/rc[06].d/K*
+  fi
+  # As in every image: init, services, sshd's settings, no identity.
+  chroot "$root" /usr/lib/berth/busybox sh /usr/lib/berth/take-over
 
   mkdir -p "$root/usr/lib/modules" "$root/boot"
   cp -a "$work/kernel/lib/modules/$release" "$root/usr/lib/modules/"
@@ -44,13 +39,8 @@ configure_rootfs() {
   apt_options 'Acquire::(Check-Valid-Until|Check-Date)' > "$work/apt_mirror"
   [ ! -s "$work/apt_mirror" ] || install -m 0644 "$work/apt_mirror" "$root/etc/apt/apt.conf.d/90mirror"
 
-  # Identity is made at the first boot, on the instance's own disk.
-  rm -f "$root"/etc/ssh/ssh_host_*
-  : > "$root/etc/machine-id"
-  rm -f "$root/var/lib/dbus/machine-id" "$root/etc/resolv.conf"
-  echo 'nameserver 10.0.2.3' > "$root/etc/resolv.conf"
   echo debian > "$root/etc/hostname"
   printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' > "$root/etc/hosts"
-  chmod 0644 "$root"/etc/{machine-id,resolv.conf,hostname,hosts}
+  chmod 0644 "$root"/etc/{hostname,hosts}
   rm -rf "$root"/tmp/* "$root"/run/* "$root"/var/cache/apt/*.bin "$root"/var/log/*.log "$root"/var/log/apt/*
 }

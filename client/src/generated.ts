@@ -346,6 +346,11 @@ export type HostKey = {
 
 export type Image = {
   id: string;
+  /** The version that new disks are made over; null while no host has stored one */
+  current: string | null;
+  /** Of its root file system: the least that a disk may have */
+  size_bytes: number | null;
+  /** All that disks are based on or may be, by the hashes of their root file systems */
   versions: Array<string>;
 };
 

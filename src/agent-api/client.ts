@@ -18,12 +18,17 @@ import type {
   CommitRequest,
   CommitResponse,
   DiskHead,
+  FindImageRequest,
   FlushFailure,
   FlushReport,
+  FoundImage,
   Heartbeat,
   HeartbeatResponse,
+  ImageRegistration,
   KeysReport,
   LoginsReport,
+  OfferRequest,
+  OfferResponse,
   PollRequest,
   PollResponse,
   Report,
@@ -110,6 +115,19 @@ export class ControlPlaneClient {
   /** The head of an instance's disk; null when there is no such instance. */
   head(instance_id: InstanceId): Promise<DiskHead | null> {
     return this.#post('/internal/v1/head', { instance_id });
+  }
+
+  offerImages(body: OfferRequest): Promise<OfferResponse> {
+    return this.#post('/internal/v1/images/offer', body);
+  }
+
+  registerImage(body: ImageRegistration): Promise<ReportResponse> {
+    return this.#post('/internal/v1/images/register', body);
+  }
+
+  /** An image in the object store; null when there is none. */
+  findImage(body: FindImageRequest): Promise<FoundImage | null> {
+    return this.#post('/internal/v1/images/find', body);
   }
 
   bootOrder(body: BootOrderReport): Promise<ReportResponse> {

@@ -130,6 +130,43 @@ export interface HostFacts {
   /** null, or why cgroup limits or egress rules are not in force. */
   readonly isolation_problem: string | null;
 }
+/** An image that this host has, by the hash of its root file system; `needed`: a disk here is about to be durable on it. */
+export interface OfferedImage {
+  readonly id: string;
+  readonly version: string;
+  readonly recipe: string;
+  readonly needed: boolean;
+}
+export interface OfferRequest {
+  readonly images: readonly OfferedImage[];
+}
+/**
+ * In the order of what was offered. `wanted`: put it into the object store and register it; `removed`: nobody needs it
+ * any more; `unneeded`: another build of the same recipe is what new disks are made over.
+ */
+export interface OfferResponse {
+  readonly verdicts: readonly ('stored' | 'wanted' | 'removed' | 'unneeded')[];
+}
+/** All of it is in the object store. */
+export interface ImageRegistration {
+  readonly id: string;
+  readonly version: string;
+  readonly recipe: string;
+  readonly index_sha256: string;
+  readonly size_bytes: number;
+  readonly stored_bytes: number;
+  /** What this host makes new disks over. */
+  readonly newest: boolean;
+}
+/** Without a version: what new disks are made over. */
+export interface FindImageRequest {
+  readonly id: string;
+  readonly version: string | null;
+}
+export interface FoundImage {
+  readonly version: string;
+  readonly index_sha256: string;
+}
 export interface Heartbeat {
   readonly facts: HostFacts;
   readonly disks: readonly DiskReport[];

@@ -11,6 +11,7 @@ import { DataError, loadData } from '../db/load-data.ts';
 import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/migrate.ts';
 import { openPool } from '../db/pool.ts';
 import { forgetDirtyBytes } from '../disks/store.ts';
+import { forgetStoredImages } from '../images/store.ts';
 import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
 import { lockDataFolder } from '../launch/single.ts';
@@ -190,7 +191,7 @@ async function loadDatabase(
 /** Into the schema as it was then, which is brought up to date after that. */
 async function load(
   { folder }: RestoreBackupOptions,
-  { migrations, database }: BackupManifest,
+  { migrations, database, objects }: BackupManifest,
   url: string,
 ): Promise<number> {
   if ((await queryTableCount(url)) > 0) {
@@ -211,6 +212,8 @@ async function load(
   const db = openPool(url, () => undefined, 2);
   try {
     await forgetDirtyBytes(db);
+    // The images come with the backup as folders; their host brings them into the store again.
+    if (objects.included) await forgetStoredImages(db);
     return await failLost(db, LOST_MESSAGE, 'operator');
   } finally {
     await db.destroy();

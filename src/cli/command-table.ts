@@ -6,6 +6,7 @@ import { DATA_COMMANDS } from './commands/data-commands.ts';
 import { DOCTOR } from './commands/doctor.ts';
 import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
 import { GUEST_COMMANDS } from './commands/guest-commands.ts';
+import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands.ts';
 import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
 import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
@@ -21,7 +22,7 @@ export interface Section {
 }
 
 export const SECTIONS: readonly Section[] = [
-  { title: 'Instances', commands: INSTANCE_COMMANDS },
+  { title: 'Instances', commands: [...INSTANCE_COMMANDS, ...IMAGE_COMMANDS] },
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
   { title: 'SSH', commands: SSH_COMMANDS },
@@ -33,7 +34,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'This tool', commands: [DOCTOR, COMPLETION] },
   {
     title: 'On the server, with the settings of npm start',
-    commands: [...SERVER_COMMANDS, ...DATA_COMMANDS],
+    commands: [...SERVER_COMMANDS, ...DATA_COMMANDS, ...IMAGE_SERVER_COMMANDS],
   },
 ];
 

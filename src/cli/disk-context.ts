@@ -2,7 +2,7 @@
 import type { Db } from '../db/pool.ts';
 import { type DiskKeys, diskKeys } from '../disks/data-keys.ts';
 import { type KeptObjects, keepObjects } from '../disks/keep-objects.ts';
-import { findHostImage, type HostImage, ImageError } from '../host/images.ts';
+import { findHostImage, type HostImage } from '../host/images.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { createLog } from '../lib/log.ts';
@@ -72,10 +72,10 @@ export async function baseImage(
   image: string,
   version: string | null,
 ): Promise<HostImage> {
-  try {
-    return await findHostImage(paths.images, image, version);
-  } catch (error) {
-    if (error instanceof ImageError) throw new CommandError(error.message);
-    throw error;
-  }
+  const found = await findHostImage(paths.images, image, version);
+  if (found) return found;
+  const which = version === null ? '' : ` of version ${version.slice(0, 12)}`;
+  throw new CommandError(
+    `the image "${image}"${which} is not on this machine; a start of the instance fetches it from the object store`,
+  );
 }

@@ -178,6 +178,21 @@ create table idempotency_keys (
   constraint idempotency_keys_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
 );
 
+create table image_versions (
+  image_id text not null,
+  version text not null,
+  recipe text not null,
+  index_sha256 text not null,
+  size_bytes bigint not null,
+  stored_bytes bigint not null,
+  current boolean not null default false,
+  removed_at timestamp with time zone,
+  created_at timestamp with time zone not null default now(),
+  constraint image_versions_pkey PRIMARY KEY (image_id, version),
+  constraint image_versions_index_sha256_check CHECK ((index_sha256 ~ '^[0-9a-f]{64}$'::text)),
+  constraint image_versions_version_check CHECK ((version ~ '^[0-9a-f]{64}$'::text))
+);
+
 create table ingress_watch (
   one boolean not null default true,
   since timestamp with time zone not null,
@@ -565,6 +580,7 @@ CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_ac
 CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE ((seq IS NULL) AND (NOT refused));
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
+CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_age ON public.events USING btree (created_at);
 CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
@@ -574,7 +590,9 @@ CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) W
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
 CREATE INDEX generations_dropped ON public.generations USING btree (instance_id) WHERE (NOT retained);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
+CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree (image_id) WHERE current;
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
+CREATE INDEX instances_image ON public.instances USING btree (image);
 CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
 CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
 CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);

@@ -225,6 +225,17 @@ export interface Database {
     boot_order: Generated<number[]>;
     nearly_full: Generated<boolean>;
   };
+  image_versions: {
+    image_id: string;
+    version: string;
+    recipe: string;
+    index_sha256: string;
+    size_bytes: number;
+    stored_bytes: number;
+    current: Generated<boolean>;
+    removed_at: Date | null;
+    created_at: Generated<Date>;
+  };
   generations: {
     instance_id: InstanceId;
     generation: number;

@@ -59,7 +59,7 @@ export class Agent {
     const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, meters);
     await Promise.all([
       ...[this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
-      ...[calls.run(signal), meters.run(signal)],
+      ...[calls.run(signal), meters.run(signal), this.#context.images.run(signal)],
     ]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));

@@ -1,15 +1,19 @@
 /**
- * The images in a host's folder: `<image id>/<version's first 12 digits>/` with manifest, kernel, initramfs and
- * root file system. A folder appears whole and never changes, because running VMs and overlays use its files.
+ * The images in a host's folder: `<image id>/<12 digits>/` with manifest, kernel, initramfs and root file system. A
+ * folder appears whole and never changes, because running VMs and overlays use its files. One that has lost a file, or
+ * whose root file system has another size than its manifest says, is no image any more.
  */
-import { access, constants, readdir, readFile } from 'node:fs/promises';
+import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { IMAGE_FILES, type ImageManifest, isImageManifest } from '../disk-format/image-manifest.ts';
 import { errnoOf } from '../lib/errors.ts';
 
 export interface HostImage {
   readonly id: string;
   /** SHA-256 of the root file system: two builds of one recipe differ, and a disk belongs to exactly one. */
   readonly version: string;
+  readonly manifest: ImageManifest;
+  readonly folder: string;
   readonly kernel_path: string;
   readonly initrd_path: string;
   readonly rootfs_path: string;
@@ -17,30 +21,15 @@ export interface HostImage {
   readonly newest: boolean;
 }
 
-/** The image cannot be used; the message names the file and what to do. */
+/** The image cannot be used; the message names what is missing and what to do. */
 export class ImageError extends Error {
   override name = 'ImageError';
-}
-
-interface Manifest {
-  readonly id: string;
-  readonly size_bytes: number;
-  /** SHA-256 of each file. */
-  readonly files: { readonly 'rootfs.img': string };
-}
-
-function isManifest(value: unknown): value is Manifest {
-  if (typeof value !== 'object' || value === null) return false;
-  const { id, files, size_bytes } = value as Record<string, unknown>;
-  const rootfs =
-    typeof files === 'object' && files !== null && 'rootfs.img' in files ? files['rootfs.img'] : null;
-  return typeof id === 'string' && /^[0-9a-f]{64}$/.test(String(rootfs)) && Number.isSafeInteger(size_bytes);
 }
 
 async function namesIn(folder: string): Promise<string[]> {
   try {
     return (await readdir(folder, { withFileTypes: true }))
-      .filter((entry) => entry.isDirectory())
+      .filter((entry) => entry.isDirectory() && !entry.name.startsWith('.'))
       .map((entry) => entry.name);
   } catch (error) {
     if (errnoOf(error) === 'ENOENT') return [];
@@ -48,13 +37,19 @@ async function namesIn(folder: string): Promise<string[]> {
   }
 }
 
-async function readImage(folder: string, newest: boolean): Promise<HostImage | null> {
+/** Null where there is none, or not all of one. */
+export async function readHostImage(folder: string, newest: boolean): Promise<HostImage | null> {
   try {
     const manifest: unknown = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8'));
-    if (!isManifest(manifest)) return null;
+    if (!isImageManifest(manifest)) return null;
+    const sizes = await Promise.all(IMAGE_FILES.map(async (name) => (await stat(join(folder, name))).size));
+    const rootfs_bytes = sizes[IMAGE_FILES.indexOf('rootfs.img')];
+    if (sizes.includes(0) || rootfs_bytes !== manifest.size_bytes) return null;
     return {
       id: manifest.id,
       version: manifest.files['rootfs.img'],
+      manifest,
+      folder,
       size_bytes: manifest.size_bytes,
       kernel_path: join(folder, 'vmlinuz'),
       initrd_path: join(folder, 'initrd.img'),
@@ -67,49 +62,26 @@ async function readImage(folder: string, newest: boolean): Promise<HostImage | n
   }
 }
 
-/** Every image with a readable manifest. */
+/** Every image that is whole. */
 export async function listHostImages(images_dir: string): Promise<HostImage[]> {
   const found: HostImage[] = [];
   for (const id of await namesIn(images_dir)) {
     const current = await readFile(join(images_dir, id, 'current', 'manifest.json'), 'utf8').catch(() => '');
     for (const name of await namesIn(join(images_dir, id))) {
-      const image = await readImage(join(images_dir, id, name), false);
-      if (image) found.push({ ...image, newest: current.includes(image.version) });
+      const image = await readHostImage(join(images_dir, id, name), false);
+      if (image?.id === id) found.push({ ...image, newest: current.includes(image.version) });
     }
   }
   return found;
 }
 
-/**
- * The image of a disk: of exactly `version` where a generation is based on it, else the newest.
- * @throws ImageError naming what is missing
- */
+/** The image of exactly `version`, or without one the newest; null: it is not on this host. */
 export async function findHostImage(
   images_dir: string,
   id: string,
   version: string | null,
-): Promise<HostImage> {
+): Promise<HostImage | null> {
   const images = (await listHostImages(images_dir)).filter((image) => image.id === id);
-  const image =
-    version === null
-      ? (images.find((each) => each.newest) ?? images[0])
-      : images.find((each) => each.version === version);
-  if (!image) {
-    const what =
-      version === null
-        ? `no image "${id}"`
-        : `no image "${id}" of version ${version.slice(0, 12)}, on which the disk is based,`;
-    throw new ImageError(
-      `${what} is in ${images_dir}; start Berth again to have it built, or bring the folder back`,
-    );
-  }
-  for (const path of [image.kernel_path, image.initrd_path, image.rootfs_path]) {
-    await access(path, constants.R_OK).catch((cause: unknown) => {
-      throw new ImageError(
-        `${path} is missing or not readable: remove its folder and start Berth again to have it built`,
-        { cause },
-      );
-    });
-  }
-  return image;
+  if (version !== null) return images.find((each) => each.version === version) ?? null;
+  return images.find((each) => each.newest) ?? images[0] ?? null;
 }

@@ -8,12 +8,15 @@ import { type LiveHost, listLiveHosts } from './store.ts';
  */
 export async function placeVm(
   tx: Tx,
-  need: { image: string; memory_mib: number },
+  /** `image`: one that is in no object store, so that only hosts which have it will do. */
+  need: { image: string | null; memory_mib: number },
   last_host: string | null,
 ): Promise<LiveHost> {
   const hosts = await listLiveHosts(tx);
   if (hosts.length === 0) throw unavailable('No host is connected.');
-  const withImage = hosts.filter((host) => host.facts.images.some((image) => image.id === need.image));
+  const withImage = hosts.filter(
+    (host) => need.image === null || host.facts.images.some((image) => image.id === need.image),
+  );
   if (withImage.length === 0) throw unavailable(`No connected host has the image "${need.image}".`);
   const fitting = withImage.filter((host) => host.facts.memory_mib - host.used_memory_mib >= need.memory_mib);
   const chosen = fitting.find((host) => host.id === last_host) ?? fitting[0];

@@ -51,6 +51,7 @@ import { wakeVm } from '../vms/vm-calls.ts';
 import type { AppContext } from './context.ts';
 import { sendError } from './errors.ts';
 import { registerHostCalls } from './internal-calls.ts';
+import { registerImageCalls } from './internal-images.ts';
 
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 
@@ -78,6 +79,7 @@ export function createInternalApp(context: InternalContext): FastifyInstance {
   registerReports(app, context);
   registerPolls(app, context);
   registerIngress(app, context);
+  registerImageCalls(app, context);
   registerHostCalls(app, context, (authorization) => authenticateHost(context, authorization));
   return app;
 }

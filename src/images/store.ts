@@ -1,25 +1,169 @@
+/** Images: what the object store has of them (`image_versions`), and what hosts that are connected say they have. */
+import { sql } from 'kysely';
+import type { FoundImage, ImageRegistration } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import { listLiveHosts } from '../hosts/store.ts';
 
 export interface Image {
   readonly id: string;
+  /** What new disks are made over; null while no host has stored one. */
+  readonly current: string | null;
+  /** Of the current one's root file system, the least that a disk may have. */
+  readonly size_bytes: number | null;
   readonly versions: readonly string[];
 }
 
-/** The images that the connected hosts have. */
+/** All that are stored, and those of connected hosts that are not stored yet. */
 export async function listImages(tx: Tx): Promise<Image[]> {
-  const versions = new Map<string, Set<string>>();
-  for (const host of await listLiveHosts(tx)) {
-    for (const image of host.facts.images) {
-      versions.set(image.id, (versions.get(image.id) ?? new Set()).add(image.version));
+  const images = new Map<
+    string,
+    { current: string | null; size_bytes: number | null; versions: Set<string> }
+  >();
+  const of = (id: string) => {
+    const image = images.get(id) ?? { current: null, size_bytes: null, versions: new Set<string>() };
+    images.set(id, image);
+    return image;
+  };
+  const removed = new Set<string>();
+  for (const row of await tx.selectFrom('image_versions').selectAll().execute()) {
+    if (row.removed_at !== null) {
+      removed.add(row.version);
+      continue;
     }
+    const image = of(row.image_id);
+    image.versions.add(row.version);
+    if (row.current) Object.assign(image, { current: row.version, size_bytes: row.size_bytes });
   }
-  return [...versions]
-    .map(([id, found]) => ({ id, versions: [...found].sort() }))
+  for (const host of await listLiveHosts(tx)) {
+    for (const { id, version } of host.facts.images) if (!removed.has(version)) of(id).versions.add(version);
+  }
+  return [...images]
+    .map(([id, { versions, ...image }]) => ({ id, ...image, versions: [...versions].sort() }))
     .sort((a, b) => a.id.localeCompare(b.id));
 }
 
-/** Every host has the built-in image; others are known while a connected host has them. */
+/** Every host has the built-in image; others are known when they are stored, or while a connected host has them. */
 export async function imageKnown(tx: Tx, id: string): Promise<boolean> {
   return id === 'debian-12' || (await listImages(tx)).some((image) => image.id === id);
+}
+
+/** What new disks are made over. Held until the transaction ends: it is not removed meanwhile. */
+export async function currentImage(tx: Tx, id: string) {
+  return tx
+    .selectFrom('image_versions')
+    .select(['version', 'size_bytes'])
+    .where('image_id', '=', id)
+    .where('current', '=', true)
+    .forShare()
+    .executeTakeFirst();
+}
+
+/** Of exactly `version`, else the current one. */
+export async function findImage(tx: Tx, id: string, version: string | null): Promise<FoundImage | null> {
+  const query = tx
+    .selectFrom('image_versions')
+    .select(['version', 'index_sha256'])
+    .where('image_id', '=', id)
+    .where('removed_at', 'is', null);
+  const row = await (version === null
+    ? query.where('current', '=', true)
+    : query.where('version', '=', version)
+  ).executeTakeFirst();
+  return row ?? null;
+}
+
+export async function findVersion(tx: Tx, id: string, version: string) {
+  return tx
+    .selectFrom('image_versions')
+    .selectAll()
+    .where('image_id', '=', id)
+    .where('version', '=', version)
+    .executeTakeFirst();
+}
+
+/** Every version that is not removed, the current one first, then the newest; locked against starts that choose one. */
+export async function lockVersions(tx: Tx, id: string) {
+  return tx
+    .selectFrom('image_versions')
+    .selectAll()
+    .where('image_id', '=', id)
+    .where('removed_at', 'is', null)
+    .orderBy('current', 'desc')
+    .orderBy('created_at', 'desc')
+    .forUpdate()
+    .execute();
+}
+
+/** Versions that are out of use; their objects may still be there. */
+export async function listRemoved(tx: Tx, id: string): Promise<string[]> {
+  const rows = await tx
+    .selectFrom('image_versions')
+    .select('version')
+    .where('image_id', '=', id)
+    .where('removed_at', 'is not', null)
+    .execute();
+  return rows.map(({ version }) => version);
+}
+
+/** False when it is there already, whatever became of it. */
+export async function insertVersion(tx: Tx, image: ImageRegistration): Promise<boolean> {
+  const { id, newest: _, ...rest } = image;
+  const row = await tx
+    .insertInto('image_versions')
+    .values({ image_id: id, ...rest, removed_at: null })
+    .onConflict((conflict) => conflict.doNothing())
+    .returning('version')
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+export async function makeCurrent(tx: Tx, id: string, version: string): Promise<void> {
+  const of = () => tx.updateTable('image_versions').where('image_id', '=', id);
+  await of().set({ current: false }).where('current', '=', true).execute();
+  await of().set({ current: true }).where('version', '=', version).execute();
+}
+
+export async function markRemoved(tx: Tx, id: string, version: string): Promise<void> {
+  await tx
+    .updateTable('image_versions')
+    .set({ removed_at: sql`now()`, current: false })
+    .where('image_id', '=', id)
+    .where('version', '=', version)
+    .execute();
+}
+
+/** Names of up to five instances whose disks are deltas of that version, or may be. */
+export async function whoNeeds(tx: Tx, id: string, version: string): Promise<string[]> {
+  const rows = await tx
+    .selectFrom('instances as i')
+    .innerJoin('disks as d', 'd.instance_id', 'i.id')
+    .select('i.name')
+    .where((eb) =>
+      eb.or([
+        eb('d.image_version', '=', version),
+        // Booted while nothing was stored yet: which one it is on its host alone knows.
+        eb.and([eb('i.image', '=', id), eb('d.image_version', 'is', null), eb('d.epoch', '>', 0)]),
+      ]),
+    )
+    .orderBy('i.id')
+    .limit(5)
+    .execute();
+  return rows.map(({ name }) => name);
+}
+
+/** Names of up to five instances that are made of the image, whatever version their disks are of. */
+export async function whoIsOf(tx: Tx, id: string): Promise<string[]> {
+  const rows = await tx
+    .selectFrom('instances')
+    .select('name')
+    .where('image', '=', id)
+    .orderBy('id')
+    .limit(5)
+    .execute();
+  return rows.map(({ name }) => name);
+}
+
+/** What the object store is no longer known to have; hosts offer what they have again. */
+export async function forgetStoredImages(tx: Tx): Promise<void> {
+  await tx.deleteFrom('image_versions').execute();
 }

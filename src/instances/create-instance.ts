@@ -4,7 +4,7 @@ import { notify } from '../db/notify.ts';
 import { type Tx, violates } from '../db/pool.ts';
 import { type DiskKeys, makeDataKey } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
-import { imageKnown } from '../images/store.ts';
+import { currentImage, imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
@@ -52,6 +52,12 @@ export async function createInstance(
 ): Promise<InstanceRow> {
   if (!(await imageKnown(tx, request.image))) {
     throw invalid('image', `no host has an image "${request.image}"`);
+  }
+  // Held until this is made: it is not removed meanwhile.
+  const image = await currentImage(tx, request.image);
+  const least_gib = Math.ceil((image?.size_bytes ?? 0) / 2 ** 30);
+  if (request.disk_gib < least_gib) {
+    throw invalid('disk_gib', `the image "${request.image}" takes at least ${least_gib}`);
   }
   await checkQuota(tx, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
   const id = await insertNew(tx, principal, { ssh, disk_keys }, request);

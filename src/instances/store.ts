@@ -32,6 +32,7 @@ function withParts(tx: Tx) {
       'd.dirty_bytes',
       'd.stored_bytes',
       'd.epoch as disk_epoch',
+      'd.image_version as disk_image_version',
       'v.id as vm_id',
       'v.boot',
       'v.epoch as vm_epoch',

@@ -1,5 +1,5 @@
 /**
- * The guest image debian-12, built by `guest/build.sh` from Debian packages. Each version of the recipe has a folder
+ * A guest image of our own, built by `guest/build.sh` from Debian packages. Each version of the recipe has a folder
  * of its own, `<images>/<first 12 digits of the version>`, which appears whole and never changes after that, because
  * overlays and running VMs go on using the files of an older version. `<images>/current` is a link to the newest.
  */
@@ -23,7 +23,9 @@ import { type Say, StartError } from './start-error.ts';
 export interface GuestImageOptions {
   /** The recipe: `guest/build.sh`. */
   readonly build_script: string;
-  /** `<data>/images/debian-12`; made when missing. */
+  /** `debian-12` unless another recipe is named. */
+  readonly image?: string;
+  /** `<data>/images/<image>`; made when missing. */
   readonly images_dir: string;
   /** A folder like `images_dir` whose finished images may be taken over instead of building: the tests' cache. */
   readonly seed_dir?: string;
@@ -39,26 +41,48 @@ const CURRENT = 'current';
 
 /** Whatever is there and of the recipe's version is used; else it is built, which takes a minute. */
 export async function ensureGuestImage(options: GuestImageOptions): Promise<GuestImage> {
-  const { build_script, images_dir, seed_dir, say } = options;
-  const version = await recipeVersion(build_script);
+  const { version, publish } = await buildGuestImage(options, options.images_dir);
+  await publish();
+  return { dir: join(options.images_dir, version.slice(0, 12)), version };
+}
+
+export interface BuiltImage extends GuestImage {
+  /** It was not in its place before. */
+  readonly fresh: boolean;
+  /** Into its place, and new disks are made over it. */
+  readonly publish: () => Promise<void>;
+}
+
+/** As {@link ensureGuestImage}; one that is not there yet is made in `staging`, and published once it has been checked. */
+export async function buildGuestImage(options: GuestImageOptions, staging: string): Promise<BuiltImage> {
+  const { build_script, image = 'debian-12', images_dir, seed_dir, say } = options;
+  const version = await recipeVersion(build_script, image);
   const name = version.slice(0, 12);
-  const dir = join(images_dir, name);
+  const place = join(images_dir, name);
   await mkdir(images_dir, { recursive: true, mode: 0o755 });
-  if ((await versionIn(dir)) !== version) {
+  const fresh = (await versionIn(place)) !== version;
+  const dir = fresh ? join(staging, name) : place;
+  if (fresh) {
     const seed = seed_dir === undefined ? undefined : join(seed_dir, name);
     if (seed !== undefined && (await versionIn(seed)) === version) {
-      say(`guest image debian-12 (${name}): taking over ${seed}`);
+      say(`guest image ${image} (${name}): taking over ${seed}`);
       await takeOver(seed, dir);
     } else {
-      say(`guest image debian-12 (${name}): building, this takes a minute or two`);
-      await build(build_script, dir);
+      say(`guest image ${image} (${name}): building, this takes a minute or two`);
+      await build(build_script, dir, image);
     }
   }
   if ((await versionIn(dir)) !== version) {
     throw new StartError(`the guest image in ${dir} is not of the version it should be`, 1);
   }
-  await pointCurrentAt(images_dir, name);
-  return { dir, version };
+  const publish = async () => {
+    if (dir !== place) {
+      await rm(place, { recursive: true, force: true });
+      await rename(dir, place);
+    }
+    await pointCurrentAt(images_dir, name);
+  };
+  return { dir, version, fresh, publish };
 }
 
 /** The folder of the newest image below `images_dir`, as the last {@link ensureGuestImage} left it. */
@@ -66,8 +90,8 @@ export async function currentGuestImage(images_dir: string): Promise<string> {
   return join(images_dir, await readlink(join(images_dir, CURRENT)));
 }
 
-async function recipeVersion(build_script: string): Promise<string> {
-  const result = await runCommand('bash', [build_script, '--version']);
+async function recipeVersion(build_script: string, image: string): Promise<string> {
+  const result = await runCommand('bash', [build_script, '--version', image]);
   const version = result.stdout.trim();
   if (result.code !== 0 || !/^[0-9a-f]{12,}$/.test(version)) {
     throw new StartError(`${build_script} --version gave no version: ${lastLines(result.stderr)}`, 1);
@@ -90,11 +114,13 @@ async function versionIn(dir: string): Promise<string | undefined> {
   }
 }
 
-async function build(build_script: string, dir: string): Promise<void> {
+async function build(build_script: string, dir: string, image: string): Promise<void> {
   if (process.getuid?.() !== 0) {
-    throw new StartError(`the guest image must be built by root once. Run: sudo ${build_script} ${dir}`);
+    throw new StartError(
+      `the guest image must be built by root once. Run: sudo ${build_script} ${dir} ${image}`,
+    );
   }
-  const result = await runCommand('bash', [build_script, dir], { output: 'passed on' });
+  const result = await runCommand('bash', [build_script, dir, image], { output: 'passed on' });
   if (result.code !== 0) {
     throw new StartError(
       `the guest image could not be built (${result.signal ?? `exit code ${result.code}`}), see above`,

@@ -6,6 +6,7 @@ import { pathsIn } from '../config/paths.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
+import { ImageKeeper } from '../host/image-keeper.ts';
 import { findHostImage } from '../host/images.ts';
 import { BootSlots } from '../host/runner/boot-slots.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
@@ -36,6 +37,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const { host_token } = await readSecrets(paths, config.secret_key);
   const separate_users = process.getuid?.() === 0;
   const image = await findHostImage(paths.images, 'debian-12', null);
+  if (!image) throw new StartError(`${paths.debian_12} has no image; npm start makes it`, 1);
   // QEMU opens /dev/kvm by itself, so under KVM its group is the device's, which must reach the data folder too.
   const kvm_gid = kvmGroup() ?? VM_GID;
   if (separate_users && kvm_gid !== VM_GID) {
@@ -68,6 +70,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       log,
       client,
       store,
+      images: new ImageKeeper({ images_dir: paths.images, client, store, log }),
       pool,
       runs: new RunCache({ store, pool }),
       boots: new BootSlots(),

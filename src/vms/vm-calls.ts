@@ -7,6 +7,7 @@ import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { placeVm } from '../hosts/place.ts';
+import { currentImage } from '../images/store.ts';
 import { findInstance, getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -101,9 +102,22 @@ export async function wakeVm(tx: Tx, id: InstanceId): Promise<WakeResponse> {
 /** The instance is locked. */
 async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<HostId> {
   await checkQuota(tx, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
-  const host = await placeVm(tx, row, row.host_id);
+  const image = await currentImage(tx, row.image);
+  const host = await placeVm(tx, { ...row, image: image ? null : row.image }, row.host_id);
   const epoch = row.disk_epoch + 1;
-  await tx.updateTable('disks').set({ epoch }).where('instance_id', '=', row.id).execute();
+  // What a disk is a delta of is decided before its first boot, and never again.
+  const first = row.boot === null && row.disk_image_version === null;
+  if (first && image && image.size_bytes > row.disk_gib * 2 ** 30) {
+    const least_gib = Math.ceil(image.size_bytes / 2 ** 30);
+    const message = `The image "${row.image}" takes a disk of ${least_gib} GiB by now. Set disk_gib to that first.`;
+    throw new AppError('CONFLICT', { message });
+  }
+  const base = first && image ? { image_version: image.version } : {};
+  await tx
+    .updateTable('disks')
+    .set({ epoch, ...base })
+    .where('instance_id', '=', row.id)
+    .execute();
   await insertVm(tx, {
     id: newId('vm'),
     instance_id: row.id,

@@ -45,9 +45,9 @@ const ROOMS: Record<string, readonly string[]> = {
     ...['disks', 'disk-format', 'vms', 'api-keys', 'webhooks', 'notifications'],
     ...['tasks', 'http', 'host', 'ingress', 'launch'],
   ],
-  backup: ['lib', 'config', 'db', 'object-store', 'disks', 'vms', 'host', 'launch'],
+  backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'host', 'launch'],
   cli: [
-    ...['client', 'lib', 'config', 'db', 'audit', 'auth', 'orgs', 'launch', 'backup'],
+    ...['client', 'lib', 'config', 'db', 'audit', 'auth', 'orgs', 'images', 'launch', 'backup'],
     ...['instances', 'disks', 'disk-format', 'object-store', 'host'],
   ],
   main: ['lib', 'config', 'launch', 'roles'],
@@ -62,7 +62,7 @@ const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   'service-accounts': ['auth', 'api-keys'],
   'ssh-keys': ['auth', 'instances', 'vms'],
   instances: ['auth', 'disks', 'images', 'orgs'],
-  vms: ['auth', 'hosts', 'instances', 'orgs', 'ssh-keys'],
+  vms: ['auth', 'hosts', 'images', 'instances', 'orgs', 'ssh-keys'],
   disks: ['instances', 'disk-format'],
   hosts: [],
   images: ['hosts'],
@@ -100,7 +100,7 @@ test('every import stays within what its room may see', () => {
 
 test('what people type speaks HTTP by the client alone; only the commands on the server know its database', () => {
   const ON_SERVER = [
-    ...['org-commands', 'user-commands', 'server-context'],
+    ...['org-commands', 'user-commands', 'image-commands', 'server-context'],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands'],
   ].map((name) => `src/cli/${name}.ts`);
   const theirs = imports.filter(({ from }) => roomOf(from) === 'cli' && !ON_SERVER.includes(from));

@@ -20,6 +20,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
+import type { ImageManifest } from '../../src/disk-format/image-manifest.ts';
+import { imagePrefix } from '../../src/disk-format/image-objects.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
 import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
@@ -294,17 +296,28 @@ export class Installation {
     if (process.getuid?.() === 0) await removeEgressRules(dataFolderId(this.data_dir));
   }
 
-  /** BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. */
+  /**
+   * BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. Its pieces are in the object
+   * store already: what an agent puts there once costs seconds that no test is about.
+   */
   async #takeImageOver(): Promise<void> {
     const seed = process.env['BERTH_TEST_IMAGE_DIR'];
     if (seed === undefined) return;
-    const { version } = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as { version: string };
+    const manifest = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as ImageManifest;
+    const { id, version, files } = manifest;
     const folder = join(this.paths.debian_12, version.slice(0, 12));
     await mkdir(folder, { recursive: true, mode: 0o755 });
     // On another file system the launcher's own way, from the project's cache, is left to do it.
     for (const file of await readdir(seed)) {
       await link(join(seed, file), join(folder, file)).catch(() => undefined);
     }
+    const stored = join(PROJECT, '.cache', 'image-objects', imagePrefix(id, files['rootfs.img']));
+    const pieces = join(this.paths.objects, imagePrefix(id, files['rootfs.img']));
+    const names = listOrNothing(stored);
+    if (names.length === 0) return;
+    await mkdir(this.paths.objects, { mode: 0o700 });
+    await mkdir(pieces, { recursive: true, mode: 0o700 });
+    for (const name of names) await link(join(stored, name), join(pieces, name)).catch(() => undefined);
   }
 }
 

@@ -155,6 +155,10 @@ export class DiskState {
     signal: AbortSignal,
   ): Promise<void> {
     const segments = present(flush.segments, 'segments of a commit');
+    // What is durable without the image that it is a delta of would be worth nothing.
+    if (record.image !== undefined) {
+      await this.#context.images.stored(record.image, record.image_version, signal);
+    }
     const ask = () =>
       client.commit({
         instance_id: this.instance_id,

@@ -6,7 +6,7 @@ import { createServer } from 'node:net';
 import type { Assignment, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import type { HostContext } from '../host-context.ts';
-import { findHostImage, type HostImage } from '../images.ts';
+import type { HostImage } from '../images.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
 import { createOverlay, ensureRoom, growOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
@@ -48,7 +48,7 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
   const overlay = await disk.overlayState(assignment.own_since);
   // From here on this placement answers for what the overlay holds, whatever fails below.
   if (overlay === 'unsaved') await disk.vouch(epoch, false);
-  const image = await findHostImage(context.paths.images, spec.image, head.image_version);
+  const image = await context.images.forDisk(spec.image, head.image_version, signal);
   await makeVmFolder(folder);
   if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
   else await makeVmFolder({ ...folder, folder: folder.runtime });
@@ -72,6 +72,7 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
     vm_id: assignment.vm_id,
     boot: assignment.boot,
     epoch,
+    image: image.id,
     image_version: image.version,
     ssh_forward_port: launched.ssh_forward_port,
     identity,

@@ -25,6 +25,8 @@ export interface VmRecord {
   readonly vm_id: VmId;
   readonly boot: number;
   readonly epoch: number;
+  /** Absent in records of before images were stored: its commits do not ask for its image. */
+  readonly image?: string;
   readonly image_version: string;
   readonly ssh_forward_port: number;
   readonly identity: ProcessIdentity;

@@ -172,7 +172,7 @@ export function probeArguments(probe: {
   ];
 }
 
-function commonArguments(machine: Machine, accel: Accelerator): string[] {
+export function commonArguments(machine: Machine, accel: Accelerator): string[] {
   return [
     '-no-user-config',
     '-nodefaults',
@@ -323,7 +323,7 @@ function kernelCommandLine(spec: VmSpec): string {
   return line;
 }
 
-function machineFor(accel: Accelerator): Machine {
+export function machineFor(accel: Accelerator): Machine {
   return accel === 'kvm' ? 'microvm' : 'q35';
 }
 
@@ -333,15 +333,15 @@ function macAddress(instance_id: string): string {
   return `52:54:00:${[...digest.subarray(0, 3)].map((byte) => byte.toString(16).padStart(2, '0')).join(':')}`;
 }
 
-function onBus(driver: string, machine: Machine): string {
+export function onBus(driver: string, machine: Machine): string {
   return `${driver}-${machine === 'microvm' ? 'device' : 'pci'}`;
 }
 
-function device(options: Record<string, unknown>): string[] {
+export function device(options: Record<string, unknown>): string[] {
   return ['-device', JSON.stringify(options)];
 }
 
-function blockdev(options: BlockdevOptions): string[] {
+export function blockdev(options: BlockdevOptions): string[] {
   return ['-blockdev', JSON.stringify(options)];
 }
 

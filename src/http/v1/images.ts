@@ -5,7 +5,20 @@ import type { AppContext } from '../context.ts';
 import { COMMON, closed, EmptyBody, errors, named } from '../schemas.ts';
 
 const Images = closed({
-  data: Type.Array(named('Image', { id: Type.String(), versions: Type.Array(Type.String()) })),
+  data: Type.Array(
+    named('Image', {
+      id: Type.String(),
+      current: Type.Union([Type.String(), Type.Null()], {
+        description: 'The version that new disks are made over; null while no host has stored one',
+      }),
+      size_bytes: Type.Union([Type.Integer(), Type.Null()], {
+        description: 'Of its root file system: the least that a disk may have',
+      }),
+      versions: Type.Array(Type.String(), {
+        description: 'All that disks are based on or may be, by the hashes of their root file systems',
+      }),
+    }),
+  ),
   next_cursor: Type.Null(),
 });
 
@@ -23,7 +36,10 @@ export function registerImages(app: App, { db }: AppContext): void {
     },
     handler: async () => {
       const images = await listImages(db);
-      return { data: images.map(({ id, versions }) => ({ id, versions: [...versions] })), next_cursor: null };
+      return {
+        data: images.map((image) => ({ ...image, versions: [...image.versions] })),
+        next_cursor: null,
+      };
     },
   });
 }

@@ -1,0 +1,88 @@
+/** Images: listed by the API; made and removed on the server, by commands that are loaded when they are typed. */
+import type { Call, Command } from '../command.ts';
+
+export const IMAGE_COMMANDS: readonly Command[] = [
+  {
+    name: 'image ls',
+    short: ['images'],
+    summary: 'list what instances can be made of',
+    example: 'berth image ls',
+    run: async ({ session, terminal }) => {
+      const berth = await session.berth();
+      const { data } = await berth.call('listImages', {});
+      terminal.list(data, {
+        headings: ['IMAGE', 'CURRENT', 'SMALLEST DISK', 'VERSIONS'],
+        row: ({ id, current, size_bytes, versions }) => [
+          id,
+          current?.slice(0, 12) ?? '-',
+          size_bytes === null ? '-' : `${Math.ceil(size_bytes / 2 ** 30)} GiB`,
+          versions.map((each) => each.slice(0, 12)).join(' '),
+        ],
+        quiet: ({ id }) => id,
+        empty: 'No host has an image yet.',
+      });
+      return undefined;
+    },
+  },
+];
+
+type Parts = typeof import('../image-commands.ts');
+type Work = import('../image-commands.ts').ImageWork;
+type Server = import('../server-context.ts').ServerContext;
+
+/** Printed at the end; what happens meanwhile is a line on a terminal. */
+async function onServer(
+  { terminal, signal }: Call,
+  work: (images: Parts, server: Server, parts: Work) => Promise<string>,
+): Promise<undefined> {
+  const [context, images] = await Promise.all([
+    import('../server-context.ts'),
+    import('../image-commands.ts'),
+  ]);
+  const progress = terminal.progress('looking at what is there');
+  try {
+    const said = await context.withServer((server) => work(images, server, { progress, signal }));
+    progress.end();
+    process.stdout.write(said);
+  } finally {
+    progress.end();
+  }
+}
+
+export const IMAGE_SERVER_COMMANDS: readonly Command[] = [
+  {
+    name: 'image build',
+    args: ['NAME'],
+    summary: 'build an image of Debian packages: debian-12 or debian-12-systemd',
+    example: 'berth image build debian-12-systemd',
+    on_server: true,
+    run: (call) =>
+      onServer(call, (images, server, work) => images.buildImage(server, call.args[0] ?? '', work)),
+  },
+  {
+    name: 'image add',
+    args: ['NAME', 'FILE'],
+    summary: 'make an image of a tarball, an OCI layout, or a raw or qcow2 disk',
+    example: 'berth image add tools ./tools.oci.tar',
+    on_server: true,
+    options: { 'max-gib': { type: 'string', value: 'N', help: 'how large it may be unpacked (16)' } },
+    run: (call) => {
+      const { args, options } = call;
+      return onServer(call, (images, server, work) => {
+        const max_gib = Number(options.text('max-gib') ?? images.DEFAULT_MAX_GIB);
+        return images.addImage(server, [args[0] ?? '', args[1] ?? ''], max_gib, work);
+      });
+    },
+  },
+  {
+    name: 'image rm',
+    args: ['NAME', '[VERSION]'],
+    summary: 'remove an image, or one version of it, that no disk needs',
+    example: 'berth image rm tools',
+    on_server: true,
+    run: (call) =>
+      onServer(call, (images, server) =>
+        images.removeImages(server, call.args[0] ?? '', call.args[1] ?? null),
+      ),
+  },
+];

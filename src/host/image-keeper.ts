@@ -1,0 +1,173 @@
+/**
+ * The images of this host and the object store's: what was made here is stored and registered, what is missing here is
+ * fetched when a disk needs it.
+ *
+ * Invariants: one transfer of an image at a time; a disk's generation is not said to be durable before its image is
+ * ({@link ImageKeeper.stored}); an image is removed from here only when the control plane says that nobody needs it.
+ */
+import { chmod, mkdir, readlink, rm } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import type { ControlPlaneClient } from '../agent-api/client.ts';
+import { fetchImage, ImageDamagedError, storeImage } from '../disk-format/image-objects.ts';
+import { backoffMs, pause } from '../lib/backoff.ts';
+import { messageOf } from '../lib/errors.ts';
+import type { Log } from '../lib/log.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
+import { findHostImage, type HostImage, ImageError, listHostImages } from './images.ts';
+
+const LOOK_EVERY_MS = 30_000;
+
+export interface ImageKeeperOptions {
+  readonly images_dir: string;
+  readonly client: Pick<ControlPlaneClient, 'offerImages' | 'registerImage' | 'findImage'>;
+  readonly store: ObjectStore;
+  readonly log: Log;
+}
+
+export class ImageKeeper {
+  readonly #options: ImageKeeperOptions;
+  /** Versions that are stored, or need not be. */
+  readonly #settled = new Set<string>();
+  readonly #durable = new Set<string>();
+  readonly #fetching = new Map<string, Promise<HostImage>>();
+  #turn: Promise<unknown> = Promise.resolve();
+
+  constructor(options: ImageKeeperOptions) {
+    this.#options = options;
+  }
+
+  /** Looks every half minute for images that are not stored yet; an add or a build may have brought one. */
+  async run(signal: AbortSignal): Promise<void> {
+    for (let failures = 0; !signal.aborted; ) {
+      try {
+        await this.#offer(signal);
+        failures = 0;
+        await pause(LOOK_EVERY_MS, signal);
+      } catch (error) {
+        if (signal.aborted) return;
+        if (failures === 8) this.#options.log.warn({ reason: messageOf(error) }, 'images are not stored yet');
+        await pause(backoffMs(failures++, 500, LOOK_EVERY_MS), signal);
+      }
+    }
+  }
+
+  /**
+   * The image of a disk: of exactly `version`, else the newest; fetched if it is not here.
+   * @throws ImageError naming what is missing, store errors, ControlPlaneUnavailable
+   */
+  async forDisk(id: string, version: string | null, signal?: AbortSignal): Promise<HostImage> {
+    const { images_dir, client } = this.#options;
+    const here = await findHostImage(images_dir, id, version);
+    if (here) return here;
+    const registered = await client.findImage({ id, version });
+    if (!registered) {
+      const what =
+        version === null ? `no image "${id}"` : `no image "${id}" of version ${version.slice(0, 12)}`;
+      throw new ImageError(
+        `${what}${version === null ? '' : ', on which the disk is based,'} is on this host or in the object store; ` +
+          `bring its folder in ${images_dir} back, from whoever has a copy`,
+      );
+    }
+    const under_way = this.#fetching.get(registered.version);
+    if (under_way) return under_way;
+    const fetching = this.#fetch(id, registered, signal).finally(() =>
+      this.#fetching.delete(registered.version),
+    );
+    this.#fetching.set(registered.version, fetching);
+    return fetching;
+  }
+
+  /** Resolves once the image of a disk is in the object store. */
+  async stored(id: string, version: string, signal: AbortSignal): Promise<void> {
+    if (this.#durable.has(version)) return;
+    const { images_dir } = this.#options;
+    const image = await findHostImage(images_dir, id, version);
+    // Not here any more, though a machine runs on it: whether it is stored decides.
+    if (!image) {
+      if (await this.#options.client.findImage({ id, version })) this.#durable.add(version);
+      else
+        throw new ImageError(`the image "${id}" of version ${version.slice(0, 12)} is gone from this host`);
+      return;
+    }
+    await this.#settle([image], true, signal);
+  }
+
+  async #fetch(
+    id: string,
+    { version, index_sha256 }: { version: string; index_sha256: string },
+    signal: AbortSignal | undefined,
+  ): Promise<HostImage> {
+    const { images_dir, store, log } = this.#options;
+    const folder = join(images_dir, id, version.slice(0, 12));
+    log.info({ image: id, version }, 'the image is fetched from the object store');
+    await mkdir(join(images_dir, id), { recursive: true });
+    await chmod(join(images_dir, id), 0o711);
+    // What is there under that name has lost a file, or it had been found.
+    await rm(folder, { recursive: true, force: true });
+    try {
+      await fetchImage(store, { id, version, index_sha256 }, folder, signal ? { signal } : {});
+    } catch (error) {
+      if (!(error instanceof ImageDamagedError)) throw error;
+      throw new ImageError(
+        `the image "${id}" of version ${version.slice(0, 12)} is not on this host, and ${error.message}`,
+        {
+          cause: error,
+        },
+      );
+    }
+    const image = await findHostImage(images_dir, id, version);
+    if (!image) throw new ImageError(`the image fetched into ${folder} is not there`);
+    this.#settled.add(version);
+    this.#durable.add(version);
+    return image;
+  }
+
+  async #offer(signal: AbortSignal): Promise<void> {
+    const images = await listHostImages(this.#options.images_dir);
+    const unknown = images.filter(({ version }) => !this.#settled.has(version));
+    if (unknown.length > 0) await this.#settle(unknown, false, signal);
+  }
+
+  /** One at a time: whoever comes meanwhile finds it settled. */
+  #settle(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
+    const mine = this.#turn.then(() => this.#settleNow(images, needed, signal));
+    this.#turn = mine.catch(() => undefined);
+    return mine;
+  }
+
+  async #settleNow(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
+    const { client, store, log } = this.#options;
+    const known = needed ? this.#durable : this.#settled;
+    const open = images.filter(({ version }) => !known.has(version));
+    if (open.length === 0) return;
+    const { verdicts } = await client.offerImages({
+      images: open.map(({ id, version, manifest }) => ({ id, version, recipe: manifest.version, needed })),
+    });
+    for (const [i, image] of open.entries()) {
+      const verdict = verdicts[i];
+      if (verdict === 'removed') await this.#remove(image);
+      if (verdict === 'wanted') {
+        const { index_sha256, stored_bytes } = await storeImage(store, image.folder, image.manifest, {
+          signal,
+        });
+        await client.registerImage({
+          ...{ id: image.id, version: image.version, recipe: image.manifest.version },
+          ...{ size_bytes: image.size_bytes, newest: image.newest, index_sha256, stored_bytes },
+        });
+        log.info({ image: image.id, version: image.version, stored_bytes }, 'the image is stored');
+      }
+      if (verdict === 'wanted' || verdict === 'stored') this.#durable.add(image.version);
+      this.#settled.add(image.version);
+    }
+  }
+
+  /** Nobody needs it; but what new disks are made over stays. */
+  async #remove({ id, version, folder }: HostImage): Promise<void> {
+    const { images_dir, log } = this.#options;
+    const current = await readlink(join(images_dir, id, 'current')).catch(() => null);
+    if (current === basename(folder) && id.startsWith('debian-12')) return;
+    log.info({ image: id, version }, 'an image that was removed is removed from this host');
+    await rm(folder, { recursive: true, force: true });
+    if (current === basename(folder)) await rm(join(images_dir, id), { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,193 @@
+/**
+ * A raw or qcow2 disk whose root file system is to be an image's: an ext4 on the whole disk or in one of its partitions.
+ * What is in the disk is only measured here; it is mounted nowhere but in a machine of its own.
+ */
+import { execFile } from 'node:child_process';
+import { chown, copyFile, type FileHandle, open, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { UnusableImageError } from './byte-source.ts';
+
+const run = promisify(execFile);
+const SECTOR = 512;
+const MIB = 2 ** 20;
+const PIECE_BYTES = 4 * MIB;
+const CONVERT_MS = 30 * 60_000;
+/** GPT's type of a Linux file system, and of an x86-64 root (Discoverable Partitions Specification). */
+const LINUX = 'af3dc60f838472478e793d69d8477de4';
+const LINUX_ROOT = 'e3bc684fcde8b14d96e7fbcaf984b709';
+
+export interface Range {
+  readonly offset: number;
+  readonly length: number;
+}
+
+export interface DiskOptions {
+  /** Made; ours alone. */
+  readonly work_dir: string;
+  readonly max_bytes: number;
+  /** Whoever qemu-img runs as: it reads what somebody else has made. */
+  readonly run_as: { readonly uid: number; readonly gid: number } | null;
+}
+
+export function isQcow2(head: Buffer): boolean {
+  return head.toString('latin1', 0, 4) === 'QFI\xfb';
+}
+
+export function looksLikeDisk(head: Buffer): boolean {
+  return head.readUInt16LE(510) === 0xaa55 || head.readUInt16LE(1_080) === 0xef53;
+}
+
+/** The root file system of a disk, as a file of its own. @throws UnusableImageError */
+export async function rootOfDisk(path: string, head: Buffer, options: DiskOptions): Promise<string> {
+  const raw = isQcow2(head) ? await toRaw(path, head, options) : path;
+  await using disk = await open(raw, 'r');
+  const { size } = await disk.stat();
+  if (size > options.max_bytes) throw tooLarge(options.max_bytes);
+  const range = await findRoot(disk, size);
+  const rootfs = join(options.work_dir, 'rootfs.img');
+  await copyRange(disk, range, rootfs);
+  return rootfs;
+}
+
+/** qemu-img reads only what the header was looked at for: no other file on this machine. */
+async function toRaw(
+  path: string,
+  head: Buffer,
+  { work_dir, max_bytes, run_as }: DiskOptions,
+): Promise<string> {
+  const version = head.readUInt32BE(4);
+  if (version !== 2 && version !== 3) throw new UnusableImageError('its qcow2 version is unknown');
+  if (head.readBigUInt64BE(8) !== 0n) {
+    throw new UnusableImageError(
+      'the qcow2 has a backing file; make it whole first: qemu-img convert -O qcow2',
+    );
+  }
+  if (version === 3 && (head.readUInt32BE(76) & 4) !== 0) {
+    throw new UnusableImageError('the qcow2 keeps its data in another file; make it whole first');
+  }
+  if (head.readUInt32BE(32) !== 0) throw new UnusableImageError('the qcow2 is encrypted');
+  if (head.readBigUInt64BE(24) > BigInt(max_bytes)) throw tooLarge(max_bytes);
+  const copy = join(work_dir, 'given.qcow2');
+  const raw = join(work_dir, 'given.raw');
+  await copyFile(path, copy);
+  await (await open(raw, 'wx', 0o600)).close();
+  if (run_as) for (const each of [copy, raw]) await chown(each, run_as.uid, run_as.gid);
+  const convert = ['convert', '-f', 'qcow2', '-O', 'raw', '-S', '4k', '-n', '--target-is-zero', copy, raw];
+  await run('truncate', ['-s', String(head.readBigUInt64BE(24)), raw]);
+  try {
+    await run('qemu-img', convert, {
+      timeout: CONVERT_MS,
+      env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+      ...(run_as ?? {}),
+    });
+  } catch (cause) {
+    const said = cause instanceof Error && 'stderr' in cause ? String(cause.stderr).trim().slice(0, 300) : '';
+    throw new UnusableImageError(`the qcow2 cannot be read: ${said}`, { cause });
+  }
+  return raw;
+}
+
+/** Where the root is. @throws UnusableImageError saying what was found instead */
+export async function findRoot(disk: FileHandle, size: number): Promise<Range> {
+  const head = await readAt(disk, 0, 2 * SECTOR);
+  const candidates =
+    head.readUInt16LE(510) !== 0xaa55
+      ? [{ offset: 0, length: size }]
+      : head.toString('latin1', SECTOR, SECTOR + 8) === 'EFI PART'
+        ? await gptRanges(disk, head)
+        : mbrRanges(head);
+  const fitting: Range[] = [];
+  for (const range of [...candidates, { offset: 0, length: size }]) {
+    const within = range.offset >= 0 && range.length > 0 && range.offset + range.length <= size;
+    if (within && (await isExt4(disk, range))) fitting.push(range);
+  }
+  const [first] = fitting;
+  if (!first) {
+    throw new UnusableImageError(
+      'the disk has no ext4 root, neither on the whole of it nor in a partition (other file systems, LVM and encryption are not taken)',
+    );
+  }
+  return first;
+}
+
+/** @throws UnusableImageError for an ext4 that could not be grown to a disk's size */
+async function isExt4(disk: FileHandle, { offset, length }: Range): Promise<boolean> {
+  const block = await readAt(disk, offset + 1_024, 1_024);
+  if (block.readUInt16LE(56) !== 0xef53) return false;
+  const block_bytes = 1_024 << block.readUInt32LE(24);
+  if (block_bytes !== 4_096) {
+    throw new UnusableImageError(
+      `the ext4 has blocks of ${block_bytes} bytes; 4096 are needed (mke2fs -b 4096)`,
+    );
+  }
+  if (block.readUInt32LE(4) * block_bytes > length)
+    throw new UnusableImageError('the ext4 is larger than its disk');
+  return true;
+}
+
+function mbrRanges(head: Buffer): Range[] {
+  return [0, 1, 2, 3]
+    .map((i) => head.subarray(446 + 16 * i, 462 + 16 * i))
+    .filter((entry) => entry[4] === 0x83)
+    .map((entry) => ({ offset: entry.readUInt32LE(8) * SECTOR, length: entry.readUInt32LE(12) * SECTOR }));
+}
+
+/** Roots first, then the larger. */
+async function gptRanges(disk: FileHandle, head: Buffer): Promise<Range[]> {
+  const at = Number(head.readBigUInt64LE(SECTOR + 72)) * SECTOR;
+  const count = head.readUInt32LE(SECTOR + 80);
+  const bytes = head.readUInt32LE(SECTOR + 84);
+  if (count > 256 || bytes !== 128 || !Number.isSafeInteger(at)) {
+    throw new UnusableImageError('its partition table cannot be read');
+  }
+  const table = await readAt(disk, at, count * bytes);
+  const found = Array.from({ length: count }, (_, i) => table.subarray(i * bytes, (i + 1) * bytes)).flatMap(
+    (entry) => {
+      const type = entry.toString('hex', 0, 16);
+      if (type !== LINUX && type !== LINUX_ROOT) return [];
+      const first = Number(entry.readBigUInt64LE(32));
+      const last = Number(entry.readBigUInt64LE(40));
+      return [{ root: type === LINUX_ROOT, offset: first * SECTOR, length: (last - first + 1) * SECTOR }];
+    },
+  );
+  return found.sort((a, b) => Number(b.root) - Number(a.root) || b.length - a.length);
+}
+
+/** Sparse; a whole number of MiB, as disks are. */
+async function copyRange(disk: FileHandle, { offset, length }: Range, path: string): Promise<void> {
+  await using file = await open(path, 'wx', 0o600);
+  await file.truncate(Math.ceil(length / MIB) * MIB);
+  const buffer = Buffer.alloc(PIECE_BYTES);
+  const zeroes = Buffer.alloc(PIECE_BYTES);
+  for (let done = 0; done < length; ) {
+    const { bytesRead } = await disk.read(buffer, 0, Math.min(PIECE_BYTES, length - done), offset + done);
+    if (bytesRead === 0) return;
+    const piece = buffer.subarray(0, bytesRead);
+    if (!piece.equals(zeroes.subarray(0, bytesRead))) {
+      for (let put = 0; put < bytesRead; )
+        put += (await file.write(piece, put, bytesRead - put, done + put)).bytesWritten;
+    }
+    done += bytesRead;
+  }
+}
+
+/** Zeroes behind the end. */
+async function readAt(disk: FileHandle, at: number, length: number): Promise<Buffer> {
+  const buffer = Buffer.alloc(length);
+  for (let done = 0; done < length; ) {
+    const { bytesRead } = await disk.read(buffer, done, length - done, at + done);
+    if (bytesRead === 0) break;
+    done += bytesRead;
+  }
+  return buffer;
+}
+
+function tooLarge(max_bytes: number): UnusableImageError {
+  return new UnusableImageError(`the disk is larger than ${Math.floor(max_bytes / 2 ** 30)} GiB`);
+}
+
+/** Bytes that a file takes on this disk, for what is to be made of it. */
+export async function takenBytes(path: string): Promise<number> {
+  return (await stat(path)).blocks * SECTOR;
+}

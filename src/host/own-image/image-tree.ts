@@ -1,0 +1,267 @@
+/**
+ * The root of an image to be, as its archives say, one after the other: a tree in memory, the contents of files beside
+ * it. Paths and links are followed in that tree and nowhere else; on this machine's disk appears only the finished tree,
+ * links last, so that nothing is ever written through one.
+ *
+ * Invariants: no path leaves the root; what a later layer says replaces what an earlier one said, and its whiteouts take
+ * away only that; entries, depth and bytes are bounded; no device, socket or pipe comes into being.
+ */
+import { chmod, chown, lchown, link, mkdir, open, rename, rm, symlink, utimes } from 'node:fs/promises';
+import { join } from 'node:path';
+import { UnusableImageError } from './byte-source.ts';
+import type { TarEntry } from './read-tar.ts';
+
+const ENTRIES_MAX = 500_000;
+const DEPTH_MAX = 128;
+const NAME_MAX_BYTES = 255;
+const PATH_MAX_BYTES = 4_095;
+const LINKS_MAX = 40;
+const WHITEOUT = '.wh.';
+const OPAQUE = '.wh..wh..opq';
+
+interface Owned {
+  readonly mode: number;
+  readonly uid: number;
+  readonly gid: number;
+  readonly mtime: number;
+}
+interface Content extends Owned {
+  readonly path: string;
+  readonly size_bytes: number;
+}
+type Folder = { kind: 'folder'; layer: number; owned: Owned; readonly children: Map<string, Node> };
+type File = { kind: 'file'; layer: number; readonly content: Content };
+type Link = { kind: 'symlink'; layer: number; readonly owned: Owned; readonly target: string };
+type Node = Folder | File | Link;
+
+const PLAIN: Owned = { mode: 0o755, uid: 0, gid: 0, mtime: 0 };
+
+export interface TreeOptions {
+  /** For contents; empty. */
+  readonly folder: string;
+  /** Of all that is unpacked, also of what is replaced later. */
+  readonly max_bytes: number;
+}
+
+export class ImageTree {
+  readonly #options: TreeOptions;
+  readonly #root: Folder = { kind: 'folder', layer: 0, owned: PLAIN, children: new Map() };
+  #layer = 0;
+  #entries = 0;
+  #bytes = 0;
+
+  constructor(options: TreeOptions) {
+    this.#options = options;
+  }
+
+  get unpacked_bytes(): number {
+    return this.#bytes;
+  }
+
+  /** One archive over what is there. @param whiteouts whether `.wh.` names take away (layers of OCI images) */
+  async addLayer(entries: AsyncIterable<TarEntry>, { whiteouts }: { whiteouts: boolean }): Promise<void> {
+    this.#layer += 1;
+    for await (const entry of entries) {
+      this.#entries += 1;
+      if (this.#entries > ENTRIES_MAX) {
+        throw new UnusableImageError(`the archive has more than ${ENTRIES_MAX} entries`);
+      }
+      await this.#add(entry, whiteouts);
+    }
+  }
+
+  /** The kind of what is at a path, links followed; null: nothing. */
+  has(path: string): Node['kind'] | null {
+    return this.#find(partsOf(path))?.kind ?? null;
+  }
+
+  async #add(entry: TarEntry, whiteouts: boolean): Promise<void> {
+    const parts = partsOf(entry.path);
+    const name = parts.at(-1);
+    if (name === undefined) {
+      if (entry.kind === 'folder') this.#root.owned = ownedOf(entry);
+      return;
+    }
+    if (whiteouts && name.startsWith(WHITEOUT)) return this.#takeAway(parts.slice(0, -1), name);
+    if (entry.kind === 'fifo' || entry.kind === 'device') {
+      // The guest's kernel makes what is in /dev; pipes are made anew by who uses them.
+      if (entry.kind === 'fifo' || parts[0] === 'dev') return;
+      throw new UnusableImageError(`${entry.path} is a device; outside /dev none is taken`);
+    }
+    const folder = this.#folderAt(parts.slice(0, -1), entry.path);
+    const { children } = folder;
+    switch (entry.kind) {
+      case 'folder': {
+        const there = children.get(name);
+        if (there?.kind === 'folder') Object.assign(there, { owned: ownedOf(entry), layer: this.#layer });
+        else children.set(name, this.#newFolder(ownedOf(entry)));
+        return;
+      }
+      case 'symlink':
+        if (entry.target === '' || Buffer.byteLength(entry.target) > PATH_MAX_BYTES) {
+          throw new UnusableImageError(`${entry.path} links to nothing that could be`);
+        }
+        children.set(name, {
+          kind: 'symlink',
+          layer: this.#layer,
+          owned: ownedOf(entry),
+          target: entry.target,
+        });
+        return;
+      case 'hard link': {
+        const to = partsOf(entry.target);
+        const target = this.#folderOf(to.slice(0, -1))?.children.get(to.at(-1) ?? '');
+        if (!target || target.kind === 'folder') {
+          throw new UnusableImageError(
+            `${entry.path} is a hard link to ${entry.target}, which is no file of the archive`,
+          );
+        }
+        children.set(name, { ...target, layer: this.#layer });
+        return;
+      }
+      case 'file':
+        children.set(name, { kind: 'file', layer: this.#layer, content: await this.#keep(entry) });
+    }
+  }
+
+  async #keep(entry: TarEntry): Promise<Content> {
+    const { folder, max_bytes } = this.#options;
+    if (this.#bytes + entry.size_bytes > max_bytes) {
+      throw new UnusableImageError(`unpacked it has more than ${Math.floor(max_bytes / 2 ** 30)} GiB`);
+    }
+    this.#bytes += entry.size_bytes;
+    const path = join(folder, String(this.#entries));
+    await using file = await open(path, 'wx', 0o600);
+    for await (const piece of entry.body()) {
+      for (let done = 0; done < piece.length; ) done += (await file.write(piece, done)).bytesWritten;
+    }
+    return { ...ownedOf(entry), path, size_bytes: entry.size_bytes };
+  }
+
+  /** A whiteout takes away what earlier layers have put there; an opaque one, all of a folder's. */
+  #takeAway(parts: readonly string[], name: string): void {
+    const folder = this.#folderOf(parts);
+    if (!folder) return;
+    if (name === OPAQUE) {
+      for (const child of [...folder.children.keys()]) this.#dropEarlier(folder, child);
+      return;
+    }
+    // Others of this form are the layer's own book-keeping.
+    if (name.startsWith(`${WHITEOUT}${WHITEOUT}`)) return;
+    const gone = name.slice(WHITEOUT.length);
+    partsOf(gone);
+    this.#dropEarlier(folder, gone);
+  }
+
+  #dropEarlier(folder: Folder, name: string): void {
+    const node = folder.children.get(name);
+    if (!node) return;
+    if (node.kind === 'folder') for (const child of [...node.children.keys()]) this.#dropEarlier(node, child);
+    const empty = node.kind !== 'folder' || node.children.size === 0;
+    if (node.layer < this.#layer && empty) folder.children.delete(name);
+  }
+
+  #newFolder(owned: Owned): Folder {
+    return { kind: 'folder', layer: this.#layer, owned, children: new Map() };
+  }
+
+  /** The folder at a path, links followed, made where nothing is. @throws UnusableImageError where something else is */
+  #folderAt(parts: readonly string[], of: string): Folder {
+    const folder = this.#folderOf(parts, true);
+    if (!folder) throw new UnusableImageError(`${of} is below something that is no folder`);
+    return folder;
+  }
+
+  #folderOf(parts: readonly string[], make = false): Folder | null {
+    const node = this.#find(parts, make);
+    return node?.kind === 'folder' ? node : null;
+  }
+
+  /** As the guest's kernel would find it: from the root, which is its own parent. */
+  #find(parts: readonly string[], make = false): Node | null {
+    const way: Folder[] = [this.#root];
+    const left = [...parts].reverse();
+    for (let links = 0; left.length > 0; ) {
+      const name = left.pop() ?? '';
+      const here = way.at(-1) ?? this.#root;
+      if (name === '' || name === '.') continue;
+      if (name === '..') {
+        if (way.length > 1) way.pop();
+        continue;
+      }
+      let next = here.children.get(name);
+      if (!next && make) {
+        next = this.#newFolder(PLAIN);
+        here.children.set(name, next);
+      }
+      if (!next) return null;
+      if (next.kind === 'symlink') {
+        links += 1;
+        if (links > LINKS_MAX) return null;
+        if (next.target.startsWith('/')) way.length = 1;
+        left.push(...next.target.split('/').reverse());
+        continue;
+      }
+      if (next.kind === 'file') return left.every((each) => each === '') ? next : null;
+      if (way.length > DEPTH_MAX) throw new UnusableImageError(`folders are more than ${DEPTH_MAX} deep`);
+      way.push(next);
+    }
+    return way.at(-1) ?? null;
+  }
+
+  /** The tree as files below `folder`, which is empty and nobody else's. */
+  async writeTo(folder: string): Promise<void> {
+    const placed = new Map<string, string>();
+    await this.#writeFolder(this.#root, folder, placed);
+    // What was replaced on the way.
+    await rm(this.#options.folder, { recursive: true, force: true });
+  }
+
+  async #writeFolder(node: Folder, path: string, placed: Map<string, string>): Promise<void> {
+    await mkdir(path, { recursive: true, mode: 0o700 });
+    for (const [name, child] of node.children) {
+      const at = join(path, name);
+      if (child.kind === 'folder') await this.#writeFolder(child, at, placed);
+      else if (child.kind === 'file') await writeFile(child.content, at, placed);
+    }
+    for (const [name, child] of node.children) {
+      if (child.kind !== 'symlink') continue;
+      await symlink(child.target, join(path, name));
+      await lchown(join(path, name), child.owned.uid, child.owned.gid);
+    }
+    await settle(path, node.owned);
+  }
+}
+
+async function writeFile(content: Content, at: string, placed: Map<string, string>): Promise<void> {
+  const first = placed.get(content.path);
+  if (first !== undefined) return link(first, at);
+  await rename(content.path, at);
+  placed.set(content.path, at);
+  await settle(at, content);
+}
+
+/** The owner first: changing it takes set-id bits away. */
+async function settle(path: string, { mode, uid, gid, mtime }: Owned): Promise<void> {
+  await chown(path, uid, gid);
+  await chmod(path, mode);
+  await utimes(path, mtime, mtime);
+}
+
+function ownedOf({ mode, uid, gid, mtime }: TarEntry): Owned {
+  return { mode, uid, gid, mtime };
+}
+
+/** @throws UnusableImageError for a path that leads out, or that no file can have */
+function partsOf(path: string): string[] {
+  const parts = path.split('/').filter((part) => part !== '' && part !== '.');
+  const shown = JSON.stringify(path.slice(0, 200));
+  if (parts.includes('..')) throw new UnusableImageError(`the path ${shown} leads out of the image`);
+  const too_long =
+    Buffer.byteLength(path) > PATH_MAX_BYTES ||
+    parts.some((part) => Buffer.byteLength(part) > NAME_MAX_BYTES);
+  if (too_long || parts.length > DEPTH_MAX || path.includes('\0') || path.includes('\ufffd')) {
+    throw new UnusableImageError(`the path ${shown} cannot be a file's`);
+  }
+  return parts;
+}

@@ -1,0 +1,120 @@
+/**
+ * Gives an image of somebody's own what Berth needs, in a machine of its own: it mounts the image's file system and
+ * runs `guest/rootfs/usr/lib/berth/install` from debian-12. This host's kernel never sees that file system.
+ */
+import { spawn } from 'node:child_process';
+import { chown } from 'node:fs/promises';
+import type { HostImage } from '../images.ts';
+import {
+  type Accelerator,
+  blockdev,
+  commonArguments,
+  device,
+  machineFor,
+  onBus,
+} from '../vm/qemu-command.ts';
+import { UnusableImageError } from './byte-source.ts';
+
+const DONE = 'berth-install-ok';
+const PROBLEM = /^berth(?:-install)?: (.+?)\r?$/gm;
+const TIMEOUT_MS = 15 * 60_000;
+const MAX_OUTPUT_CHARS = 256 * 1024;
+
+export interface InstallOptions {
+  readonly rootfs_path: string;
+  /** debian-12: its kernel, initrd, and files. */
+  readonly base: HostImage;
+  readonly accel: Accelerator;
+  readonly qemu_binary: string;
+  readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  readonly signal: AbortSignal;
+}
+
+/** @throws UnusableImageError naming each thing that is missing */
+export async function installInMachine(options: InstallOptions): Promise<void> {
+  const { rootfs_path, run_as, qemu_binary, signal } = options;
+  if (run_as) await chown(rootfs_path, run_as.uid, run_as.gid);
+  const child = spawn(qemu_binary, installArguments(options), {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    cwd: '/',
+    env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+    signal: AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)]),
+    killSignal: 'SIGKILL',
+    ...(run_as ?? {}),
+  });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (chunk: Buffer) => {
+      output = (output + chunk.toString('latin1')).slice(-MAX_OUTPUT_CHARS);
+    });
+  }
+  await new Promise<void>((resolve, reject) => {
+    child.once('error', (error) =>
+      error.name === 'AbortError' ? child.once('close', () => resolve()) : reject(error),
+    );
+    child.once('close', () => resolve());
+  });
+  signal.throwIfAborted();
+  if (run_as) await chown(rootfs_path, 0, 0);
+  if (output.includes(DONE)) return;
+  const problems = [...output.matchAll(PROBLEM)].map(([, problem]) => problem);
+  if (problems.length > 0) throw new UnusableImageError(problems.join('; '));
+  throw new UnusableImageError(`what Berth needs could not be put into it: ${lastLines(output)}`);
+}
+
+/** For a person, without what a terminal would act on. */
+export function lastLines(output: string): string {
+  return output
+    .replace(/[^\x20-\x7e\n]/g, '')
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '')
+    .slice(-3)
+    .join(' | ')
+    .slice(0, 600);
+}
+
+/** No network, no guest agent; what it writes need not be on the disk before it ends. */
+function installArguments({ rootfs_path, base, accel }: InstallOptions): string[] {
+  const machine = machineFor(accel);
+  const disk = (name: string, path: string, read_only: boolean) => [
+    ...blockdev({
+      driver: 'file',
+      'node-name': `${name}-file`,
+      filename: path,
+      'read-only': read_only,
+      discard: 'unmap',
+      cache: { direct: false, 'no-flush': true },
+    }),
+    ...blockdev({
+      driver: 'raw',
+      'node-name': name,
+      file: `${name}-file`,
+      'read-only': read_only,
+      discard: 'unmap',
+    }),
+    ...device({ driver: onBus('virtio-blk', machine), drive: name, serial: `berth-${name}` }),
+  ];
+  return [
+    '-name',
+    'guest=berth-install',
+    ...commonArguments(machine, accel),
+    '-no-reboot',
+    '-sandbox',
+    'on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny',
+    '-m',
+    'size=512M',
+    '-kernel',
+    base.kernel_path,
+    '-initrd',
+    base.initrd_path,
+    '-append',
+    'console=ttyS0 quiet loglevel=4 panic=-1 berth.install=1',
+    '-chardev',
+    'stdio,id=console,signal=off',
+    '-serial',
+    'chardev:console',
+    ...disk('disk', rootfs_path, false),
+    ...disk('base', base.rootfs_path, true),
+  ];
+}

@@ -1,0 +1,184 @@
+/**
+ * From what somebody gives to an image in this host's folder: what it is is found out, its root file system is made or
+ * taken out, Berth's files are put into it and it is booted to be checked. It appears in its place last, and whole.
+ */
+import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { chmod, link, mkdir, mkdtemp, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import type { ImageManifest } from '../../disk-format/image-manifest.ts';
+import { present } from '../../lib/assert.ts';
+import { type HostImage, readHostImage } from '../images.ts';
+import type { Accelerator } from '../vm/qemu-command.ts';
+import { UnusableImageError } from './byte-source.ts';
+import { checkBoot } from './check-boot.ts';
+import { isQcow2, looksLikeDisk, rootOfDisk } from './disk-file.ts';
+import { ImageTree } from './image-tree.ts';
+import { installInMachine } from './install-machine.ts';
+import { layerEntries, ociLayers } from './oci-layout.ts';
+import { readTar } from './read-tar.ts';
+import { compressionOf, headOf, unpacked } from './unpacked.ts';
+
+const run = promisify(execFile);
+const MIB = 2 ** 20;
+const GIB = 2 ** 30;
+/** For the modules of the kernel, Berth's files, and room to begin with. */
+const ROOM_BYTES = 384 * MIB;
+/** So many 4 KiB blocks the file system can grow to: 1024 GiB. */
+const MAX_BLOCKS = 1024 * 262_144;
+/** Left free on the host's disk. */
+const SPARE_BYTES = GIB;
+
+export interface MakeOptions {
+  readonly id: string;
+  /** A tarball, an OCI layout (a folder or a tarball of it), a raw or qcow2 disk. */
+  readonly given: string;
+  readonly images_dir: string;
+  readonly base: HostImage;
+  readonly max_bytes: number;
+  readonly accel: Accelerator;
+  readonly qemu_binary: string;
+  readonly qemu_img_binary: string;
+  readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  readonly say: (step: string) => void;
+  readonly signal: AbortSignal;
+}
+
+/** @throws UnusableImageError when what was given cannot be an image */
+export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
+  const { id, images_dir, base, say } = options;
+  const work_dir = await mkdtemp(join(images_dir, '.add-'));
+  await chmod(work_dir, 0o711);
+  try {
+    const rootfs_path = await rootOf(options, work_dir);
+    await chmod(rootfs_path, 0o600);
+    say('putting in what Berth needs');
+    await installInMachine({ ...options, rootfs_path });
+    say('checksums');
+    const manifest = await manifestOf(id, base, rootfs_path);
+    const ready = join(work_dir, 'ready');
+    await mkdir(ready);
+    // A VM's user reads what is in it, whatever the umask is.
+    await chmod(ready, 0o755);
+    await chmod(rootfs_path, 0o444);
+    await rename(rootfs_path, join(ready, 'rootfs.img'));
+    await link(base.kernel_path, join(ready, 'vmlinuz'));
+    await link(base.initrd_path, join(ready, 'initrd.img'));
+    await writeFile(join(ready, 'manifest.json'), `${JSON.stringify(manifest)}\n`, {
+      flush: true,
+    });
+    await chmod(join(ready, 'manifest.json'), 0o444);
+    const image = present(await readHostImage(ready, true), 'the image just made');
+    say('booting it to see whether it works');
+    await checkBoot({ ...options, image, work_dir });
+    return await publish(image, images_dir);
+  } finally {
+    await rm(work_dir, { recursive: true, force: true });
+  }
+}
+
+/** Into its place, as what new disks are made over. */
+async function publish(image: HostImage, images_dir: string): Promise<HostImage> {
+  const name = image.version.slice(0, 12);
+  const folder = join(images_dir, image.id, name);
+  await mkdir(join(images_dir, image.id), { recursive: true });
+  await chmod(join(images_dir, image.id), 0o711);
+  if (!(await readHostImage(folder, true))) {
+    await rm(folder, { recursive: true, force: true });
+    await rename(image.folder, folder);
+  }
+  const current = join(images_dir, image.id, 'current');
+  await rm(`${current}.new`, { force: true });
+  await symlink(name, `${current}.new`);
+  await rename(`${current}.new`, current);
+  return present(await readHostImage(folder, true), 'the image in its place');
+}
+
+async function rootOf(options: MakeOptions, work_dir: string): Promise<string> {
+  const { given, max_bytes, say } = options;
+  const { bavail, bsize } = await statfs(work_dir);
+  const free = bavail * bsize - SPARE_BYTES;
+  // Unpacked, then once more in the file system.
+  const most = Math.min(max_bytes, Math.floor(free / 2));
+  if (most < ROOM_BYTES)
+    throw new UnusableImageError(`${work_dir} has too little room left to make an image`);
+  if ((await stat(given)).isDirectory()) return fromLayout(given, work_dir, most, say);
+  const head = await headOf(given);
+  if (head.length < 1_100) throw new UnusableImageError('it is too short to be an image');
+  if (isQcow2(head) || (compressionOf(head) === 'none' && looksLikeDisk(head))) {
+    say('reading the disk');
+    return rootOfDisk(given, head, { work_dir, max_bytes: most, run_as: options.run_as });
+  }
+  say('unpacking');
+  const tree = await newTree(work_dir, 'unpacked', most);
+  await tree.addLayer(readTar(unpacked(given)), { whiteouts: false });
+  const layout = tree.has('oci-layout') === 'file' && tree.has('index.json') === 'file';
+  const folder = join(work_dir, 'tree');
+  await tree.writeTo(folder);
+  return layout ? fromLayout(folder, work_dir, most, say) : fileSystem(folder, tree, work_dir, say);
+}
+
+async function fromLayout(
+  folder: string,
+  work_dir: string,
+  most: number,
+  say: (step: string) => void,
+): Promise<string> {
+  const layers = await ociLayers(folder);
+  const tree = await newTree(work_dir, 'layers', most);
+  for (const [i, layer] of layers.entries()) {
+    say(`unpacking layer ${i + 1} of ${layers.length}`);
+    await tree.addLayer(layerEntries(folder, layer), { whiteouts: true });
+  }
+  const root = join(work_dir, 'root');
+  await tree.writeTo(root);
+  return fileSystem(root, tree, work_dir, say);
+}
+
+async function newTree(work_dir: string, name: string, max_bytes: number): Promise<ImageTree> {
+  // Closed to everybody: files with set-id bits are about to lie below it.
+  const folder = join(work_dir, name);
+  await mkdir(folder, { mode: 0o700 });
+  return new ImageTree({ folder, max_bytes });
+}
+
+/** The same file system as debian-12's: guest/build.sh says what the options are for. */
+async function fileSystem(
+  root: string,
+  { unpacked_bytes }: ImageTree,
+  work_dir: string,
+  say: (step: string) => void,
+): Promise<string> {
+  say('writing the file system');
+  const path = join(work_dir, 'rootfs.img');
+  const bytes = Math.ceil((unpacked_bytes * 1.25 + ROOM_BYTES) / (64 * MIB)) * 64 * MIB;
+  const extended = `root_owner=0:0,resize=${MAX_BLOCKS},assume_storage_prezeroed=1`;
+  const words = ['-q', '-F', '-t', 'ext4', '-b', '4096', '-m', '0', '-e', 'remount-ro', '-L', 'berth-root'];
+  await run('truncate', ['-s', String(bytes), path]);
+  try {
+    await run('mke2fs', [...words, '-J', 'size=32', '-d', root, '-E', extended, path], {
+      env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+    });
+  } catch (cause) {
+    const said = cause instanceof Error && 'stderr' in cause ? String(cause.stderr).trim().slice(-300) : '';
+    throw new UnusableImageError(`its file system could not be written: ${said}`, { cause });
+  }
+  await rm(root, { recursive: true, force: true });
+  return path;
+}
+
+async function manifestOf(id: string, { manifest }: HostImage, rootfs_path: string): Promise<ImageManifest> {
+  const hash = createHash('sha256');
+  for await (const chunk of createReadStream(rootfs_path, { highWaterMark: MIB })) hash.update(chunk);
+  const version = hash.digest('hex');
+  return {
+    id,
+    version,
+    kernel_release: manifest.kernel_release,
+    size_bytes: (await stat(rootfs_path)).size,
+    user: 'root',
+    files: { ...manifest.files, 'rootfs.img': version },
+  };
+}

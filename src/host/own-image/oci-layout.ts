@@ -1,0 +1,127 @@
+/**
+ * An OCI image layout (opencontainers/image-spec, image-layout.md) in a folder: which layers make up the image for this
+ * machine. Names of blobs are their hashes; all that is read is compared with its own.
+ */
+import { createHash } from 'node:crypto';
+import { lstat, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { errnoOf } from '../../lib/errors.ts';
+import { UnusableImageError } from './byte-source.ts';
+import { readTar, type TarEntry } from './read-tar.ts';
+import { unpacked } from './unpacked.ts';
+
+const JSON_MAX_BYTES = 4 * 1024 * 1024;
+const LAYERS_MAX = 256;
+/** An index may name an index. */
+const DEPTH_MAX = 3;
+const PLATFORM = { os: 'linux', architecture: 'amd64' } as const;
+
+interface Descriptor {
+  readonly mediaType: string;
+  readonly digest: string;
+  readonly size: number;
+  readonly platform?: { readonly os?: string; readonly architecture?: string };
+}
+
+/** The layers, the lowest first. @throws UnusableImageError */
+export async function ociLayers(folder: string): Promise<Descriptor[]> {
+  const layout = await readJson(folder, 'oci-layout');
+  if (layout['imageLayoutVersion'] !== '1.0.0') {
+    throw new UnusableImageError('oci-layout says another version than 1.0.0');
+  }
+  let said = await readJson(folder, 'index.json');
+  for (let depth = 0; Array.isArray(said['manifests']); depth++) {
+    if (depth === DEPTH_MAX) throw new UnusableImageError('the OCI index goes on and on');
+    const chosen = choose(said['manifests'] as unknown[]);
+    said = parse(await readBlob(folder, chosen, JSON_MAX_BYTES), chosen.digest);
+  }
+  const { layers } = said;
+  if (!Array.isArray(layers) || layers.length === 0 || layers.length > LAYERS_MAX) {
+    throw new UnusableImageError(`the OCI manifest has no layers, or more than ${LAYERS_MAX}`);
+  }
+  return layers.map(descriptor).map((layer) => {
+    if (!/\.tar(\+gzip|\+zstd|\.gzip)?$/.test(layer.mediaType)) {
+      throw new UnusableImageError(`the OCI image has a layer of the unknown type ${layer.mediaType}`);
+    }
+    return layer;
+  });
+}
+
+/** What a layer holds; at its end its hash is compared. @throws UnusableImageError */
+export async function* layerEntries(folder: string, layer: Descriptor): AsyncGenerator<TarEntry> {
+  const path = await blobPath(folder, layer);
+  const hash = createHash('sha256');
+  const bytes = unpacked(path, (chunk) => hash.update(chunk));
+  yield* readTar(bytes);
+  // What comes after the archive's end counts for the hash.
+  for await (const _ of bytes);
+  if (`sha256:${hash.digest('hex')}` !== layer.digest) throw damaged(layer.digest);
+}
+
+/** That for this machine; the only one may say no platform. */
+function choose(manifests: readonly unknown[]): Descriptor {
+  const all = manifests.map(descriptor);
+  const fit = all.filter(
+    ({ platform }) => platform?.os === PLATFORM.os && platform.architecture === PLATFORM.architecture,
+  );
+  const [only] = all.filter(({ platform }) => platform === undefined);
+  const chosen = fit[0] ?? only;
+  if (!chosen) throw new UnusableImageError('the OCI image is not for linux/amd64');
+  if (fit.length > 1 || (fit.length === 0 && all.length > 1)) {
+    throw new UnusableImageError('the OCI layout holds several images; give one that holds one');
+  }
+  return chosen;
+}
+
+function descriptor(value: unknown): Descriptor {
+  const { mediaType, digest, size } = (value ?? {}) as Record<string, unknown>;
+  if (!/^sha256:[0-9a-f]{64}$/.test(String(digest)) || !Number.isSafeInteger(size)) {
+    throw new UnusableImageError('the OCI image names a blob that cannot be: sha256 and a size are needed');
+  }
+  if (typeof mediaType !== 'string')
+    throw new UnusableImageError('the OCI image names a blob without a type');
+  return value as Descriptor;
+}
+
+async function blobPath(folder: string, { digest, size }: Descriptor): Promise<string> {
+  const path = join(folder, 'blobs', 'sha256', digest.slice('sha256:'.length));
+  const found = await lstat(path).catch((error: unknown) => {
+    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ENOTDIR') return null;
+    throw error;
+  });
+  if (!found) throw new UnusableImageError(`the OCI layout has no blob ${digest}`);
+  if (!found.isFile() || found.size !== size) throw damaged(digest);
+  return path;
+}
+
+async function readBlob(folder: string, blob: Descriptor, max_bytes: number): Promise<Buffer> {
+  const path = await blobPath(folder, blob);
+  if (blob.size > max_bytes) throw new UnusableImageError(`${blob.digest} is larger than it may be`);
+  const bytes = await readFile(path);
+  if (`sha256:${createHash('sha256').update(bytes).digest('hex')}` !== blob.digest)
+    throw damaged(blob.digest);
+  return bytes;
+}
+
+async function readJson(folder: string, name: string): Promise<Record<string, unknown>> {
+  const path = join(folder, name);
+  const found = await lstat(path).catch(() => null);
+  if (!found?.isFile() || found.size > JSON_MAX_BYTES) {
+    throw new UnusableImageError(`the OCI layout has no ${name}`);
+  }
+  return parse(await readFile(path), name);
+}
+
+function parse(bytes: Buffer, name: string): Record<string, unknown> {
+  try {
+    const value: unknown = JSON.parse(bytes.toString('utf8'));
+    if (typeof value === 'object' && value !== null) return value as Record<string, unknown>;
+  } catch {
+    // Said below.
+  }
+  throw new UnusableImageError(`${name} of the OCI layout is no JSON object`);
+}
+
+function damaged(digest: string): UnusableImageError {
+  return new UnusableImageError(`the blob ${digest} of the OCI layout is damaged`);
+}

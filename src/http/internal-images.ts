@@ -1,0 +1,34 @@
+/** The internal API's part about images: what hosts have, what the object store has. */
+import type { FastifyInstance } from 'fastify';
+import type {
+  FindImageRequest,
+  FoundImage,
+  ImageRegistration,
+  OfferRequest,
+  OfferResponse,
+  ReportResponse,
+} from '../agent-api/types.ts';
+import { transaction } from '../db/pool.ts';
+import { judgeOffer } from '../images/judge-offer.ts';
+import { registerImage } from '../images/register-image.ts';
+import { findImage } from '../images/store.ts';
+import type { AppContext } from './context.ts';
+
+export function registerImageCalls(app: FastifyInstance, { db }: Pick<AppContext, 'db'>): void {
+  app.post<{ Body: OfferRequest }>('/internal/v1/images/offer', async (request): Promise<OfferResponse> => {
+    const verdicts: OfferResponse['verdicts'][number][] = [];
+    for (const image of request.body.images) verdicts.push(await judgeOffer(db, image));
+    return { verdicts };
+  });
+  app.post<{ Body: ImageRegistration }>(
+    '/internal/v1/images/register',
+    async (request): Promise<ReportResponse> => {
+      await transaction(db, (tx) => registerImage(tx, request.body));
+      return { outcome: 'accepted' };
+    },
+  );
+  app.post<{ Body: FindImageRequest }>('/internal/v1/images/find', async (request, reply) => {
+    const found: FoundImage | null = await findImage(db, request.body.id, request.body.version);
+    return reply.type('application/json').send(JSON.stringify(found));
+  });
+}

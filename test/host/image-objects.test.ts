@@ -1,0 +1,155 @@
+/** A base image in the object store: what goes in comes out, byte for byte, and whatever is missing or changed is named. */
+import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
+import { existsSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { IMAGE_FILES, type ImageManifest } from '../../src/disk-format/image-manifest.ts';
+import {
+  fetchImage,
+  imagePrefix,
+  removeStoredImage,
+  storeImage,
+} from '../../src/disk-format/image-objects.ts';
+import { ImageKeeper, type ImageKeeperOptions } from '../../src/host/image-keeper.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+
+const MIB = 2 ** 20;
+const hex = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
+
+async function scene(t: TestContext) {
+  const root = await mkdtemp(join(tmpdir(), 'berth-'));
+  t.after(() => rm(root, { recursive: true, force: true }));
+  const store = await FolderStore.open(join(root, 'objects'));
+  const images_dir = join(root, 'images');
+  const folder = join(images_dir, 'own', 'made');
+  await mkdir(folder, { recursive: true });
+  const rootfs = Buffer.alloc(13 * MIB + 5);
+  randomBytes(5 * MIB).copy(rootfs, 3 * MIB);
+  const contents = { vmlinuz: randomBytes(100), 'initrd.img': Buffer.alloc(9), 'rootfs.img': rootfs };
+  for (const name of IMAGE_FILES) writeFileSync(join(folder, name), contents[name]);
+  const files = {
+    vmlinuz: hex(contents.vmlinuz),
+    'initrd.img': hex(contents['initrd.img']),
+    'rootfs.img': hex(rootfs),
+  };
+  const manifest: ImageManifest = {
+    ...{
+      id: 'own',
+      version: 'recipe',
+      kernel_release: '6.1',
+      size_bytes: rootfs.length,
+      user: 'root',
+      files,
+    },
+  };
+  writeFileSync(join(folder, 'manifest.json'), JSON.stringify(manifest));
+  const version = files['rootfs.img'];
+  const objects = join(root, 'objects', imagePrefix('own', version));
+  return { root, store, images_dir, folder, rootfs, manifest, version, objects };
+}
+
+test('an image comes back as it was, sparse, and a second try puts nothing', async (t) => {
+  const { root, store, folder, rootfs, manifest, version, objects } = await scene(t);
+  const first = await storeImage(store, folder, manifest);
+  const index = statSync(join(objects, 'index.json')).ino;
+  assert.deepEqual(await storeImage(store, folder, manifest), first);
+  assert.equal(statSync(join(objects, 'index.json')).ino, index);
+  const back = join(root, 'back');
+  const seen: number[] = [];
+  await fetchImage(store, { id: 'own', version, ...first }, back, { progress: (done) => seen.push(done) });
+  assert.ok(readFileSync(join(back, 'rootfs.img')).equals(rootfs));
+  assert.deepEqual(JSON.parse(readFileSync(join(back, 'manifest.json'), 'utf8')), manifest);
+  assert.ok(statSync(join(back, 'rootfs.img')).blocks * 512 < 13 * MIB);
+  assert.equal(seen.at(-1), rootfs.length + 109);
+  await removeStoredImage(store, 'own', version);
+  await removeStoredImage(store, 'own', version);
+  await assert.rejects(fetchImage(store, { id: 'own', version, ...first }, back), /index\.json is missing/);
+});
+
+test('a file that is not what its manifest says is not stored', async (t) => {
+  const { store, folder, manifest, objects } = await scene(t);
+  writeFileSync(join(folder, 'vmlinuz'), 'another');
+  await assert.rejects(storeImage(store, folder, manifest), {
+    name: 'ImageDamagedError',
+    message: /vmlinuz/,
+  });
+  assert.ok(!existsSync(join(objects, 'index.json')));
+});
+
+test('a piece that is missing or changed is named, and nothing appears in the folder', async (t) => {
+  const { root, store, folder, rootfs, manifest, version, objects } = await scene(t);
+  const stored = { id: 'own', version, ...(await storeImage(store, folder, manifest)) };
+  const piece = hex(rootfs.subarray(4 * MIB, 8 * MIB));
+  const [path, back] = [join(objects, piece), join(root, 'back')];
+  const good = readFileSync(path);
+  rmSync(path);
+  await assert.rejects(
+    fetchImage(store, stored, back),
+    new RegExp(`${piece} is missing from the object store`),
+  );
+  for (const bad of [
+    good.subarray(0, 100),
+    Buffer.concat([good, good]),
+    readFileSync(join(objects, manifest.files.vmlinuz)),
+  ]) {
+    writeFileSync(path, bad);
+    await assert.rejects(fetchImage(store, stored, back), new RegExp(`${piece} is damaged`));
+  }
+  writeFileSync(path, good);
+  const index = readFileSync(join(objects, 'index.json'), 'utf8');
+  rmSync(join(objects, 'index.json'));
+  writeFileSync(join(objects, 'index.json'), index.replace(manifest.files.vmlinuz, 'a'.repeat(64)));
+  await assert.rejects(fetchImage(store, stored, back), /index\.json is damaged/);
+  assert.ok(!existsSync(back) && !existsSync(`${back}.fetching`));
+});
+
+/** The control plane's answers, by a table. */
+function controlPlane() {
+  const rows = new Map<string, { version: string; index_sha256: string }>();
+  const client: ImageKeeperOptions['client'] = {
+    offerImages: async ({ images }) => ({
+      verdicts: images.map(({ version }) => (rows.has(version) ? 'stored' : 'wanted')),
+    }),
+    registerImage: async ({ version, index_sha256 }) => {
+      rows.set(version, { version, index_sha256 });
+      return { outcome: 'accepted' };
+    },
+    findImage: async ({ version }) => rows.get(version ?? '') ?? null,
+  };
+  return { rows, client };
+}
+
+test('a host stores what it has before a disk on it is durable, and fetches what it has lost', async (t) => {
+  const { store, images_dir, folder, version, rootfs } = await scene(t);
+  const { rows, client } = controlPlane();
+  const log = createLog('test', 'fatal');
+  const keeper = () => new ImageKeeper({ images_dir, client, store, log });
+  const signal = AbortSignal.timeout(60_000);
+  const one = keeper();
+  await Promise.all([one.stored('own', version, signal), one.stored('own', version, signal)]);
+  assert.equal(rows.size, 1);
+  // Only a file of it: all of it counts as lost.
+  rmSync(join(folder, 'vmlinuz'));
+  const [image, same] = await Promise.all([one.forDisk('own', version), one.forDisk('own', version)]);
+  assert.equal(image.folder, same.folder);
+  assert.ok(readFileSync(image.rootfs_path).equals(rootfs));
+  // Another host.
+  rmSync(join(images_dir, 'own'), { recursive: true });
+  assert.equal((await keeper().forDisk('own', version)).version, version);
+  rmSync(join(images_dir, 'own'), { recursive: true });
+  await removeStoredImage(store, 'own', version);
+  await assert.rejects(keeper().forDisk('own', version), {
+    name: 'ImageError',
+    message: new RegExp(
+      `the image "own" of version ${version.slice(0, 12)} is not on this host, and images/own/${version}/index.json is missing`,
+    ),
+  });
+  await assert.rejects(
+    keeper().forDisk('own', 'b'.repeat(64)),
+    /no image "own" of version bbbbbbbbbbbb, on which the disk is based,/,
+  );
+});

@@ -1,0 +1,334 @@
+/**
+ * What is given as an image may be anything: archives that were made to get out of their folder, to fill the disk, or to
+ * lie about themselves are refused by name; good ones come out as they went in. No guest is booted here.
+ */
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { mkdtemp, open, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { gzipSync, zstdCompressSync } from 'node:zlib';
+import { findRoot, rootOfDisk } from '../../src/host/own-image/disk-file.ts';
+import { ImageTree } from '../../src/host/own-image/image-tree.ts';
+import { layerEntries, ociLayers } from '../../src/host/own-image/oci-layout.ts';
+import { readTar } from '../../src/host/own-image/read-tar.ts';
+import { headOf, unpacked } from '../../src/host/own-image/unpacked.ts';
+import { type MadeEntry, paxEntry, tarEntry, tarOf } from '../support/tar-maker.ts';
+
+const AS_ROOT =
+  process.getuid?.() === 0 ? {} : { skip: 'files get the owners that the archive says: takes root' };
+const MIB = 2 ** 20;
+
+async function workFolder(t: TestContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'berth-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+/** Archives over each other, as a tree on the disk. */
+async function unpack(
+  t: TestContext,
+  layers: readonly Buffer[],
+  { whiteouts = false, max_bytes = MIB } = {},
+): Promise<string> {
+  const folder = await workFolder(t);
+  mkdirSync(join(folder, 'contents'));
+  const tree = new ImageTree({ folder: join(folder, 'contents'), max_bytes });
+  for (const layer of layers) {
+    // In pieces of an odd size: nothing may depend on how the bytes come.
+    const pieces = async function* () {
+      for (let at = 0; at < layer.length; at += 700) yield layer.subarray(at, at + 700);
+    };
+    await tree.addLayer(readTar(pieces()), { whiteouts });
+  }
+  await tree.writeTo(join(folder, 'root'));
+  return join(folder, 'root');
+}
+
+test('a good archive comes out with its modes, owners, links and long names', AS_ROOT, async (t) => {
+  const long = `${'d'.repeat(90)}/${'e'.repeat(90)}/${'f'.repeat(90)}`;
+  const root = await unpack(t, [
+    tarOf(
+      { path: './', type: '5' },
+      { path: './bin', type: '2', target: '/usr/bin' },
+      { path: 'usr/bin/', type: '5' },
+      { path: 'usr/bin/su', content: 'su', mode: 0o4755, uid: 12, gid: 34 },
+      { path: 'usr/bin/also-su', type: '1', target: './usr/bin/su' },
+      // Through the link, which means this tree's own /usr/bin.
+      { path: 'bin/sh', content: 'sh', mode: 0o755 },
+      paxEntry({ path: long }),
+      { path: 'short', content: 'long' },
+      tarEntry({ path: '././@LongLink', type: 'L', content: `${long}.gnu\0` }),
+      { path: 'short', content: 'gnu' },
+      { path: 'dev/null', type: '3' },
+      { path: 'run/pipe', type: '6' },
+    ),
+  ]);
+  const su = statSync(join(root, 'usr/bin/su'));
+  assert.deepEqual([su.mode & 0o7777, su.uid, su.gid, su.nlink], [0o4755, 12, 34, 2]);
+  assert.equal(readFileSync(join(root, 'usr/bin/sh'), 'utf8'), 'sh');
+  assert.equal(readlinkSync(join(root, 'bin')), '/usr/bin');
+  assert.equal(readFileSync(join(root, long), 'utf8'), 'long');
+  assert.equal(readFileSync(join(root, `${long}.gnu`), 'utf8'), 'gnu');
+  assert.ok(!existsSync(join(root, 'dev')) && !existsSync(join(root, 'run/pipe')));
+});
+
+test(
+  'layers go over each other, and whiteouts take away what was below, and only that',
+  AS_ROOT,
+  async (t) => {
+    const below = tarOf(
+      { path: 'etc/', type: '5' },
+      { path: 'etc/kept', content: '1' },
+      { path: 'etc/gone', content: '1' },
+      { path: 'opt/old/', type: '5' },
+      { path: 'opt/old/a', content: '1' },
+      { path: 'var/lib', type: '5' },
+      { path: 'var/lib/below', content: '1' },
+      { path: 'lib', type: '2', target: 'var/lib' },
+    );
+    const above = tarOf(
+      { path: 'etc/.wh.gone' },
+      { path: 'opt/.wh.old' },
+      { path: 'var/lib/new', content: '2' },
+      { path: 'var/lib/.wh..wh..opq' },
+      { path: 'etc/kept', content: '2' },
+      { path: '.wh..wh.plnk', type: '5' },
+    );
+    const root = await unpack(t, [below, above], { whiteouts: true });
+    assert.deepEqual(readdirSync(join(root, 'etc')), ['kept']);
+    assert.equal(readFileSync(join(root, 'etc/kept'), 'utf8'), '2');
+    assert.deepEqual(readdirSync(join(root, 'opt')), []);
+    assert.deepEqual(readdirSync(join(root, 'var/lib')), ['new']);
+    assert.ok(lstatSync(join(root, 'lib')).isSymbolicLink());
+    // A plain tarball has no whiteouts: there it is a name.
+    const plain = await unpack(t, [tarOf({ path: 'etc/.wh.gone' })]);
+    assert.deepEqual(readdirSync(join(plain, 'etc')), ['.wh.gone']);
+  },
+);
+
+test('nothing is ever written through a link of the archive', AS_ROOT, async (t) => {
+  const outside = await workFolder(t);
+  const root = await unpack(t, [
+    tarOf(
+      { path: 'out', type: '2', target: outside },
+      { path: 'out/planted', content: 'x' },
+      { path: 'up', type: '2', target: '../../../../../../..' },
+      { path: `up${outside}/planted2`, content: 'x' },
+    ),
+  ]);
+  assert.deepEqual(readdirSync(outside), []);
+  assert.equal(readFileSync(join(root, outside, 'planted'), 'utf8'), 'x');
+  assert.equal(readFileSync(join(root, outside, 'planted2'), 'utf8'), 'x');
+});
+
+const REFUSED: Readonly<Record<string, readonly [Buffer | readonly (MadeEntry | Buffer)[], RegExp]>> = {
+  'a path that leads out': [[{ path: '../../etc/passwd', content: 'x' }], /leads out of the image/],
+  'one that does so by a pax header': [
+    [paxEntry({ path: 'a/../../b' }), { path: 'a' }],
+    /leads out of the image/,
+  ],
+  'a hard link to the host': [
+    [{ path: 'shadow', type: '1', target: '/etc/shadow' }],
+    /no file of the archive/,
+  ],
+  'a hard link that leads out': [[{ path: 'a', type: '1', target: '../x' }], /leads out of the image/],
+  'a hard link to a folder': [
+    [
+      { path: 'd/', type: '5' },
+      { path: 'a', type: '1', target: 'd' },
+    ],
+    /no file of the archive/,
+  ],
+  'a device': [[{ path: 'srv/disk', type: '4' }], /is a device/],
+  'a file below a file': [
+    [
+      { path: 'a', content: 'x' },
+      { path: 'a/b', content: 'x' },
+    ],
+    /no folder/,
+  ],
+  'links in a circle': [
+    [
+      { path: 'a', type: '2', target: 'b' },
+      { path: 'b', type: '2', target: 'a' },
+      { path: 'a/c', content: 'x' },
+    ],
+    /no folder/,
+  ],
+  'more than it may have': [[{ path: 'big', content: Buffer.alloc(MIB + 1) }], /has more than/],
+  'a size that is none of it': [[{ path: 'big', size: 2 ** 31 }], /has more than/],
+  'an end in the middle': [
+    tarEntry({ path: 'a', content: 'x'.repeat(600) }).subarray(0, 1_000),
+    /ends in the middle/,
+  ],
+  'a damaged header': [Buffer.alloc(1_024, 'x'), /no tar archive/],
+  'a sparse file': [[paxEntry({ 'GNU.sparse.major': '1' }), { path: 'a' }], /sparse/],
+  'a header of a gigabyte': [[{ path: 'x', type: 'x', size: 2 ** 30 }], /over 1 MiB/],
+  'a name that no file can have': [
+    [{ path: `a\u0001/${'x'.repeat(10)}` }, paxEntry({ path: 'y'.repeat(300) }), { path: 'a' }],
+    /cannot be a file/,
+  ],
+  'folders without end': [
+    [paxEntry({ path: 'a/'.repeat(200) }), { path: 'a', type: '5' }],
+    /cannot be a file/,
+  ],
+};
+
+for (const [what, [entries, why]] of Object.entries(REFUSED)) {
+  test(`refused: ${what}`, AS_ROOT, async (t) => {
+    const archive = Buffer.isBuffer(entries) ? entries : tarOf(...(entries as (MadeEntry | Buffer)[]));
+    await assert.rejects(unpack(t, [archive]), { name: 'UnusableImageError', message: why });
+  });
+}
+
+test('gzip, zstd and xz are unpacked; a bomb stops at the bound; damage is named', AS_ROOT, async (t) => {
+  const folder = await workFolder(t);
+  const archive = tarOf({ path: 'a', content: 'x'.repeat(10_000) });
+  const xz = execFileSync('xz', ['-c'], { input: archive });
+  const read = async (bytes: Buffer, max_bytes = MIB) => {
+    writeFileSync(join(folder, 'given'), bytes);
+    const contents = await mkdtemp(join(folder, 'c-'));
+    const tree = new ImageTree({ folder: contents, max_bytes });
+    await tree.addLayer(readTar(unpacked(join(folder, 'given'))), { whiteouts: false });
+    return tree.has('/a');
+  };
+  for (const bytes of [archive, gzipSync(archive), zstdCompressSync(archive), xz])
+    assert.equal(await read(bytes), 'file');
+  const bomb = gzipSync(tarOf({ path: 'a', content: Buffer.alloc(64 * MIB) }));
+  assert.ok(bomb.length < MIB);
+  await assert.rejects(read(bomb), /has more than/);
+  for (const bytes of [gzipSync(archive), zstdCompressSync(archive), xz]) {
+    bytes.fill(0xff, bytes.length / 2);
+    await assert.rejects(read(bytes), { name: 'UnusableImageError' });
+  }
+});
+
+interface Blob {
+  readonly mediaType: string;
+  readonly digest: string;
+  readonly size: number;
+}
+
+function ociFolder(
+  folder: string,
+  change: (blobs: { layer: Blob; manifest: Blob }) => unknown = () => undefined,
+): string {
+  mkdirSync(join(folder, 'blobs', 'sha256'), { recursive: true });
+  const put = (mediaType: string, body: Buffer): Blob => {
+    const hex = createHash('sha256').update(body).digest('hex');
+    writeFileSync(join(folder, 'blobs', 'sha256', hex), body);
+    return { mediaType, digest: `sha256:${hex}`, size: body.length };
+  };
+  const layer = put(
+    'application/vnd.oci.image.layer.v1.tar+gzip',
+    gzipSync(tarOf({ path: 'a', content: 'x' })),
+  );
+  const manifest = put(
+    'application/vnd.oci.image.manifest.v1+json',
+    Buffer.from(JSON.stringify({ layers: [layer] })),
+  );
+  writeFileSync(join(folder, 'oci-layout'), '{"imageLayoutVersion":"1.0.0"}');
+  const index = change({ layer, manifest }) ?? { manifests: [manifest] };
+  writeFileSync(join(folder, 'index.json'), JSON.stringify(index));
+  return folder;
+}
+
+async function readLayout(folder: string): Promise<number> {
+  let entries = 0;
+  for (const layer of await ociLayers(folder))
+    for await (const _ of layerEntries(folder, layer)) entries += 1;
+  return entries;
+}
+
+test('an OCI layout is read for this platform, and every blob of it is compared with its name', async (t) => {
+  const folder = await workFolder(t);
+  assert.equal(await readLayout(ociFolder(join(folder, 'one'))), 1);
+  const arm = { os: 'linux', architecture: 'arm64' };
+  const amd = { os: 'linux', architecture: 'amd64' };
+  const both = ociFolder(join(folder, 'both'), ({ manifest }) => ({
+    manifests: [
+      { ...manifest, platform: arm, digest: `sha256:${'0'.repeat(64)}` },
+      { ...manifest, platform: amd },
+    ],
+  }));
+  assert.equal(await readLayout(both), 1);
+  const refused: [RegExp, Parameters<typeof ociFolder>[1]][] = [
+    [/not for linux\/amd64/, ({ manifest }) => ({ manifests: [{ ...manifest, platform: arm }] })],
+    [/several images/, ({ manifest }) => ({ manifests: [manifest, manifest] })],
+    [
+      /cannot be/,
+      ({ manifest }) => ({ manifests: [{ ...manifest, digest: 'sha256:../../../../etc/passwd' }] }),
+    ],
+    [/no blob/, ({ manifest }) => ({ manifests: [{ ...manifest, digest: `sha256:${'0'.repeat(64)}` }] })],
+    [/is damaged/, ({ manifest }) => ({ manifests: [{ ...manifest, size: 1 }] })],
+    [/no layers/, () => ({ layers: [] })],
+  ];
+  for (const [i, [why, change]] of refused.entries()) {
+    await assert.rejects(readLayout(ociFolder(join(folder, String(i)), change)), {
+      name: 'UnusableImageError',
+      message: why,
+    });
+  }
+  const damaged = ociFolder(join(folder, 'damaged'), ({ layer }) => {
+    const path = join(folder, 'damaged', 'blobs', 'sha256', layer.digest.slice(7));
+    const bytes = readFileSync(path);
+    // The operating system's field in gzip's header: what is unpacked is the same.
+    bytes[9] = 7;
+    writeFileSync(path, bytes);
+  });
+  await assert.rejects(readLayout(damaged), /is damaged/);
+});
+
+test('a disk’s root is found on the whole of it and in a partition; what is no ext4, or leads elsewhere, is refused', async (t) => {
+  const folder = await workFolder(t);
+  const disk = join(folder, 'disk');
+  execFileSync('mke2fs', ['-q', '-F', '-t', 'ext4', '-b', '4096', disk, '16M']);
+  const ext4 = readFileSync(disk);
+  const rootIn = async (bytes: Buffer) => {
+    writeFileSync(disk, bytes);
+    await using file = await open(disk, 'r');
+    return await findRoot(file, bytes.length);
+  };
+  assert.deepEqual(await rootIn(ext4), { offset: 0, length: 16 * MIB });
+  const mbr = Buffer.concat([Buffer.alloc(MIB), ext4]);
+  mbr.writeUInt16LE(0xaa55, 510);
+  mbr[446 + 4] = 0x83;
+  mbr.writeUInt32LE(2_048, 446 + 8);
+  mbr.writeUInt32LE(32_768, 446 + 12);
+  assert.deepEqual(await rootIn(mbr), { offset: MIB, length: 16 * MIB });
+  mbr.writeUInt32LE(2 ** 31, 446 + 12);
+  await assert.rejects(rootIn(mbr), /no ext4 root/);
+  await assert.rejects(rootIn(Buffer.alloc(MIB)), /no ext4 root/);
+  execFileSync('mke2fs', ['-q', '-F', '-t', 'ext4', '-b', '1024', disk, '16M']);
+  await assert.rejects(rootIn(readFileSync(disk)), /blocks of 1024 bytes/);
+
+  const options = { work_dir: folder, max_bytes: 64 * MIB, run_as: null };
+  const qcow2 = join(folder, 'q');
+  const make = async (...words: string[]) => {
+    execFileSync('qemu-img', ['create', '-q', '-f', 'qcow2', ...words]);
+    return rootOfDisk(qcow2, await headOf(qcow2), options);
+  };
+  writeFileSync(disk, ext4);
+  await assert.rejects(make('-b', '/etc/shadow', '-F', 'raw', '-u', qcow2, '16M'), /backing file/);
+  await assert.rejects(make('-o', `data_file=${join(folder, 'data')}`, qcow2, '16M'), /in another file/);
+  await assert.rejects(make(qcow2, '1G'), /larger than/);
+  execFileSync('qemu-img', ['convert', '-f', 'raw', '-O', 'qcow2', disk, qcow2]);
+  const rootfs = await rootOfDisk(qcow2, await headOf(qcow2), options);
+  assert.equal(
+    createHash('sha256').update(readFileSync(rootfs)).digest('hex'),
+    createHash('sha256').update(ext4).digest('hex'),
+  );
+});
