@@ -21,7 +21,7 @@ const RETURN_FREED_MEMORY = { MALLOC_MMAP_THRESHOLD_: '131072' };
 
 const SUPERVISED = (['control-plane', 'agent', 'ingress'] as const).map((name) => ({
   name,
-  args: [join(import.meta.dirname, 'main.ts'), name],
+  args: [import.meta.filename, name],
   ...(name === 'agent' ? { env: RETURN_FREED_MEMORY } : {}),
 }));
 

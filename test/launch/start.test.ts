@@ -56,7 +56,7 @@ function launch(t: TestContext, project: string, settings: Record<string, string
       const config = configOrRefuse(env, project_dir);
       process.exitCode = await start({
         config, env, project_dir, say: sayOnStdout, log: createLog('launcher', 'silent'),
-        roles: [{ name: 'api', args: ['role.mjs'] }],
+        roles: [{ name: 'api', args: [project_dir + '/role.mjs'] }],
         started: (_, ended) => void announceWhenReady(config, ended, (line) => process.stdout.write(line)),
       });
     } catch (error) {
