@@ -40,7 +40,7 @@ async function run(role: Role): Promise<number> {
         log,
         roles: SUPERVISED,
         started: (_prepared, ended) => {
-          void announceWhenReady(config, ended, (line) => process.stdout.write(line));
+          void announceWhenReady(config, ended, (line) => process.stdout.write(line), env);
         },
       });
     case 'control-plane':

@@ -1,11 +1,13 @@
 #!/bin/sh
-# packaging/debian/build.sh OUT_DIR [xz|zstd|gzip|none]: berth_VERSION_ARCH.deb, of what npm pack packs and of the
-# packages that package-lock.json has for running it, as they are installed here. Asks no registry. Needs no root.
+# packaging/debian/build.sh OUT_DIR [xz|zstd|gzip|none [TARBALL]]: berth_VERSION_ARCH.deb, of what npm pack packs (or has
+# packed: TARBALL) and of the packages that package-lock.json has for running it, as they are installed here. Asks no
+# registry. Needs no root.
 set -eu
-[ $# -ge 1 ] || { echo 'usage: packaging/debian/build.sh OUT_DIR [xz|zstd|gzip|none]' >&2; exit 2; }
+[ $# -ge 1 ] || { echo 'usage: packaging/debian/build.sh OUT_DIR [xz|zstd|gzip|none [TARBALL]]' >&2; exit 2; }
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 compression=${2-xz}
+tarball=$([ -z "${3-}" ] || realpath "$3")
 cd "$(dirname "$0")/../.."
 . bin/ensure-packages.sh
 umask 022
@@ -16,9 +18,12 @@ lib=$root/usr/lib/berth
 doc=$root/usr/share/doc/berth
 
 # The program.
-npm pack --silent --pack-destination "$stage" > /dev/null
+if [ -z "$tarball" ]; then
+  npm pack --silent --pack-destination "$stage" > /dev/null
+  tarball=$(echo "$stage"/berth-*.tgz)
+fi
 mkdir -p "$lib" "$doc"
-tar -xzf "$stage"/berth-*.tgz -C "$lib" --strip-components=1 --no-same-owner
+tar -xzf "$tarball" -C "$lib" --strip-components=1 --no-same-owner
 "$NODE" bin/production-packages.ts | while read -r package; do
   mkdir -p "$lib/$package"
   # Those inside it have lines of their own.

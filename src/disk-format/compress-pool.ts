@@ -89,10 +89,7 @@ interface Slot {
 /** Batches handed to a worker ahead of its answer: one to work on, one waiting. */
 const BATCHES_PER_WORKER = 2;
 /** Beside this file, with its ending: a package holds JavaScript. */
-const DEFAULT_WORKER = new URL(
-  `./compress-worker${extname(import.meta.filename)}`,
-  import.meta.url,
-);
+const DEFAULT_WORKER = new URL(`./compress-worker${extname(import.meta.filename)}`, import.meta.url);
 
 export interface CompressPoolOptions {
   /** Threads; 2 by default. They start when first needed. */

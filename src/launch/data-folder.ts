@@ -86,18 +86,22 @@ async function readSecret(path: string): Promise<string | undefined> {
   }
 }
 
-/** On disk, whole, before it has its name: a secret that is used once is never lost to a crash. */
 async function makeSecret(path: string): Promise<string> {
   const secret = randomBytes(32).toString('hex');
+  await writeSecret(path, `${secret}\n`);
+  return secret;
+}
+
+/** For its owner alone; on disk, whole, before it has its name: a secret that is used once is never lost to a crash. */
+export async function writeSecret(path: string, text: string): Promise<void> {
   const temporary = `${path}.new`;
   await rm(temporary, { force: true });
   {
     await using file = await open(temporary, 'wx', 0o600);
-    await file.writeFile(`${secret}\n`);
+    await file.writeFile(text);
     await file.sync();
   }
   await rename(temporary, path);
   await using folder = await open(dirname(path), 'r');
   await folder.sync();
-  return secret;
 }
