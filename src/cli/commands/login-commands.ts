@@ -13,7 +13,7 @@ const PASSWORD_STDIN = {
   'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
 } as const;
 
-async function login(call: Call): Promise<undefined> {
+export async function login(call: Call): Promise<undefined> {
   const { session, terminal, options } = call;
   const { url } = session;
   const profile_name = session.profile_name;
@@ -54,7 +54,9 @@ async function login(call: Call): Promise<undefined> {
         (first === undefined
           ? ''
           : `\nThe first password is in ${first.path}; once you have it elsewhere, delete that file.`) +
-        (keys.data.length === 0 ? '\nRegister your SSH key: berth ssh-key add' : ''),
+        (keys.data.length === 0 && call.args.length === 0
+          ? '\nRegister your SSH key: berth ssh-key add'
+          : ''),
       { url, email: opened.user.email, org_id: org.id, profile: profile_name },
     );
   } finally {
