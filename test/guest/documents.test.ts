@@ -1,6 +1,7 @@
 /**
  * What README.md, docs/tutorial.md and docs/api.md tell people to type, typed as it stands there: every `sh` block, in its
- * order, in one shell each, against a Berth that `npm start`'s own script runs, with real VMs.
+ * order, in one shell each, against a Berth that `npm start`'s own script runs, with real VMs. The tutorial always, the
+ * others, which boot two VMs more each, with BERTH_TEST_FAULTS=all.
  */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -9,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { THOROUGH } from '../support/thorough.ts';
 
 const PROJECT = join(import.meta.dirname, '..', '..');
 const LOCAL = 'http://127.0.0.1:7400';
@@ -19,7 +21,7 @@ const read = (path: string) => readFileSync(join(PROJECT, path), 'utf8');
 const blocksOf = (path: string) =>
   [...read(path).matchAll(/^```sh\n(.*?)^```$/gms)].map(([, block = '']) => block);
 
-describe('what the documents say to type', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
+describe('what the documents say to type', { skip: CANNOT_BOOT_GUESTS, timeout: 580_000 }, () => {
   let berth: Installation;
   let home: string;
 
@@ -74,26 +76,26 @@ describe('what the documents say to type', { skip: CANNOT_BOOT_GUESTS, timeout: 
     return printed;
   }
 
-  test('README.md: two commands, and what follows them', async () => {
-    const [start, ...rest] = blocksOf('README.md');
-    assert.equal(start, 'npm start\n');
-    assert.ok(rest.length > 0);
-    const [up = ''] = await type(rest);
-    assert.match(up, /^You are logged in at .* as admin@localhost/);
-    assert.match(up, /You had no SSH key/);
-  });
-
   test('docs/tutorial.md: from nothing to a durable machine, and back from a mistake', async () => {
     const [start, ...rest] = blocksOf('docs/tutorial.md');
     assert.equal(start, 'npm start\n');
     const printed = await type(rest);
+    assert.match(printed[0] ?? '', /^You are logged in at .* as admin@localhost/);
+    assert.match(printed[0] ?? '', /You had no SSH key/);
     assert.ok(printed.some((text) => text.endsWith('remember me\n')));
     assert.ok(printed.some((text) => /^copy +stopped/m.test(text)));
     assert.ok(printed.some((text) => text.endsWith('\nweb\n')));
     assert.equal(printed.at(-1), 'web, copy: deleted\n');
   });
 
-  test('docs/api.md: the same with nothing but curl and ssh', async () => {
+  test('README.md: two commands, and what follows them', THOROUGH, async () => {
+    const [start, ...rest] = blocksOf('README.md');
+    assert.equal(start, 'npm start\n');
+    const printed = await type(rest);
+    assert.match(printed.at(-1) ?? '', /^first is stopped; all is saved/m);
+  });
+
+  test('docs/api.md: the same with nothing but curl and ssh', THOROUGH, async () => {
     const { password } = JSON.parse(readFileSync(berth.paths.first_login, 'utf8')) as { password: string };
     const printed = await type(blocksOf('docs/api.md'), `${password}\n`);
     assert.match(printed.join(''), /"consistency":"filesystem"/);
