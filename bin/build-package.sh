@@ -16,9 +16,9 @@ done
 mkdir -p "$made/bin"
 cp -R guest "$made/guest"
 cp bin/debian-packages.txt "$made/bin/"
-# The console, once it is built (its own files, beside the code that serves them).
-if [ -f console/package.json ] || [ -d console/dist ]; then
-  [ -d console/dist ] || { echo 'berth: console/dist is missing: build the console first' >&2; exit 1; }
+# The web console, where there is one.
+if [ -f console/build.ts ]; then
+  "$NODE" console/build.ts
   mkdir -p "$made/console"
   cp -R console/dist "$made/console/dist"
 fi

@@ -41,6 +41,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
       'openapi/v1.json',
     );
     wanted.push('README.md', 'LICENSE', 'docs/cli.md', 'dist/src/disk-format/compress-worker.js');
+    if (existsSync(join(PROJECT, 'console', 'build.ts'))) wanted.push('dist/console/dist/index.html');
     for (const path of wanted) assert.ok(files.includes(`package/${path}`), path);
     const sql = (await readdir(join(PROJECT, 'src', 'db', 'sql'))).filter((each) => each.endsWith('.sql'));
     for (const each of sql) assert.ok(files.includes(`package/dist/src/db/sql/${each}`), each);
@@ -82,51 +83,61 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     assert.equal(await installation.stop(), 0);
   });
 
-  test('the Debian package installs below a root, runs there, and keeps data until it is purged', THOROUGH, async () => {
-    const build = join(PROJECT, 'packaging', 'debian', 'build.sh');
-    const deb = (await run(build, [folder, 'none', tarball])).stdout.trim();
-    const control = (await run('dpkg-deb', ['--field', deb])).stdout;
-    const listed = await readFile(join(PROJECT, 'bin', 'debian-packages.txt'), 'utf8');
-    for (const [, name] of listed.matchAll(/^([a-z][\w.+-]+)\s/gm)) {
-      assert.match(control, new RegExp(`^Depends: .*\\b${name}\\b`, 'm'));
-    }
-    const contents = (await run('dpkg-deb', ['--contents', deb], { maxBuffer: 1 << 26 })).stdout.split('\n');
-    assert.deepEqual(
-      contents.filter((line) => line !== '' && !/^[-dl]\S+ root\/root /.test(line)),
-      [],
-      'all is root’s',
-    );
-    assert.deepEqual(
-      contents.filter((line) => /^[-d](.....w|.......w)/.test(line) || /^-..[sS]/.test(line)),
-      [],
-      'nothing is writable for others, nothing set-uid',
-    );
-    for (const path of ['/lib/systemd/system/berth.service', '/etc/berth/berth.env', '/usr/bin/berth -> ']) {
-      assert.ok(
-        contents.some((line) => line.includes(` .${path}`)),
-        path,
+  test(
+    'the Debian package installs below a root, runs there, and keeps data until it is purged',
+    THOROUGH,
+    async () => {
+      const build = join(PROJECT, 'packaging', 'debian', 'build.sh');
+      const deb = (await run(build, [folder, 'none', tarball])).stdout.trim();
+      const control = (await run('dpkg-deb', ['--field', deb])).stdout;
+      const listed = await readFile(join(PROJECT, 'bin', 'debian-packages.txt'), 'utf8');
+      for (const [, name] of listed.matchAll(/^([a-z][\w.+-]+)\s/gm)) {
+        assert.match(control, new RegExp(`^Depends: .*\\b${name}\\b`, 'm'));
+      }
+      const contents = (await run('dpkg-deb', ['--contents', deb], { maxBuffer: 1 << 26 })).stdout.split(
+        '\n',
       );
-    }
+      assert.deepEqual(
+        contents.filter((line) => line !== '' && !/^[-dl]\S+ root\/root /.test(line)),
+        [],
+        'all is root’s',
+      );
+      assert.deepEqual(
+        contents.filter((line) => /^[-d](.....w|.......w)/.test(line) || /^-..[sS]/.test(line)),
+        [],
+        'nothing is writable for others, nothing set-uid',
+      );
+      for (const path of [
+        '/lib/systemd/system/berth.service',
+        '/etc/berth/berth.env',
+        '/usr/bin/berth -> ',
+      ]) {
+        assert.ok(
+          contents.some((line) => line.includes(` .${path}`)),
+          path,
+        );
+      }
 
-    const root = join(folder, 'root');
-    await emptyDpkg(root);
-    const dpkg = (...words: string[]) =>
-      run('dpkg', [`--root=${root}`, '--force-script-chrootless', '--force-depends', ...words]);
-    await dpkg('--install', deb);
-    const berth = join(root, 'usr', 'bin', 'berth');
-    const { version } = JSON.parse(await readFile(join(PROJECT, 'package.json'), 'utf8')) as {
-      version: string;
-    };
-    assert.equal((await run(berth, ['version'])).stdout, `berth ${version}\n`);
-    await verifyUnit(root);
-    const disk = join(root, 'var', 'lib', 'berth', 'objects');
-    await mkdir(disk, { recursive: true });
-    await dpkg('--remove', 'berth');
-    assert.ok(existsSync(disk) && existsSync(join(root, 'etc', 'berth', 'berth.env')));
-    assert.ok(!existsSync(berth));
-    await dpkg('--purge', 'berth');
-    assert.ok(!existsSync(disk) && !existsSync(join(root, 'etc', 'berth', 'berth.env')));
-  });
+      const root = join(folder, 'root');
+      await emptyDpkg(root);
+      const dpkg = (...words: string[]) =>
+        run('dpkg', [`--root=${root}`, '--force-script-chrootless', '--force-depends', ...words]);
+      await dpkg('--install', deb);
+      const berth = join(root, 'usr', 'bin', 'berth');
+      const { version } = JSON.parse(await readFile(join(PROJECT, 'package.json'), 'utf8')) as {
+        version: string;
+      };
+      assert.equal((await run(berth, ['version'])).stdout, `berth ${version}\n`);
+      await verifyUnit(root);
+      const disk = join(root, 'var', 'lib', 'berth', 'objects');
+      await mkdir(disk, { recursive: true });
+      await dpkg('--remove', 'berth');
+      assert.ok(existsSync(disk) && existsSync(join(root, 'etc', 'berth', 'berth.env')));
+      assert.ok(!existsSync(berth));
+      await dpkg('--purge', 'berth');
+      assert.ok(!existsSync(disk) && !existsSync(join(root, 'etc', 'berth', 'berth.env')));
+    },
+  );
 });
 
 /** As npm would: the package, what it needs beside it, its command. */
