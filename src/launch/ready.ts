@@ -41,7 +41,7 @@ async function tellFirstLogin(paths: Paths, env: Env, write: (line: string) => v
       ? `${login.password}, shown this once; it is kept in ${paths.first_login}`
       : `in ${paths.first_login}`;
   write(`berth: first administrator: ${login.email}, password: ${password}\n`);
-  write('berth: next, in another terminal: berth login\n');
+  write('berth: next, in another terminal: berth up NAME\n');
 }
 
 /** sd_notify(3), by systemd's own command: Node has no datagrams on unix sockets. */
