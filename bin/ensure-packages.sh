@@ -19,8 +19,9 @@ install_packages() {
   packages_are_there && return
   command -v npm > /dev/null || berth_fail 'npm is missing: install Node.js 20 or newer (https://nodejs.org)'
   echo 'berth: installing the packages of this project (npm ci)'
-  # The database's user must be able to run what is installed here.
-  (umask 022 && npm ci --include=dev --include=optional) || berth_fail 'npm ci failed, see above'
+  # The database's user must be able to run what is installed here. Not its warnings: of the npm's own Node.js, mostly, which
+  # is not the one that runs this.
+  (umask 022 && npm ci --loglevel=error --include=dev --include=optional) || berth_fail 'npm ci failed, see above'
   [ -x "$NODE" ] || berth_fail "npm ci has brought no Node.js for this machine ($(uname -sm)); Linux on x86_64 or aarch64 is needed"
   wanted_stamp > "$stamp.new"
   mv "$stamp.new" "$stamp"

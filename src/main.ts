@@ -21,7 +21,7 @@ const RETURN_FREED_MEMORY = { MALLOC_MMAP_THRESHOLD_: '131072' };
 
 const SUPERVISED = (['control-plane', 'agent', 'ingress'] as const).map((name) => ({
   name,
-  args: [join(import.meta.dirname, 'main.ts'), name],
+  args: [import.meta.filename, name],
   ...(name === 'agent' ? { env: RETURN_FREED_MEMORY } : {}),
 }));
 
@@ -40,7 +40,7 @@ async function run(role: Role): Promise<number> {
         log,
         roles: SUPERVISED,
         started: (_prepared, ended) => {
-          void announceWhenReady(config, ended, (line) => process.stdout.write(line));
+          void announceWhenReady(config, ended, (line) => process.stdout.write(line), env);
         },
       });
     case 'control-plane':

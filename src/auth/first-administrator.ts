@@ -5,9 +5,14 @@ import { insertAccount } from './register.ts';
 
 /**
  * Makes the first account, the owner of the first organisation, unless there is an account already.
- * Returns whether it did.
+ * Returns whether it did. `keep` runs before it is committed: no account is made whose password nobody has.
  */
-export async function createFirstAdministrator(db: Db, email: string, password: string): Promise<boolean> {
+export async function createFirstAdministrator(
+  db: Db,
+  email: string,
+  password: string,
+  keep: () => Promise<void> = async () => undefined,
+): Promise<boolean> {
   const present = await db.selectFrom('users').select('id').limit(1).executeTakeFirst();
   if (present) return false;
   const password_hash = await hashPassword(password);
@@ -15,6 +20,7 @@ export async function createFirstAdministrator(db: Db, email: string, password: 
     await sql`lock table users in share row exclusive mode`.execute(tx);
     if (await tx.selectFrom('users').select('id').limit(1).executeTakeFirst()) return false;
     await insertAccount(tx, { email, name: 'Administrator', password_hash });
+    await keep();
     return true;
   });
 }

@@ -78,7 +78,7 @@ export async function restoreBackup(options: RestoreBackupOptions): Promise<Rest
     await copyImages(options, manifest, paths);
     const damaged = await copyObjects(options, manifest, objects, paths);
     const lost_vms = await loadDatabase(options, manifest, paths);
-    if (config.secret_key === null) await writeSecret(paths.secret_key, secret_key.toString('hex'));
+    if (config.secret_key === null) await writeSecret(paths.secret_key, `${secret_key.toString('hex')}\n`);
     onProgress('writing everything to the disk');
     await syncFileSystem(paths.data);
     await rm(marker);

@@ -12,6 +12,7 @@ import { KEY_COMMANDS } from './commands/key-commands.ts';
 import { LOGIN_COMMANDS } from './commands/login-commands.ts';
 import { SERVER_COMMANDS } from './commands/server-commands.ts';
 import { SSH_COMMANDS } from './commands/ssh-commands.ts';
+import { UP } from './commands/up-command.ts';
 import { VM_COMMANDS } from './commands/vm-commands.ts';
 import { WATCH_COMMANDS } from './commands/watch-commands.ts';
 import { WEBHOOK_COMMANDS } from './commands/webhook-commands.ts';
@@ -25,7 +26,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'Instances', commands: [...INSTANCE_COMMANDS, ...IMAGE_COMMANDS] },
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
-  { title: 'SSH', commands: SSH_COMMANDS },
+  { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
   { title: 'Guests', commands: [...GUEST_COMMANDS, CONSOLE] },
   { title: 'Keys', commands: KEY_COMMANDS },
   { title: 'Login', commands: LOGIN_COMMANDS },

@@ -9,6 +9,10 @@ const NEXT: Readonly<Record<string, string>> = {
   Unauthenticated: 'berth login',
   MFA_REQUIRED: 'the same with --totp CODE',
   SUDO_REQUIRED: 'berth sudo',
+  FORBIDDEN: 'berth whoami, and ask an owner or admin of the organisation, or use a key with that scope',
+  ACCOUNT_LOCKED: 'wait, or on the server: berth user unlock EMAIL',
+  RATE_LIMITED: 'wait a minute, then the same again',
+  QUOTA_EXCEEDED: 'berth rm what is not needed any more, or on the server: berth org quota ORG',
   UNAVAILABLE: 'berth doctor',
   UNEXPECTED: 'berth doctor',
 };
@@ -20,6 +24,7 @@ function nextAfter(error: unknown, command: Command, args: readonly string[]): s
   const name = args[0] ?? 'NAME';
   if (error.code === 'NOT_FOUND') return command.names_instances ? 'berth ls' : null;
   if (error.code === 'VM_NOT_RUNNING') return `berth start ${name}`;
+  if (error.code === 'CONFLICT' && command.name === 'instance create') return 'berth ls, and another name';
   if (command.name === 'login' && error.code === 'UNAUTHENTICATED') return 'berth login';
   return NEXT[error.code] ?? null;
 }

@@ -2,7 +2,7 @@
  * Which server, as whom. The server: --url, BERTH_URL, the profile's, else the one of this machine. Who: BERTH_API_KEY,
  * else the profile's key. What asks for a recent password gets a session of its own, opened by the password.
  */
-import { Berth, BerthError } from '../../client/src/berth.ts';
+import { Berth, BerthError, type BerthOptions } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
@@ -51,10 +51,12 @@ export class Session {
   }
 
   /** With the person's key. @throws CommandError without a login */
-  berth(): Berth {
+  berth(options: Pick<BerthOptions, 'fetch'> = {}): Berth {
     const { url, profile } = this;
     const token = this.env['BERTH_API_KEY'];
-    if (token !== undefined && token !== '') return new Berth({ url, token, user_agent: USER_AGENT });
+    if (token !== undefined && token !== '') {
+      return new Berth({ ...options, url, token, user_agent: USER_AGENT });
+    }
     if (profile === undefined) {
       throw new CommandError(`you are not logged in at ${url}`, {
         next: 'berth login',
@@ -68,7 +70,7 @@ export class Session {
         exit_code: EXIT.not_authorised,
       });
     }
-    return new Berth({ url, token: profile.api_key, user_agent: USER_AGENT });
+    return new Berth({ ...options, url, token: profile.api_key, user_agent: USER_AGENT });
   }
 
   keep(name: string, profile: Profile): void {

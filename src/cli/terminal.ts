@@ -106,7 +106,7 @@ export class Terminal {
 
   /** Shown on a terminal only, with the seconds that have passed. End it. */
   progress(text: string): Progress {
-    if (process.stderr.isTTY !== true || this.format === 'quiet') {
+    if (process.stderr.isTTY !== true || this.format !== 'human') {
       return { say: () => undefined, end: () => undefined };
     }
     const began = performance.now();

@@ -7,11 +7,25 @@ import { bytes } from './words.ts';
 
 export type Waited = Pick<Call, 'signal' | 'terminal'>;
 
-function lineOf(doing: string, vm: Vm): string {
-  const left = vm.disk.dirty_bytes;
-  const saving = ['stopping', 'running'].includes(vm.state) && left > 0 ? `, ${bytes(left)} to save` : '';
-  const reason = vm.reason?.code === 'flush_pending' ? `: ${vm.reason.message}` : '';
-  return `${doing}: ${vm.state}${saving}${reason}`;
+const BAR_CELLS = 20;
+
+/** `[#######-------------] 12 MiB to save`; without a bar while nothing of it is done. */
+export function savingLine(left_bytes: number, most_bytes: number): string {
+  const done = Math.floor(((most_bytes - left_bytes) / most_bytes) * BAR_CELLS);
+  const bar = done > 0 ? `[${'#'.repeat(done)}${'-'.repeat(BAR_CELLS - done)}] ` : '';
+  return `, ${bar}${bytes(left_bytes)} to save`;
+}
+
+/** Of what is waited for; it remembers how much there was to save at the most. */
+function lines(doing: string): (vm: Vm) => string {
+  let most_bytes = 0;
+  return ({ disk, state, reason }) => {
+    const left_bytes = disk.dirty_bytes;
+    most_bytes = Math.max(most_bytes, left_bytes);
+    const saves = ['stopping', 'running'].includes(state) && left_bytes > 0;
+    const why = reason?.code === 'flush_pending' ? `: ${reason.message}` : '';
+    return `${doing}: ${state}${saves ? savingLine(left_bytes, most_bytes) : ''}${why}`;
+  };
 }
 
 /** Runs `work` under a progress line. @param goes_on what the server does further once nobody waits */
@@ -23,8 +37,9 @@ export async function watched<T>(
   work: (say: (vm: Vm) => void) => Promise<T>,
 ): Promise<T> {
   const progress = terminal.progress(doing);
+  const lineOf = lines(doing);
   try {
-    return await work((vm) => progress.say(lineOf(doing, vm)));
+    return await work((vm) => progress.say(lineOf(vm)));
   } catch (error) {
     if (signal.aborted) {
       throw new CommandError(`not waiting any more; ${goes_on}`, { next: look, exit_code: EXIT.interrupted });

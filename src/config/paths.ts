@@ -26,6 +26,8 @@ export interface Paths {
   readonly secrets: string;
   readonly secret_key: string;
   readonly host_token: string;
+  /** The first administrator's address and generated password, as JSON. */
+  readonly first_login: string;
   readonly logs: string;
   readonly postgres_log: string;
 }
@@ -51,6 +53,7 @@ export function pathsIn(data: string): Paths {
     secrets: join(data, 'secrets'),
     secret_key: join(data, 'secrets', 'secret-key'),
     host_token: join(data, 'secrets', 'host-token'),
+    first_login: join(data, 'secrets', 'first-login'),
     logs: join(data, 'logs'),
     postgres_log: join(data, 'logs', 'postgres.log'),
   };

@@ -5,6 +5,7 @@
  * detached); a worker that dies rejects its batches and is replaced when the next batch needs it, not before, so a
  * worker that cannot start does not spin. Idle workers do not keep the process alive.
  */
+import { extname } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { assert } from '../lib/assert.ts';
 import type { FrameHome } from './frame-cipher.ts';
@@ -87,7 +88,8 @@ interface Slot {
 
 /** Batches handed to a worker ahead of its answer: one to work on, one waiting. */
 const BATCHES_PER_WORKER = 2;
-const DEFAULT_WORKER = new URL('./compress-worker.ts', import.meta.url);
+/** Beside this file, with its ending: a package holds JavaScript. */
+const DEFAULT_WORKER = new URL(`./compress-worker${extname(import.meta.filename)}`, import.meta.url);
 
 export interface CompressPoolOptions {
   /** Threads; 2 by default. They start when first needed. */

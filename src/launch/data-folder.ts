@@ -84,7 +84,7 @@ async function ensureSecret(path: string): Promise<string> {
   const found = await readSecret(path);
   if (found !== undefined) return found;
   const made = randomBytes(32).toString('hex');
-  await writeSecret(path, made);
+  await writeSecret(path, `${made}\n`);
   return made;
 }
 
@@ -102,13 +102,13 @@ async function readSecret(path: string): Promise<string | undefined> {
   }
 }
 
-/** On disk, whole, before it has its name: a secret that is used once is never lost to a crash. */
-export async function writeSecret(path: string, secret: string): Promise<void> {
+/** For its owner alone; on disk, whole, before it has its name: a secret that is used once is never lost to a crash. */
+export async function writeSecret(path: string, text: string): Promise<void> {
   const temporary = `${path}.new`;
   await rm(temporary, { force: true });
   {
     await using file = await open(temporary, 'wx', 0o600);
-    await file.writeFile(`${secret}\n`);
+    await file.writeFile(text);
     await file.sync();
   }
   await rename(temporary, path);

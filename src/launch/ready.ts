@@ -1,22 +1,53 @@
-/** The line `berth ready at <url>`: when the control plane says so itself. */
+/**
+ * The line `berth ready at <url>`: when the control plane says so itself. After it, at the first start, how to log in;
+ * and systemd is told.
+ */
+import { existsSync } from 'node:fs';
 import { get as httpGet } from 'node:http';
 import { get as httpsGet } from 'node:https';
 import { type Config, localOrigin } from '../config/config.ts';
+import type { Env } from '../config/env.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
 import { pause } from '../lib/backoff.ts';
+import { readFirstLogin } from './first-login.ts';
+import { runCommand } from './run-command.ts';
 
 /** Asks `/readyz` until it is 200, then says so once; false when `ended` aborts before that. */
 export async function announceWhenReady(
   config: Config,
   ended: AbortSignal,
   write: (line: string) => void,
+  env: Env = {},
 ): Promise<boolean> {
+  const paths = pathsIn(config.data_dir);
+  const known = existsSync(paths.first_login);
   const url = `${localOrigin(config)}/readyz`;
   while (!(await answersOk(url))) {
     if (!(await pause(100, ended))) return false;
   }
   if (ended.aborted) return false;
   write(`berth ready at ${config.public_url}\n`);
+  if (!known) await tellFirstLogin(paths, env, write);
+  await tellSystemd(env);
   return true;
+}
+
+/** In a journal, which others read too, the file's name stands for the password. */
+async function tellFirstLogin(paths: Paths, env: Env, write: (line: string) => void): Promise<void> {
+  const login = await readFirstLogin(paths);
+  if (login === undefined) return;
+  const password =
+    env['JOURNAL_STREAM'] === undefined
+      ? `${login.password}, shown this once; it is kept in ${paths.first_login}`
+      : `in ${paths.first_login}`;
+  write(`berth: first administrator: ${login.email}, password: ${password}\n`);
+  write('berth: next, in another terminal: berth up NAME\n');
+}
+
+/** sd_notify(3), by systemd's own command: Node has no datagrams on unix sockets. */
+async function tellSystemd(env: Env): Promise<void> {
+  if (env['NOTIFY_SOCKET'] === undefined) return;
+  await runCommand('systemd-notify', ['--ready', '--status=ready'], { env }).catch(() => undefined);
 }
 
 function answersOk(url: string): Promise<boolean> {

@@ -132,7 +132,6 @@ export async function start(options: StartOptions): Promise<number> {
       roles,
       env: prepared.env,
       log,
-      cwd: options.project_dir,
       inherited_fd: prepared.lock.fd,
     });
     options.started?.(prepared, ended.signal);

@@ -8,7 +8,7 @@ import { AuditLog } from '../audit/append.ts';
 import { onAuditCommitted } from '../audit/wake.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
-import type { Config } from '../config/config.ts';
+import { type Config, localOrigin } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
@@ -24,6 +24,7 @@ import type { AppContext } from '../http/context.ts';
 import { createInternalApp } from '../http/internal.ts';
 import { createMetricsApp, RequestMetrics } from '../http/metrics.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
+import { keepFirstLogin } from '../launch/first-login.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
@@ -68,7 +69,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const hub = new NotifyHub(database_url, log);
   const store = await openStore({ s3: config.s3, folder: paths.objects, log });
   await upsertHost(db, 'local', hashToken(secrets.host_token));
-  await ensureAdministrator(db, config, say);
+  await ensureAdministrator(db, config, paths, say);
   const mailer = createMailer({
     smtp_url: config.smtp_url,
     folder: paths.mail,
@@ -113,16 +114,21 @@ async function bringUpToDate(database_url: string): Promise<void> {
 
 const PASSWORD_ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';
 
-async function ensureAdministrator(db: Db, { admin }: Config, say: Say): Promise<void> {
+/** A generated password is the launcher's to tell, once all is ready: it would scroll by here. */
+async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Say): Promise<void> {
+  const { email, password } = config.admin;
+  if (password !== null) {
+    if (await createFirstAdministrator(db, email, password)) {
+      say(`first administrator: ${email}, with the password in BERTH_ADMIN_PASSWORD`);
+    }
+    return;
+  }
   const generated = Array.from({ length: 20 }, () =>
     PASSWORD_ALPHABET.charAt(randomInt(PASSWORD_ALPHABET.length)),
   ).join('');
-  if (!(await createFirstAdministrator(db, admin.email, admin.password ?? generated))) return;
-  say(`first administrator: ${admin.email}`);
-  say(
-    admin.password === null
-      ? `its password, shown this once: ${generated}`
-      : 'its password is the one in BERTH_ADMIN_PASSWORD',
+  const url = localOrigin(config);
+  await createFirstAdministrator(db, email, generated, () =>
+    keepFirstLogin(paths, { url, email, password: generated }),
   );
 }
 

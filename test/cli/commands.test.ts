@@ -1,7 +1,7 @@
 /** Every command of a user, as a process, against the API: for people, as JSON, quiet; and its exit codes. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
@@ -43,6 +43,28 @@ async function answers(id: InstanceId): Promise<void> {
   await api.agent.assigned(id);
   await api.agent.ready(id);
 }
+
+describe('the first password, kept by the server on this machine', () => {
+  test('is used by who can read it, without a question; once it is not right any more it is forgotten', async () => {
+    const who = await api.person({ password: PASSWORD });
+    const cli = new Cli();
+    const folder = join(cli.home, 'data', 'secrets');
+    mkdirSync(folder, { recursive: true });
+    const path = join(folder, 'first-login');
+    const keep = (password: string, url = api.origin) =>
+      writeFileSync(path, JSON.stringify({ url, email: who.email, password }));
+    const login = ['login', '--url', api.origin, '--email', who.email];
+    keep(PASSWORD);
+    const out = await cli.done(...login);
+    assert.ok(out.startsWith(`You are logged in at ${api.origin} as ${who.email}`), out);
+    assert.ok(out.includes(`\nThe first password is in ${path};`), out);
+    keep(PASSWORD, 'http://127.0.0.1:1');
+    assert.match(await cli.fails(2, ...login), /no terminal to ask on/, 'another server’s is not sent');
+    keep('not the password any more');
+    assert.match(await cli.fails(2, ...login), /no terminal to ask on/);
+    assert.ok(!existsSync(path));
+  });
+});
 
 describe('instances', () => {
   test('none: a person reads what to type, a program an empty list', async () => {

@@ -1,12 +1,14 @@
 /** Commands in guests, the console log and metrics on the command line; the guest itself is in test/guest. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { ExecResult, VmSample } from '../../src/agent-api/host-calls.ts';
 import { grown } from '../../src/cli/log-growth.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
@@ -49,13 +51,23 @@ describe('exec', () => {
     assert.match(ran.err, /first MiB\nberth: .* after 5 s; it is killed\n$/);
   });
 
+  test('one that takes longer than fetch waits by itself is waited for', THOROUGH, async () => {
+    const running = cli.start(['exec', name, '--timeout', '400', '--', 'sleep', '310']);
+    const { id } = await agent.nextCall('exec');
+    // Node's fetch gives up on an answer's head after 300 s.
+    await sleep(310_000);
+    await agent.client.answerCall({ id, answer: { result: { ...RESULT, stdout: 'late\n' } } });
+    const ran = await running.ended;
+    assert.deepEqual([ran.code, ran.out, ran.err], [0, 'late\n', '']);
+  });
+
   test('what cannot be run is told with what to type', async () => {
     assert.match(
       await cli.fails(5, 'exec', off.name, '--', 'true'),
       new RegExp(`next: berth start ${off.name}\n`),
     );
     assert.match(await cli.fails(2, 'exec', name), /the command is missing/);
-    assert.match(await cli.fails(2, 'exec', name, '--timeout', '291', '--', 'x'), /--timeout takes 1 to 290/);
+    assert.match(await cli.fails(2, 'exec', name, '--timeout', '601', '--', 'x'), /--timeout takes 1 to 600/);
     const much = await cli.run(['exec', name, '--', 'cat'], 'x'.repeat(1024 * 1024 + 1));
     assert.deepEqual([much.code, much.err], [1, 'berth: there is more than 1 MiB on stdin\n']);
   });

@@ -13,6 +13,7 @@ import { happen, tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
+const BIN = join(import.meta.dirname, '..', '..', 'bin');
 const URL_ = 'https://hooks.example.org/berth';
 
 async function somebody(): Promise<{ cli: Cli; who: Person }> {
@@ -182,5 +183,30 @@ describe('completion', () => {
       source '${script}'; COMP_WORDS=(berth webhook li); COMP_CWORD=2; _berth; echo "\${COMPREPLY[@]}"`;
     assert.equal(execFileSync('bash', ['-c', program], { env: cli.env, encoding: 'utf8' }), 'listen\n');
     assert.match(await cli.fails(2, 'completion', 'tcsh'), /bash, zsh and fish/);
+  });
+
+  test('the script for fish completes in a fish, half words and none', async () => {
+    const { cli, who } = await somebody();
+    const { name } = await api.instance(who);
+    const script = join(cli.home, 'berth.fish');
+    writeFileSync(script, await cli.done('completion', 'fish'));
+    const env = { ...cli.env, PATH: `${BIN}:${cli.env['PATH']}` };
+    const program = `source ${script}; complete -C 'berth webhook li'; complete -C 'berth stop '`;
+    assert.equal(execFileSync('fish', ['-c', program], { env, encoding: 'utf8' }), `listen\n${name}\n`);
+  });
+
+  test('the script for zsh completes in a zsh, sourced and loaded by its name', async () => {
+    const { cli } = await somebody();
+    writeFileSync(join(cli.home, '_berth'), await cli.done('completion', 'zsh'));
+    const env = { ...cli.env, PATH: `${BIN}:${cli.env['PATH']}` };
+    // Outside of the line editor compadd shows what it is given, and there is nothing to register with.
+    const shows = `compadd() { print -r -- "$@"; }; compdef() { print registered $@; }; words=(berth webhook li); CURRENT=3`;
+    for (const [load, wanted] of [
+      ['source ./_berth; _berth', 'registered _berth berth\n-- listen\n'],
+      ['fpath=(. $fpath); autoload -Uz _berth; _berth', '-- listen\n'],
+    ] as const) {
+      const run = execFileSync('zsh', ['-fc', `${shows}; ${load}`], { env, cwd: cli.home, encoding: 'utf8' });
+      assert.equal(run, wanted);
+    }
   });
 });

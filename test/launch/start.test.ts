@@ -1,6 +1,6 @@
 /** `npm start` as a whole, in a project folder with a small role and a recipe that builds nothing real. */
 import assert from 'node:assert/strict';
-import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
@@ -56,8 +56,8 @@ function launch(t: TestContext, project: string, settings: Record<string, string
       const config = configOrRefuse(env, project_dir);
       process.exitCode = await start({
         config, env, project_dir, say: sayOnStdout, log: createLog('launcher', 'silent'),
-        roles: [{ name: 'api', args: ['role.mjs'] }],
-        started: (_, ended) => void announceWhenReady(config, ended, (line) => process.stdout.write(line)),
+        roles: [{ name: 'api', args: [project_dir + '/role.mjs'] }],
+        started: (_, ended) => void announceWhenReady(config, ended, (line) => process.stdout.write(line), env),
       });
     } catch (error) {
       if (!(error instanceof StartError)) throw error;
@@ -98,6 +98,47 @@ test('starts everything, refuses a second start, and stops everything on SIGTERM
   assert.equal(isAlive(role.pid), false);
   assert.equal(await runningServer(join(paths.postgres, 'cluster')), undefined);
 });
+
+test(
+  'what the first administrator needs is told after all else, and systemd that it is ready',
+  AS_ROOT,
+  async (t) => {
+    const project = await projectFolder(t);
+    const { first_login } = pathsIn(join(project, 'data'));
+    const login = { url: 'http://127.0.0.1:1', email: 'ada@localhost', password: 'generated' };
+    const keep = `import { writeFileSync } from 'node:fs';
+    writeFileSync(${JSON.stringify(first_login)}, ${JSON.stringify(JSON.stringify(login))});`;
+    await writeFile(join(project, 'role.mjs'), keep + ROLE);
+    const told = join(project, 'told');
+    await writeFile(join(project, 'bin', 'systemd-notify'), `#!/bin/sh\necho "$@" > ${told}\n`, {
+      mode: 0o755,
+    });
+    const port = await freePort();
+    const settings = {
+      BERTH_LISTEN: `127.0.0.1:${port}`,
+      PATH: `${join(project, 'bin')}:${process.env['PATH']}`,
+    };
+    for (const [more, password] of [
+      [{ NOTIFY_SOCKET: '/run/no-socket' }, `generated, shown this once; it is kept in ${first_login}`],
+      [{ JOURNAL_STREAM: '8:1' }, `in ${first_login}`],
+    ] as const) {
+      const script = launch(t, project, { ...settings, ...more });
+      await ready(script, port);
+      const line = await until(
+        'it is told',
+        () => /^berth: first administrator: .*$/m.exec(script.output())?.[0],
+      );
+      assert.equal(line, `berth: first administrator: ada@localhost, password: ${password}`);
+      if ('NOTIFY_SOCKET' in more) {
+        await until('systemd is told', async () => (await readFile(told, 'utf8').catch(() => '')) !== '');
+      }
+      process.kill(script.pid, 'SIGTERM');
+      assert.equal((await script.ended).code, 0);
+      await rm(first_login);
+    }
+    assert.equal(await readFile(told, 'utf8'), '--ready --status=ready\n');
+  },
+);
 
 test('after a SIGKILL of the launcher the next start takes over what it left', AS_ROOT, async (t) => {
   const project = await projectFolder(t);

@@ -27,6 +27,7 @@ import { removeEgressRules } from '../../src/host/vm/egress.ts';
 import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
 import { isAlive, type ProcessIdentity, waitForExit } from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
+import { readFirstLogin } from '../../src/launch/first-login.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { killAll, processesOfFolder, qemuIdentity, ROLES, type Role, roleProcess } from './processes.ts';
 import { RestClient } from './rest-client.ts';
@@ -44,6 +45,8 @@ export const CANNOT_BOOT_GUESTS =
 export interface InstallationOptions {
   /** On top of the harness's own. */
   readonly settings?: Readonly<Record<string, string>>;
+  /** What runs the launcher instead of this checkout's: a program and its words. */
+  readonly program?: readonly [program: string, ...words: string[]];
   /** Called with the new data folder before the first start, for mounts; what it answers is undone at the end. */
   readonly prepare?: (data_dir: string) => () => void;
 }
@@ -66,6 +69,7 @@ export class Installation {
   /** Of the administrator, who owns what the tests make. */
   readonly ssh: SshClient;
   readonly #settings: Readonly<Record<string, string>>;
+  readonly #program: readonly [string, ...string[]];
   readonly #undo: () => void;
   #launcher: { readonly child: ChildProcess; readonly ended: Promise<number | null> } | undefined;
   #output = '';
@@ -86,6 +90,7 @@ export class Installation {
       BERTH_RATE_LIMITS: 'off',
       ...options.settings,
     };
+    this.#program = options.program ?? [process.execPath, join(PROJECT, 'src', 'main.ts'), 'start'];
     this.client = new RestClient(this.origin);
     this.ssh = new SshClient(this.data_dir, 'admin-key');
     this.#undo = options.prepare?.(this.data_dir) ?? (() => undefined);
@@ -140,7 +145,7 @@ export class Installation {
       },
       { timeout_ms: READY_MS },
     );
-    this.#password ??= /its password, shown this once: (\S+)/.exec(this.#output)?.[1];
+    this.#password ??= (await readFirstLogin(this.paths))?.password;
   }
 
   /** Another launcher beside, with the same settings but for `settings`; whoever calls this minds its end. */
@@ -149,7 +154,8 @@ export class Installation {
     ended: Promise<number | null>;
     printed: () => string;
   } {
-    const child = spawn(process.execPath, [join(PROJECT, 'src', 'main.ts'), 'start'], {
+    const [program, ...words] = this.#program;
+    const child = spawn(program, words, {
       cwd: this.data_dir,
       env: { ...inheritedEnvironment(), ...this.#settings, ...settings },
       stdio: ['ignore', 'pipe', 'pipe'],

@@ -13,9 +13,10 @@ complete -F _berth berth
 _berth() {
   compadd -- \${(f)"$(berth __complete "\${(@)words[2,CURRENT]}" 2> /dev/null)"}
 }
-compdef _berth berth
+# Loaded by its name the first time: what is asked for now comes of it too.
+if [ "$funcstack[1]" = _berth ]; then _berth; else compdef _berth berth; fi
 `,
-  fish: `complete -c berth -f -a '(berth __complete (commandline -opc)[2..] (commandline -ct) 2> /dev/null)'
+  fish: `complete -c berth -f -a '(berth __complete (commandline -opc)[2..] "$(commandline -ct)" 2> /dev/null)'
 `,
 };
 

@@ -27,7 +27,7 @@ async function server({ session }: Call): Promise<Finding[]> {
     ready = await get('/readyz');
   } catch {
     const next = local
-      ? 'npm start, in the folder of Berth'
+      ? 'npm start in the folder of Berth, or berth server; systemctl start berth where it is a package'
       : 'berth login --url URL, if the address is wrong';
     return [{ check: 'server', ok: false, found: `${url} does not answer`, next }];
   }
@@ -39,7 +39,9 @@ async function server({ session }: Call): Promise<Finding[]> {
   );
   const told = bad.join('; ') || `${url} is no Berth`;
   const is_ready = parts['ready'] === true;
-  const next = is_ready ? {} : { next: "look at the log of Berth's npm start" };
+  const next = is_ready
+    ? {}
+    : { next: 'look at the log of Berth: what npm start prints, or journalctl -u berth' };
   found.push({ check: 'ready', ok: is_ready, found: is_ready ? 'yes' : told, ...next });
   const version = await get('/v1/openapi.json').then(
     async (answer) => ((await answer.json()) as { info?: { version?: string } }).info?.version,

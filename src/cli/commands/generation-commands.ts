@@ -5,6 +5,7 @@ import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
+import { watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
 import { ago, bytes } from '../words.ts';
 
@@ -57,14 +58,18 @@ async function change(call: Call, body: Change, told: (made: Generation) => stri
   terminal.done(`${instance.name}: generation ${generation} ${told(made)}`, made, generation);
 }
 
-async function restore({ session, args, terminal }: Call): Promise<undefined> {
+async function restore(call: Call): Promise<undefined> {
+  const { session, args, terminal } = call;
   const generation = generationNumber(args[1]);
   const berth = session.berth();
   const instance = await berth.instances.find(args[0] ?? '');
   const { id, name } = instance;
-  const restored = await withGeneration(instance, () =>
-    whileStopped(berth, instance, () =>
-      berth.call('restoreInstance', { path: { id }, body: { generation } }),
+  const look = `berth show ${name}`;
+  const restored = await watched(call, `restoring ${name}`, 'the server goes on restoring', look, () =>
+    withGeneration(instance, () =>
+      whileStopped(berth, instance, () =>
+        berth.call('restoreInstance', { path: { id }, body: { generation } }, { signal: call.signal }),
+      ),
     ),
   );
   const now = restored.disk.generation;
@@ -72,7 +77,8 @@ async function restore({ session, args, terminal }: Call): Promise<undefined> {
   terminal.done(sentence, restored, String(now));
 }
 
-async function fork({ session, args, options, terminal }: Call): Promise<undefined> {
+async function fork(call: Call): Promise<undefined> {
+  const { session, args, options, terminal, signal } = call;
   const asked = options.text('generation');
   const generation = asked === undefined ? undefined : generationNumber(asked);
   const new_name = instanceName(args[1] ?? '');
@@ -80,16 +86,19 @@ async function fork({ session, args, options, terminal }: Call): Promise<undefin
   const instance = await berth.instances.find(args[0] ?? '');
   const { id, name } = instance;
   const body = { name: new_name, generation };
-  const made = await withGeneration(instance, async () => {
+  const forking = async () => {
     try {
-      return await berth.call('forkInstance', { path: { id }, body });
+      return await berth.call('forkInstance', { path: { id }, body }, { signal });
     } catch (error) {
       const nothing_yet = instance.disk.generation === 0 && generation === undefined;
       if (!(error instanceof BerthError) || error.code !== 'CONFLICT' || !nothing_yet) throw error;
       const next = instance.vm.state === 'running' ? `berth flush ${name}` : `berth start ${name}`;
       throw new CommandError(error.message, { next, exit_code: EXIT.state });
     }
-  });
+  };
+  const made = await watched(call, `forking ${name}`, 'the server goes on forking', 'berth ls', () =>
+    withGeneration(instance, forking),
+  );
   const sentence = `${new_name} is a fork of ${name}, generation ${made.disk.generation}. Start it: berth start ${new_name}`;
   terminal.done(sentence, made, made.id);
 }

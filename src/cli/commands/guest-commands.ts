@@ -6,10 +6,11 @@ import { UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { grown } from '../log-growth.ts';
 import { whole } from '../numbers.ts';
+import { patientFetch } from '../patient-fetch.ts';
 import { bytes, clock } from '../words.ts';
 
-/** The API takes more, but fetch waits no more than five minutes for the head of an answer. */
-const MAX_TIMEOUT_SECONDS = 290;
+/** The API's. */
+const MAX_TIMEOUT_SECONDS = 600;
 const TIMEOUT_SECONDS = 60;
 const MAX_TAIL_KIB = 1024;
 const TAIL_KIB = 64;
@@ -27,7 +28,7 @@ async function exec(call: Call): Promise<number> {
   const { args, rest, options, session, terminal, signal } = call;
   if (rest.length === 0) throw new UsageError('the command is missing: berth exec NAME -- COMMAND…');
   const timeout_seconds = within('timeout', options.text('timeout'), MAX_TIMEOUT_SECONDS) ?? TIMEOUT_SECONDS;
-  const berth = session.berth();
+  const berth = session.berth({ fetch: await patientFetch() });
   const { id, name } = await berth.instances.find(args[0] ?? '');
   const reads = process.stdin.isTTY !== true && !options.flag('no-stdin');
   const stdin = reads ? await terminal.stdin() : '';

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { homedir, hostname } from 'node:os';
 import { join } from 'node:path';
 import type { ApiKey, SshKey } from '../../../client/src/berth.ts';
+import type { Env } from '../../config/env.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { whole } from '../numbers.ts';
@@ -29,7 +30,18 @@ async function publicKey({ args, terminal, session }: Call): Promise<string> {
     const text = await terminal.stdin();
     if (path === '-' || text.trim() !== '') return text;
   }
-  const folder = join(session.env['HOME'] || homedir(), '.ssh');
+  const found = localPublicKey(session.env);
+  if (found !== undefined) return found;
+  throw new CommandError(`there is no public key in ${sshFolder(session.env)}`, {
+    next: 'ssh-keygen -t ed25519, then berth ssh-key add',
+  });
+}
+
+export const sshFolder = (env: Env) => join(env['HOME'] || homedir(), '.ssh');
+
+/** The one that ssh tries first. */
+export function localPublicKey(env: Env): string | undefined {
+  const folder = sshFolder(env);
   let there: readonly string[] = [];
   try {
     there = readdirSync(folder);
@@ -37,10 +49,7 @@ async function publicKey({ args, terminal, session }: Call): Promise<string> {
     // No such folder: no key in it.
   }
   const found = USUAL.find((name) => there.includes(name));
-  if (found !== undefined) return readFileSync(join(folder, found), 'utf8');
-  throw new CommandError(`there is no public key in ${folder}`, {
-    next: 'ssh-keygen -t ed25519, then berth ssh-key add',
-  });
+  return found === undefined ? undefined : readFileSync(join(folder, found), 'utf8');
 }
 
 async function addSshKey(call: Call): Promise<undefined> {
@@ -50,8 +59,14 @@ async function addSshKey(call: Call): Promise<undefined> {
       next: 'berth ssh-key add FILE.pub',
     });
   }
+  return registerKey(call, public_key, call.options.text('name'));
+}
+
+/** Under `called`, else the key's comment. */
+export async function registerKey(call: Call, text: string, called?: string | undefined): Promise<undefined> {
+  const public_key = text.trim();
   const said = public_key.split(/\s+/).slice(2).join(' ');
-  const name = call.options.text('name') ?? (said || hostname());
+  const name = called ?? (said || hostname());
   const body = { name: name.slice(0, 100), public_key };
   const key = await call.session.berth().call('addSshKey', { body });
   call.terminal.done(`${key.name} (${key.fingerprint}) is registered.`, key, key.id);

@@ -1,9 +1,10 @@
 /** Who one is: login, logout, whoami, sudo. A login leaves an API key of this machine in a file that only its owner reads. */
 import { hostname } from 'node:os';
-import { Berth } from '../../../client/src/berth.ts';
+import { Berth, BerthError } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
+import { findFirstLogin, forgetFirstLogin } from '../first-login.ts';
 import { USER_AGENT } from '../session.ts';
 import { clock } from '../words.ts';
 
@@ -12,7 +13,7 @@ const PASSWORD_STDIN = {
   'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
 } as const;
 
-async function login(call: Call): Promise<undefined> {
+export async function login(call: Call): Promise<undefined> {
   const { session, terminal, options } = call;
   const { url } = session;
   const profile_name = session.profile_name;
@@ -24,10 +25,7 @@ async function login(call: Call): Promise<undefined> {
     (before?.url === url ? before.email : undefined) ??
     (local ? (session.env['BERTH_ADMIN_EMAIL'] ?? 'admin@localhost') : undefined) ??
     (await terminal.ask(`E-mail address at ${url}`, null));
-  const password = options.flag('password-stdin')
-    ? ((await terminal.stdin()).split('\n')[0] ?? '')
-    : await terminal.askSecret(`Password of ${email} at ${url} (another account: --email)`);
-  const { berth, session: opened } = await session.open(email, password, options.text('totp'));
+  const { berth, session: opened, first } = await openLogin(call, email, local);
   try {
     const orgs = await berth.call('listOrgs', { query: { limit: 200 } });
     const wanted = options.text('org');
@@ -53,12 +51,37 @@ async function login(call: Call): Promise<undefined> {
     const keys = await acting.call('listSshKeys', { query: { limit: 1 } });
     terminal.done(
       `You are logged in at ${url} as ${opened.user.email}, in ${org.name}.` +
-        (keys.data.length === 0 ? '\nRegister your SSH key: berth ssh-key add' : ''),
+        (first === undefined
+          ? ''
+          : `\nThe first password is in ${first.path}; once you have it elsewhere, delete that file.`) +
+        (keys.data.length === 0 && call.args.length === 0
+          ? '\nRegister your SSH key: berth ssh-key add'
+          : ''),
       { url, email: opened.user.email, org_id: org.id, profile: profile_name },
     );
   } finally {
     await berth.call('logout', {}).catch(() => undefined);
   }
+}
+
+/** By the password that Berth generated on this machine while it is the right one; else by asking. */
+async function openLogin({ session, terminal, options }: Call, email: string, local: boolean) {
+  const { url } = session;
+  const totp = options.text('totp');
+  const from_stdin = options.flag('password-stdin');
+  const found = local && !from_stdin ? findFirstLogin(session.env, url) : undefined;
+  if (found?.email === email) {
+    try {
+      return { ...(await session.open(email, found.password, totp)), first: found };
+    } catch (error) {
+      if (!(error instanceof BerthError) || error.code !== 'UNAUTHENTICATED') throw error;
+      forgetFirstLogin(found);
+    }
+  }
+  const password = from_stdin
+    ? ((await terminal.stdin()).split('\n')[0] ?? '')
+    : await terminal.askSecret(`Password of ${email} at ${url} (another account: --email)`);
+  return { ...(await session.open(email, password, totp)), first: undefined };
 }
 
 /** What is gone already, or another's by now, is no failure. */

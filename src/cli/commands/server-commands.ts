@@ -1,4 +1,6 @@
 /** On the server itself, on its settings and database. Loaded only when one of them is typed: they bring the database along. */
+import { extname, join } from 'node:path';
+import { readEnv } from '../../config/env.ts';
 import type { Command } from '../command.ts';
 
 /** As `orgs/quotas.ts` names them, with hyphens. */
@@ -19,7 +21,21 @@ async function onServer(
   process.stdout.write(await work({ context, users, orgs }));
 }
 
+/** Becomes the program that npm start runs: same process, so that signals and exit code are its own. */
+async function server(): Promise<undefined> {
+  const program = join(import.meta.dirname, '..', '..', `main${extname(import.meta.filename)}`);
+  process.execve?.(process.execPath, [process.execPath, program, 'start'], readEnv());
+  throw new Error('berth server needs Node.js 24 on Linux');
+}
+
 export const SERVER_COMMANDS: readonly Command[] = [
+  {
+    name: 'server',
+    summary: 'run Berth on this machine until Ctrl-C, as npm start does in a checkout',
+    example: 'BERTH_DATA_DIR=/var/lib/berth berth server',
+    on_server: true,
+    run: server,
+  },
   {
     name: 'user ls',
     summary: 'list accounts',

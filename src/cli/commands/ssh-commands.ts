@@ -10,6 +10,9 @@ import { greets } from '../greets.ts';
 import { configFolder, writePrivate } from '../profiles.ts';
 import { waitFor } from '../waiting.ts';
 
+export const IDENTITY = {
+  identity: { type: 'string', short: 'i', value: 'FILE', help: 'the private key, as for ssh' },
+} as const;
 const START: NonNullable<Command['options']> = {
   'no-start': { type: 'boolean', help: 'fail rather than start a VM that does not run' },
 };
@@ -50,7 +53,7 @@ function knownHosts(call: Call, { id }: Instance, { known_hosts }: ConnectionDet
   return writePrivate(folder, id, known_hosts.map((line) => `${line}\n`).join(''));
 }
 
-async function ssh(call: Call): Promise<number> {
+export async function ssh(call: Call): Promise<number> {
   const berth = call.session.berth();
   const instance = await berth.instances.find(call.args[0] ?? '');
   const details = await reach(call, berth, instance);
@@ -139,10 +142,7 @@ export const SSH_COMMANDS: readonly Command[] = [
     rest: 'COMMAND…',
     summary: 'log in, or run a command; starts the VM first. Ends with what ssh ends with',
     example: 'berth ssh web -- uname -a',
-    options: {
-      identity: { type: 'string', short: 'i', value: 'FILE', help: 'the private key, as for ssh' },
-      ...START,
-    },
+    options: { ...IDENTITY, ...START },
     run: ssh,
   },
   {

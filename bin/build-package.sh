@@ -1,0 +1,29 @@
+#!/bin/sh
+# What npm pack runs first: dist/, the program as it is installed. Node strips no types below node_modules, so it holds
+# JavaScript; otherwise it is laid out as the project is, for src/ finds SQL, guest recipe and package.json from where
+# it stands. dist/ appears whole or not at all.
+set -eu
+cd "$(dirname "$0")/.."
+. bin/ensure-packages.sh
+made=dist.new
+rm -rf "$made"
+node_modules/.bin/tsc -p tsconfig.package.json --outDir "$made"
+# What is beside the code and is read at run time.
+find src -type f \( -name '*.sql' -o -name '*.sh' \) ! -name schema.sql | while read -r file; do
+  mkdir -p "$made/$(dirname "$file")"
+  cp "$file" "$made/$file"
+done
+mkdir -p "$made/bin"
+cp -R guest "$made/guest"
+cp bin/debian-packages.txt "$made/bin/"
+# The web console, where there is one.
+if [ -f console/build.ts ]; then
+  "$NODE" console/build.ts
+  mkdir -p "$made/console"
+  cp -R console/dist "$made/console/dist"
+fi
+# Its nearest package.json: the version, and that these are modules.
+"$NODE" -p "const { name, version, license } = require('./package.json'); JSON.stringify({ name, version, license, type: 'module', private: true })" > "$made/package.json"
+chmod -R u=rwX,go=rX "$made"
+rm -rf dist
+mv "$made" dist

@@ -1,0 +1,69 @@
+/**
+ * `berth up NAME`: from nothing to a shell. Each thing that is missing on the way (login, key, instance, running VM) is
+ * made, each that is there is used; said twice it only logs in.
+ */
+import { execFileSync } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { type Berth, BerthError } from '../../../client/src/berth.ts';
+import type { Call, Command } from '../command.ts';
+import { CommandError } from '../command-error.ts';
+import { instanceName } from '../numbers.ts';
+import { collect } from '../reading.ts';
+import { SETTINGS, settingsOf } from './instance-settings.ts';
+import { localPublicKey, registerKey, sshFolder } from './key-commands.ts';
+import { login } from './login-commands.ts';
+import { IDENTITY, ssh } from './ssh-commands.ts';
+
+/** Without a passphrase, as ssh needs it where nobody can be asked. */
+function makeKey(call: Call): string {
+  const folder = sshFolder(call.session.env);
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
+  const path = join(folder, 'id_ed25519');
+  try {
+    execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', path], { stdio: 'ignore' });
+  } catch {
+    throw new CommandError(`ssh-keygen could not make ${path}`, { next: 'apt-get install openssh-client' });
+  }
+  call.terminal.say(`You had no SSH key; ${path} is a new one, without a passphrase.`);
+  return localPublicKey(call.session.env) ?? '';
+}
+
+/** The key that ssh will show, on the account. */
+async function ensureKey(call: Call, berth: Berth): Promise<void> {
+  const public_key = localPublicKey(call.session.env) ?? makeKey(call);
+  const blob = public_key.split(/\s+/)[1];
+  const keys = await collect(berth.list('listSshKeys', { query: { limit: 200 } }));
+  if (keys.every((each) => each.public_key.split(' ')[1] !== blob)) await registerKey(call, public_key);
+}
+
+async function ensureInstance(call: Call, berth: Berth, name: string): Promise<void> {
+  try {
+    await berth.instances.find(name);
+  } catch (error) {
+    if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') throw error;
+    await berth.instances.create({ ...settingsOf(call), name });
+    call.terminal.say(`${name} is made.`);
+  }
+}
+
+async function up(call: Call): Promise<number> {
+  const { session, args, options } = call;
+  const name = instanceName(args[0] ?? '');
+  if (!session.env['BERTH_API_KEY'] && session.profile === undefined) await login(call);
+  const berth = session.berth();
+  if (options.text('identity') === undefined) await ensureKey(call, berth);
+  await ensureInstance(call, berth, name);
+  return ssh(call);
+}
+
+export const UP: Command = {
+  name: 'up',
+  args: ['NAME'],
+  names_instances: true,
+  rest: 'COMMAND…',
+  summary: 'log in to an instance, and make what is missing for it: login, SSH key, instance, running VM',
+  example: 'berth up web',
+  options: { ...SETTINGS, ...IDENTITY },
+  run: up,
+};
