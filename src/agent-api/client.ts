@@ -23,6 +23,8 @@ import type {
   Heartbeat,
   HeartbeatResponse,
   KeysReport,
+  LeaseRequest,
+  LeaseResponse,
   PollRequest,
   PollResponse,
   Report,
@@ -67,6 +69,10 @@ export class ControlPlaneClient {
 
   heartbeat(body: Heartbeat): Promise<HeartbeatResponse> {
     return this.#post('/internal/v1/heartbeat', body);
+  }
+
+  renewLease(body: LeaseRequest, timeout_ms: number, signal: AbortSignal): Promise<LeaseResponse> {
+    return this.#post('/internal/v1/lease', body, timeout_ms, signal);
   }
 
   poll(body: PollRequest, signal: AbortSignal): Promise<PollResponse> {

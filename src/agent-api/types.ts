@@ -149,6 +149,19 @@ export interface HeartbeatResponse {
   readonly host_id: HostId;
 }
 
+/**
+ * Said every few seconds. A lease counts from the sending of the renewal that was answered; past it the host pauses
+ * every VM, so that they may run elsewhere.
+ */
+export interface LeaseRequest {
+  /** Something on the host enforces a lease of this length from now on, even if the agent dies; null: nothing does. */
+  readonly kept_ms: number | null;
+}
+export interface LeaseResponse {
+  /** The lease that is to be kept; null: none, there is one host alone. */
+  readonly lease_ms: number | null;
+}
+
 export interface Reason {
   readonly code: string;
   readonly message: string;

@@ -53,16 +53,23 @@ export class Agent {
     if (this.#isolation_problem !== null) {
       this.#context.log.warn({ problem: this.#isolation_problem }, 'guests are not fully isolated');
     }
-    await this.#endOrphans();
-    for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#keep(instance_id);
+    const renewing = this.#context.lease.run(signal);
+    // VMs that are paused would not answer. Those that were given up meanwhile are ended before they are found.
+    await this.#context.lease.whenHeld(signal);
+    if (!signal.aborted) await this.#adoptAll();
     const meters = new VmMeters(() => [...this.#runners.values()].map(({ runner }) => runner));
     const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, meters);
     await Promise.all([
-      ...[this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
+      ...[renewing, this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
       ...[calls.run(signal), meters.run(signal)],
     ]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));
+  }
+
+  async #adoptAll(): Promise<void> {
+    await this.#endOrphans();
+    for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#keep(instance_id);
   }
 
   #keep(instance_id: InstanceId): VmRunner {
@@ -170,6 +177,8 @@ export class Agent {
   }
 
   async #disks(with_root: boolean): Promise<DiskReport[]> {
+    // A paused VM does not answer.
+    if (!this.#context.lease.isHeld) return [];
     const all = await Promise.all(
       [...this.#runners].map(async ([instance_id, { runner }]) => {
         const dirty_bytes = await runner.dirtyBytes();

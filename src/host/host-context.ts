@@ -4,6 +4,7 @@ import type { CompressPool } from '../disk-format/compress-pool.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import type { RunCache } from './block/run-cache.ts';
+import type { HostLease } from './lease/host-lease.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Accelerator } from './vm/qemu-command.ts';
 
@@ -12,6 +13,8 @@ export interface HostContext {
   readonly paths: Paths;
   readonly log: Log;
   readonly client: ControlPlaneClient;
+  /** Without it no guest runs here. */
+  readonly lease: HostLease;
   readonly store: ObjectStore;
   readonly pool: CompressPool;
   /** What lazy reads have fetched lately. */

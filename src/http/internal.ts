@@ -18,6 +18,8 @@ import type {
   Heartbeat,
   HeartbeatResponse,
   KeysReport,
+  LeaseRequest,
+  LeaseResponse,
   PollRequest,
   PollResponse,
   Report,
@@ -35,6 +37,7 @@ import { commitGeneration } from '../disks/commit-generation.ts';
 import { noteRootUse } from '../disks/note-root-use.ts';
 import { readHead } from '../disks/read-head.ts';
 import { recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
+import { renewLease } from '../hosts/lease-store.ts';
 import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -52,7 +55,10 @@ import { registerHostCalls } from './internal-calls.ts';
 
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 
-export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'>;
+export interface InternalContext extends Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'> {
+  /** Of hosts that are not the only one. */
+  readonly host_lease_ms: number;
+}
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -92,7 +98,13 @@ function hostOf(request: FastifyRequest): HostId {
   return present(request.host_id, 'host');
 }
 
-function registerReports(app: FastifyInstance, { db, disk_keys }: InternalContext): void {
+function registerReports(app: FastifyInstance, { db, disk_keys, host_lease_ms }: InternalContext): void {
+  app.post<{ Body: LeaseRequest }>(
+    '/internal/v1/lease',
+    async (request): Promise<LeaseResponse> => ({
+      lease_ms: await renewLease(db, hostOf(request), request.body.kept_ms, host_lease_ms),
+    }),
+  );
   app.post<{ Body: Heartbeat }>('/internal/v1/heartbeat', async (request): Promise<HeartbeatResponse> => {
     const host_id = hostOf(request);
     await recordHeartbeat(db, host_id, request.body.facts);

@@ -8,6 +8,8 @@ import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
 import { findHostImage } from '../host/images.ts';
+import { startFencer } from '../host/lease/fencer.ts';
+import { HostLease } from '../host/lease/host-lease.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
@@ -61,11 +63,13 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const client = new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token: host_token });
   const pool = new CompressPool();
   const store = await openStore({ s3: config.s3, folder: paths.objects, log });
+  const lease = new HostLease({ client, paths, log, startFencer: () => startFencer(paths, config.log_level) });
   const agent = new Agent(
     {
       paths,
       log,
       client,
+      lease,
       store,
       pool,
       runs: new RunCache({ store, pool }),

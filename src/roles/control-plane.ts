@@ -18,6 +18,7 @@ import { diskKeys } from '../disks/data-keys.ts';
 import { dropOldGenerations } from '../disks/generation-store.ts';
 import { onCommitted } from '../events/wake.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
+import { SilenceWatch } from '../hosts/silence.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
@@ -44,6 +45,7 @@ import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { sweepOrphans } from '../tasks/sweep-orphans.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
+import { loseSilentHosts } from '../vms/lose-hosts.ts';
 import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -78,7 +80,8 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const base = await appContext(config, secrets, { db, hub, log, mailer });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
-  const apps = [await createApp(context), createInternalApp(context)] as const;
+  const internal = { ...context, host_lease_ms: config.host_lease_ms };
+  const apps = [await createApp(context), createInternalApp(internal)] as const;
   hub.start();
   await listen(apps, config, paths);
   const scraped = metrics && config.metrics_listen && createMetricsApp(metrics, context);
@@ -175,7 +178,9 @@ function tasksOf(
 ): Task[] {
   const mail: MailParts = { db, log, deliver, public_url };
   const disks = { db, store, disk_keys };
+  const leases = new SilenceWatch();
   return [
+    { name: 'silent-hosts', every_ms: 1_000, run: () => loseSilentHosts(db, leases, log) },
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },

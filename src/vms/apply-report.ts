@@ -1,4 +1,4 @@
-import type { KeysReport, Observation, Report } from '../agent-api/types.ts';
+import type { KeysReport, Observation, Reason, Report } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
@@ -164,20 +164,23 @@ export async function applyDeadlines(db: Db): Promise<number> {
       await lockInstance(tx, instance_id);
       const vm = await findVm(tx, id);
       if (!vm || vm.deadline_at === null || vm.deadline_at.getTime() > Date.now()) return;
-      const next = observe(vm.state, 'deadline');
-      if (next === null) return;
-      const reason = {
+      if (observe(vm.state, 'deadline') === null) return;
+      await failVm(tx, vm, {
         code: `${vm.state}_timeout`,
         message: `The VM was ${vm.state} for too long.`,
-        actor: 'system',
-      };
-      await updateVm(tx, vm, { state: next, reason, ssh_address: null, stopped_at: new Date() });
-      await failFlushes(tx, vm.id, reason.message);
-      await announce(tx, vm, next, { kind: 'failed', reason }, 'system');
-      await notify(tx, 'instance', instance_id);
-      await notify(tx, 'routes');
-      await notify(tx, 'host', vm.host_id);
+      });
     });
   }
   return overdue.length;
+}
+
+/** Ends a VM as `failed` by ourselves, without its host. The instance is locked, and this is its newest boot. */
+export async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason): Promise<void> {
+  const reason = { code, message, actor: 'system' };
+  await updateVm(tx, vm, { state: 'failed', reason, ssh_address: null, stopped_at: new Date() });
+  await failFlushes(tx, vm.id, message);
+  await announce(tx, vm, 'failed', { kind: 'failed', reason }, 'system');
+  await notify(tx, 'instance', vm.instance_id);
+  await notify(tx, 'routes');
+  await notify(tx, 'host', vm.host_id);
 }

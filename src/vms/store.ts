@@ -139,6 +139,30 @@ export async function listOverdue(tx: Tx): Promise<{ id: VmId; instance_id: Inst
     .execute();
 }
 
+/** What somebody still waits for of a host: VMs that are not at rest, flushes, and the end of deleted instances. */
+export async function listOnHost(tx: Tx, host_id: HostId): Promise<{ id: VmId; instance_id: InstanceId }[]> {
+  return tx
+    .selectFrom('vms as v')
+    .innerJoin('instances as i', 'i.id', 'v.instance_id')
+    .select(['v.id', 'v.instance_id'])
+    .where('v.host_id', '=', host_id)
+    .where((eb) =>
+      eb.or([
+        eb('v.state', 'not in', ['stopped', 'suspended', 'failed']),
+        eb.and([eb('i.deleting', '=', true), eb('v.released', '=', false)]),
+        eb.exists(
+          eb
+            .selectFrom('flushes as f')
+            .select('f.id')
+            .whereRef('f.vm_id', '=', 'v.id')
+            .where('f.state', 'in', ['queued', 'running']),
+        ),
+      ]),
+    )
+    .orderBy('v.instance_id')
+    .execute();
+}
+
 /** The host has removed everything of a deleted instance. */
 export async function markReleased(tx: Tx, instance_id: InstanceId, host_id: HostId): Promise<void> {
   await tx

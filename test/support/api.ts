@@ -122,7 +122,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     ...options.context,
   };
   const app = await createApp(context);
-  const internal = createInternalApp(context);
+  const internal = createInternalApp({ ...context, host_lease_ms: 40_000 });
   hub.start();
   const origin = await app.listen({ host: '127.0.0.1', port: 0 });
   const internal_origin = await internal.listen({ host: '127.0.0.1', port: 0 });
