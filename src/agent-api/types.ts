@@ -247,11 +247,14 @@ export interface KeysReport {
   readonly applied_keys: readonly string[];
 }
 
+/** Begins a route's target that is reached through its host's agent. */
+export const TUNNEL = 'tunnel:';
+
 /** Where the ingress sends the connections of one instance's port. */
 export interface IngressRoute {
   readonly instance_id: InstanceId;
   readonly port: number;
-  /** `host:port` of the VM's sshd; null while no VM runs. */
+  /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
   readonly target: string | null;
   /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
   readonly revoking: boolean;

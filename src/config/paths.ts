@@ -32,6 +32,9 @@ export interface Paths {
   readonly secrets: string;
   readonly secret_key: string;
   readonly host_token: string;
+  /** What hosts on other machines know the control plane by. */
+  readonly hosts_tls_key: string;
+  readonly hosts_tls_cert: string;
   readonly logs: string;
   readonly postgres_log: string;
   readonly fencer_log: string;
@@ -61,6 +64,8 @@ export function pathsIn(data: string): Paths {
     secrets: join(data, 'secrets'),
     secret_key: join(data, 'secrets', 'secret-key'),
     host_token: join(data, 'secrets', 'host-token'),
+    hosts_tls_key: join(data, 'secrets', 'hosts-tls.key'),
+    hosts_tls_cert: join(data, 'secrets', 'hosts-tls.crt'),
     logs: join(data, 'logs'),
     postgres_log: join(data, 'logs', 'postgres.log'),
     fencer_log: join(data, 'logs', 'fencer.log'),

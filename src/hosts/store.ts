@@ -9,8 +9,9 @@ export const HOST_FRESH_SECONDS = 20;
 export async function findHostByToken(tx: Tx, token_hash: Buffer) {
   return tx
     .selectFrom('hosts')
-    .select(['id', 'name'])
+    .select(['id', 'name', 'remote'])
     .where('token_hash', '=', token_hash)
+    .where('removed_at', 'is', null)
     .executeTakeFirst();
 }
 

@@ -53,6 +53,8 @@ import type { AppContext } from './context.ts';
 import { sendError } from './errors.ts';
 import { registerHostCalls } from './internal-calls.ts';
 
+/** SSH connections to other machines take one each. */
+const CONNECTIONS_OF_HOSTS = 20_000;
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 
 export interface InternalContext extends Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'> {
@@ -66,31 +68,49 @@ declare module 'fastify' {
   }
 }
 
-export function createInternalApp(context: InternalContext): FastifyInstance {
+/**
+ * `tls`: for hosts on other machines. It serves them alone, and nothing of the ingress; without it, on a unix socket, all
+ * that is on this machine.
+ */
+export function createInternalApp(
+  context: InternalContext,
+  tls: { readonly cert: Buffer; readonly key: Buffer } | null = null,
+): FastifyInstance {
+  const far = tls !== null;
   const { log } = context;
   const app = Fastify({
     loggerInstance: log as never,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_LIMIT_BYTES,
     keepAliveTimeout: 65_000,
+    ...(tls ? { https: { ...tls, minVersion: 'TLSv1.3' as const } } : {}),
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   app.decorateRequest('host_id', null);
   app.addHook('onRequest', async (request) => {
-    request.host_id = await authenticateHost(context, request.headers.authorization);
+    request.host_id = await authenticateHost(context, request.headers.authorization, far);
   });
   registerReports(app, context);
   registerPolls(app, context);
-  registerIngress(app, context);
-  registerHostCalls(app, context, (authorization) => authenticateHost(context, authorization));
+  if (!far) registerIngress(app, context);
+  if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
+  registerHostCalls(app, context, {
+    authenticate: (authorization) => authenticateHost(context, authorization, far),
+    tunnels: !far,
+  });
   return app;
 }
 
 /** @throws AppError UNAUTHENTICATED */
-async function authenticateHost({ db }: InternalContext, authorization: string | undefined): Promise<HostId> {
+async function authenticateHost(
+  { db }: InternalContext,
+  authorization: string | undefined,
+  far: boolean,
+): Promise<HostId> {
   const token = /^Bearer (\S{1,200})$/.exec(authorization ?? '')?.[1];
   const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
-  if (!host) throw new AppError('UNAUTHENTICATED');
+  // The token of this machine's own host never has to come from elsewhere.
+  if (!host || (far && !host.remote)) throw new AppError('UNAUTHENTICATED');
   return host.id;
 }
 
@@ -179,6 +199,9 @@ function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void
       hub.waitFor('host', host_id, POLL_HOLD_MS, look, signal),
     );
   });
+}
+
+function registerIngress(app: FastifyInstance, { db, hub }: InternalContext): void {
   app.post<{ Body: RoutesRequest }>(
     '/internal/v1/routes',
     async (request, reply): Promise<RoutesResponse> => {
@@ -194,9 +217,6 @@ function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void
       );
     },
   );
-}
-
-function registerIngress(app: FastifyInstance, { db }: InternalContext): void {
   app.post<{ Body: WakeRequest }>('/internal/v1/wake', async (request): Promise<WakeResponse> => {
     const { instance_id } = request.body;
     try {

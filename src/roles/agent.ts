@@ -1,7 +1,7 @@
 /** The agent of this host as a process. */
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
-import { ControlPlaneClient } from '../agent-api/client.ts';
+import { type ControlPlaneAddress, ControlPlaneClient } from '../agent-api/client.ts';
 import type { Config } from '../config/config.ts';
 import { pathsIn } from '../config/paths.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
@@ -15,6 +15,7 @@ import { hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { readSecrets } from '../launch/data-folder.ts';
+import { readJoinToken } from '../launch/join.ts';
 import { makeReachable } from '../launch/reachable.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import type { Log } from '../lib/log.ts';
@@ -34,7 +35,6 @@ export interface AgentOptions {
 /** Runs until `signal` aborts; the VMs run on. @throws StartError for what the operator must mend */
 export async function runAgent({ config, log, say, signal }: AgentOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
-  const { host_token } = await readSecrets(paths, config.secret_key);
   const separate_users = process.getuid?.() === 0;
   const image = await findHostImage(paths.images, 'debian-12', null);
   // QEMU opens /dev/kvm by itself, so under KVM its group is the device's, which must reach the data folder too.
@@ -60,10 +60,15 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   });
   const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
-  const client = new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token: host_token });
+  const client = new ControlPlaneClient(await controlPlaneOf(config));
   const pool = new CompressPool();
   const store = await openStore({ s3: config.s3, folder: paths.objects, log });
-  const lease = new HostLease({ client, paths, log, startFencer: () => startFencer(paths, config.log_level) });
+  const lease = new HostLease({
+    client,
+    paths,
+    log,
+    startFencer: () => startFencer(paths, config.log_level),
+  });
   const agent = new Agent(
     {
       paths,
@@ -84,6 +89,17 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   await agent.run(signal);
   await pool.close();
   await client.close();
+}
+
+/** Where the control plane is, and who we are to it. */
+async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
+  const { join: joined, secret_key } = config;
+  if (joined === null) {
+    const paths = pathsIn(config.data_dir);
+    const { host_token } = await readSecrets(paths, secret_key);
+    return { address: `unix:${paths.agent_api_socket}`, token: host_token };
+  }
+  return { address: joined.control_plane, ...(await readJoinToken(joined.token_path)) };
 }
 
 /** null, or what is not closed off. */

@@ -22,7 +22,7 @@ import { SilenceWatch } from '../hosts/silence.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
-import { createInternalApp } from '../http/internal.ts';
+import { createInternalApp, type InternalContext } from '../http/internal.ts';
 import { createMetricsApp, RequestMetrics } from '../http/metrics.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
@@ -82,6 +82,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const context = metrics ? { ...base, metrics } : base;
   const internal = { ...context, host_lease_ms: config.host_lease_ms };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
+  const far = await listenToHosts(config, paths, internal);
   hub.start();
   await listen(apps, config, paths);
   const scraped = metrics && config.metrics_listen && createMetricsApp(metrics, context);
@@ -96,7 +97,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   // Ends the long polls first: they would hold the servers open.
   context.host_calls.close();
   await hub.stop();
-  await Promise.all([...apps.map((app) => app.close()), scraped?.close(), tasks]);
+  await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
   await mailer.close();
   await db.destroy();
 }
@@ -165,6 +166,23 @@ async function listen(
   await internal.listen({ path: paths.agent_api_socket });
   await chmod(paths.agent_api_socket, 0o600);
   await app.listen({ host: config.listen.host, port: config.listen.port });
+}
+
+/** For hosts on other machines. Called before anything listens: what cannot be served is refused at the start. */
+async function listenToHosts(
+  { hosts_listen }: Config,
+  { hosts_tls_cert, hosts_tls_key }: Paths,
+  context: InternalContext,
+): Promise<FastifyInstance | null> {
+  if (hosts_listen === null) return null;
+  const [cert, key] = await Promise.all([readFile(hosts_tls_cert), readFile(hosts_tls_key)]);
+  const app = createInternalApp(context, { cert, key });
+  try {
+    await app.listen({ ...hosts_listen });
+  } catch (error) {
+    throw new StartError(`BERTH_HOSTS_LISTEN: can't listen there: ${messageOf(error)}`, 2, { cause: error });
+  }
+  return app;
 }
 
 /** What reads the outbox, each event once. */
