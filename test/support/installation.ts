@@ -85,7 +85,7 @@ export class Installation {
   static async start(options: InstallationOptions = {}): Promise<Installation> {
     const installation = new Installation(options, { api: await freePort(), ssh: await freeSshPorts() });
     try {
-      await installation.#takeImageOver();
+      await linkTestImage(installation.paths);
       await installation.start();
       await installation.login();
       await installation.client.expect(201, 'POST', '/v1/me/ssh-keys', {
@@ -263,18 +263,18 @@ export class Installation {
     const id = createHash('sha256').update(this.data_dir).digest('hex').slice(0, 12);
     if (process.getuid?.() === 0) await removeEgressRules(id);
   }
+}
 
-  /** BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. */
-  async #takeImageOver(): Promise<void> {
-    const seed = process.env['BERTH_TEST_IMAGE_DIR'];
-    if (seed === undefined) return;
-    const { version } = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as { version: string };
-    const folder = join(this.paths.debian_12, version.slice(0, 12));
-    await mkdir(folder, { recursive: true, mode: 0o755 });
-    // On another file system the launcher's own way, from the project's cache, is left to do it.
-    for (const file of await readdir(seed)) {
-      await link(join(seed, file), join(folder, file)).catch(() => undefined);
-    }
+/** BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. */
+export async function linkTestImage(paths: Paths): Promise<void> {
+  const seed = process.env['BERTH_TEST_IMAGE_DIR'];
+  if (seed === undefined) return;
+  const { version } = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as { version: string };
+  const folder = join(paths.debian_12, version.slice(0, 12));
+  await mkdir(folder, { recursive: true, mode: 0o755 });
+  // On another file system the launcher's own way, from the project's cache, is left to do it.
+  for (const file of await readdir(seed)) {
+    await link(join(seed, file), join(folder, file)).catch(() => undefined);
   }
 }
 
@@ -287,7 +287,7 @@ function listOrNothing(folder: string): string[] {
 }
 
 /** Nothing of Berth's own, of a database or of S3 comes from the tests' environment. */
-function inheritedEnvironment(): Record<string, string | undefined> {
+export function inheritedEnvironment(): Record<string, string | undefined> {
   return Object.fromEntries(
     Object.entries(process.env).filter(
       ([name]) => !name.startsWith('BERTH_') && !name.startsWith('AWS_') && name !== 'DATABASE_URL',
