@@ -26,11 +26,6 @@ export async function addHost({ db, config }: ServerContext, name: string): Prom
     throw new CommandError('a name has 1 to 63 of a-z, 0-9 and hyphens, with no hyphen at its ends');
   if (config.hosts_listen === null)
     throw new CommandError('set BERTH_HOSTS_LISTEN to the address where hosts are to reach this machine');
-  if (config.s3 === null) {
-    throw new CommandError(
-      'several hosts need an object store that all of them reach: set BERTH_S3_BUCKET. A folder on this machine is for one host',
-    );
-  }
   const certificate = await readFile(pathsIn(config.data_dir).hosts_tls_cert).catch(() => {
     throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
   });

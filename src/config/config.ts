@@ -242,6 +242,11 @@ function together(config: Config, reader: Reader): string[] {
         'or an https BERTH_PUBLIC_URL when a proxy in front does TLS',
     );
   }
+  if (config.hosts_listen !== null && config.s3 === null && reader.text('BERTH_S3_BUCKET') === null) {
+    problems.push(
+      'BERTH_S3_BUCKET is missing; BERTH_HOSTS_LISTEN is set, and several hosts need one bucket that all of them reach',
+    );
+  }
   if (tls !== null && (public_url ?? '').startsWith('http:')) {
     problems.push(problemLine('BERTH_PUBLIC_URL', public_url ?? '', 'an https origin, because TLS is on'));
   }

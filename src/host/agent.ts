@@ -10,6 +10,7 @@ import { type InstanceId, isId } from '../lib/ids.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { CallServer } from './calls/call-server.ts';
 import { VmMeters } from './calls/vm-meters.ts';
+import { removeForgotten } from './forgotten.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images.ts';
 import { listVmFolders, readRecord, vmFolder } from './runner/record.ts';
@@ -24,6 +25,7 @@ const FIRST_CHECK_MS = 2_000;
 const UPKEEP_EVERY = 12;
 const ROOT_USE_EVERY = 12;
 const ORPHAN_EXIT_MS = 5_000;
+const TIDY_EVERY_MS = 6 * 3_600_000;
 
 export interface AgentFacts {
   readonly accelerator_reason: string;
@@ -40,6 +42,7 @@ export class Agent {
   #store_told = false;
   readonly #store_checked = Promise.withResolvers<void>();
   #isolation_problem: string | null = null;
+  #tidy_until_ms = 0;
 
   constructor(context: HostContext, facts: AgentFacts) {
     this.#context = context;
@@ -107,6 +110,7 @@ export class Agent {
         failures = 0;
         if (answer.etag !== seen) this.#apply(answer.assignments);
         seen = answer.etag;
+        this.#tidyUp();
       } catch (error) {
         if (signal.aborted) return;
         if (failures === 6)
@@ -114,6 +118,16 @@ export class Agent {
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
     }
+  }
+
+  /** Instances may have been deleted without us. */
+  #tidyUp(): void {
+    const { log } = this.#context;
+    if (performance.now() < this.#tidy_until_ms) return;
+    this.#tidy_until_ms = performance.now() + TIDY_EVERY_MS;
+    removeForgotten(this.#context, (id) => this.#runners.has(id)).catch((error: unknown) =>
+      log.warn({ err: error }, 'what is left of deleted instances stays for now'),
+    );
   }
 
   #apply(assignments: readonly Assignment[]): void {

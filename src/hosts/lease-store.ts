@@ -14,16 +14,23 @@ export async function renewLease(
   kept_ms: number | null,
   lease_ms: number,
 ): Promise<number | null> {
+  const is_alone = (await countHosts(tx)) < 2;
   await tx
     .updateTable('hosts')
-    .set({ beat: sql`beat + 1`, last_seen_at: sql`now()`, lost_at: null, lease_ms: kept_ms })
+    .set({
+      beat: sql`beat + 1`,
+      last_seen_at: sql`now()`,
+      lost_at: null,
+      // Alone it is not lost from here on, whether or not it hears of it.
+      lease_ms: is_alone ? null : kept_ms,
+    })
     .where('id', '=', id)
     .execute();
-  return (await countHosts(tx)) > 1 ? lease_ms : null;
+  return is_alone ? null : lease_ms;
 }
 
 /** Those that are part of the fleet: the own machine's only once it was heard of. */
-export async function countHosts(tx: Tx): Promise<number> {
+async function countHosts(tx: Tx): Promise<number> {
   const { count } = await tx
     .selectFrom('hosts')
     .select((eb) => eb.fn.countAll<number>().as('count'))

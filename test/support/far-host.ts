@@ -51,10 +51,11 @@ export class FarHost {
           host.#output += text;
         });
       }
-      await until('the far agent runs', () => {
+      const runs = () => {
         assert(child.exitCode === null, host.#output);
         return roleProcess(child.pid ?? 0, 'agent');
-      });
+      };
+      await until('the far agent runs', runs, { timeout_ms: 120_000 });
       return host;
     } catch (error) {
       await host.dispose();
