@@ -11,7 +11,7 @@ import { findHostImage } from '../host/images.ts';
 import { startFencer } from '../host/lease/fencer.ts';
 import { HostLease } from '../host/lease/host-lease.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
-import { hostCgroups } from '../host/vm/cgroup.ts';
+import { type CgroupMounts, hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { readSecrets } from '../launch/data-folder.ts';
@@ -82,13 +82,23 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       qemu_binary: QEMU,
       qemu_img_binary: QEMU_IMG,
       vm_gid: separate_users ? vm_gid : null,
-      cgroups: hostCgroups(),
+      cgroups: cgroupsOf(config),
     },
     { accelerator_reason: choice.reason, isolate: () => isolate(paths.data, separate_users) },
   );
   await agent.run(signal);
   await pool.close();
   await client.close();
+}
+
+function idOf(data_dir: string): string {
+  return createHash('sha256').update(data_dir).digest('hex').slice(0, 12);
+}
+
+/** A host that joined another has a parent of its own, should that other be on this machine too. */
+function cgroupsOf({ join: joined, data_dir }: Config): CgroupMounts | null {
+  const mounts = hostCgroups();
+  return mounts && joined ? { ...mounts, parent: `berth-${idOf(data_dir)}` } : mounts;
 }
 
 /** Where the control plane is, and who we are to it. */
@@ -105,7 +115,6 @@ async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
 /** null, or what is not closed off. */
 async function isolate(data_dir: string, separate_users: boolean): Promise<string | null> {
   if (!separate_users) return 'not run as root: VMs share one user, and their network cannot be closed off';
-  const data_folder_id = createHash('sha256').update(data_dir).digest('hex').slice(0, 12);
-  const egress = await applyEgressRules({ data_folder_id });
+  const egress = await applyEgressRules({ data_folder_id: idOf(data_dir) });
   return egress.closed ? null : egress.reason;
 }

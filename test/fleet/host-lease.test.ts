@@ -5,7 +5,15 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import {
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -13,10 +21,12 @@ import { after, before, describe, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { removeForgotten } from '../../src/host/forgotten.ts';
 import { bootMs } from '../../src/host/lease/boot-clock.ts';
 import { runningFencer, startFencer } from '../../src/host/lease/fencer.ts';
 import { HostLease, LeaseOverError } from '../../src/host/lease/host-lease.ts';
 import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
+import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { identityOf, isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
 import { listLeases } from '../../src/hosts/lease-store.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
@@ -160,6 +170,20 @@ describe("an agent's lease", () => {
     assert.equal(isStopped(vms[0]), false);
     assert.equal(existsSync(paths.fenced), false);
     killProcess(vms[0], 'SIGKILL');
+  });
+
+  test('what a deleted instance left here goes after a day; the cache of one that there is stays', async () => {
+    await mkdir(paths.overlays, { recursive: true });
+    const known = (await api.instance(owner)).id;
+    const [old, young] = [newId('inst'), newId('inst')];
+    const a_day_ago = new Date(Date.now() - 25 * 3_600_000);
+    for (const id of [known, old, young]) {
+      for (const path of Object.values(overlayPaths(paths.overlays, id))) writeFileSync(path, '');
+      if (id !== young) utimesSync(overlayPaths(paths.overlays, id).overlay, a_day_ago, a_day_ago);
+    }
+    await removeForgotten({ client, paths, log }, () => false);
+    const left = new Set(readdirSync(paths.overlays).map((name) => name.replace(/\..*/, '')));
+    assert.deepEqual([...left].sort(), [known, young].sort());
   });
 
   test('with the agent gone the fencer pauses alone; the next agent asks before it touches a VM', async () => {

@@ -1,13 +1,18 @@
 /** Leases as the control plane keeps them: a silent host's VMs are given up, and what it still says is not believed. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { before, describe, test } from 'node:test';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { isLost, listLeases, markLost } from '../../src/hosts/lease-store.ts';
 import { marginMs, SilenceWatch } from '../../src/hosts/silence.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { listFreed } from '../../src/instances/store.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
 import { listRoutes } from '../../src/vms/routes.ts';
 import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';
@@ -135,6 +140,20 @@ describe('with a second host', () => {
     assert.deepEqual(await b.agent.client.report(report), { outcome: 'fenced' });
     assert.equal((await api.as(owner).get<VmOut>(`/v1/instances/${instance.id}/vm`)).body.disk.generation, 1);
     assert.equal((await api.agent.commit(instance.id, 2)).outcome, 'committed');
+    // What it had uploaded by then is nobody's; what the new placement uploads for its next generation is not swept.
+    const folder = await mkdtemp(join(tmpdir(), 'berth-objects-'));
+    after(() => rm(folder, { recursive: true }));
+    const store = await FolderStore.open(folder);
+    const [committed, of_stale, next] = [
+      `disks/${instance.id}/2`,
+      `disks/${instance.id}/seg/${late.epoch}/2-stale`,
+      `disks/${instance.id}/seg/${there.epoch}/3-next`,
+    ];
+    for (const key of [committed, of_stale, next]) await store.put(key, [Buffer.from(key)]);
+    await sweepOrphans(db, store, log, -1_000);
+    const left_over: string[] = [];
+    for await (const { key } of store.list('disks/')) left_over.push(key);
+    assert.deepEqual(left_over.sort(), [committed, next]);
 
     // Back, it finds nothing of it to run, and is a host as any.
     await renew(b.agent);

@@ -4,11 +4,13 @@
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { chmodSync, existsSync, mkdtempSync, readdirSync, rmdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { runningFencer } from '../../src/host/lease/fencer.ts';
+import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
 import { inheritedEnvironment, linkTestImage } from './installation.ts';
@@ -80,6 +82,22 @@ export class FarHost {
     return qemuIdentity(this.paths.data, instance_id);
   }
 
+  #removeGroups(): void {
+    const mounts = hostCgroups();
+    const parent = `berth-${createHash('sha256').update(this.paths.data).digest('hex').slice(0, 12)}`;
+    const roots = mounts === null ? [] : mounts.version === 2 ? [mounts.root] : Object.values(mounts.roots);
+    for (const root of new Set(roots)) {
+      const folder = join(root, parent);
+      if (!existsSync(folder)) continue;
+      for (const { name } of readdirSync(folder, { withFileTypes: true }).filter((each) =>
+        each.isDirectory(),
+      )) {
+        rmdirSync(join(folder, name));
+      }
+      rmdirSync(folder);
+    }
+  }
+
   async dispose(): Promise<void> {
     this.#child?.kill('SIGKILL');
     for (const { identity } of findOrphans(this.paths.vms)) killProcess(identity, 'SIGKILL');
@@ -88,6 +106,7 @@ export class FarHost {
       killAll(processesOfFolder(this.paths.data), 'SIGKILL');
       return processesOfFolder(this.paths.data).length === 0 && findOrphans(this.paths.vms).length === 0;
     });
+    this.#removeGroups();
     rmSync(this.paths.data, { recursive: true, force: true, maxRetries: 5 });
   }
 }
