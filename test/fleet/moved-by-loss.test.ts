@@ -10,6 +10,7 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, freePort, Installation } from '../support/installation.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
 import { S3Server } from '../support/s3-server.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
 const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
@@ -17,7 +18,7 @@ const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
 const LEASE_SECONDS = '12';
 const PATIENCE = { timeout_ms: 120_000, every_ms: 100 };
 
-describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
+describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600_000 }, () => {
   let server: S3Server;
   let berth: Installation;
   let far: FarHost;
