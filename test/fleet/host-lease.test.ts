@@ -166,8 +166,10 @@ describe("an agent's lease", () => {
     assert.equal(gone_on, false);
     await proxy.mend();
     await until('the lease is held again', () => lease.isHeld && gone_on);
-    assert.deepEqual(vms.map(isAlive), [true, false]);
-    assert.equal(isStopped(vms[0]), false);
+    // A signal is sent; that it has done its work may take a busy machine a moment.
+    await until('the other is ended', () => !isAlive(vms[1]));
+    await until('the one goes on', () => !isStopped(vms[0]));
+    assert(isAlive(vms[0]));
     assert.equal(existsSync(paths.fenced), false);
     killProcess(vms[0], 'SIGKILL');
   });
@@ -196,7 +198,7 @@ describe("an agent's lease", () => {
     const next = newLease(second.signal);
     assert.equal(next.isHeld, false, 'it finds the lease over before all else');
     await next.whenHeld(second.signal);
-    assert.equal(isStopped(vm), false);
+    await until('the VM goes on', () => !isStopped(vm));
     // Soon after, and not by a new agent: a fencer that died is replaced.
     const fencer = await until('the fencer watches', () => runningFencer(paths));
     killProcess(fencer, 'SIGKILL');
