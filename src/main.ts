@@ -38,8 +38,9 @@ async function run(role: Role): Promise<number> {
         project_dir: join(import.meta.dirname, '..'),
         say,
         log,
-        roles: SUPERVISED,
+        roles: config.join === null ? SUPERVISED : SUPERVISED.filter(({ name }) => name === 'agent'),
         started: (_prepared, ended) => {
+          if (config.join !== null) return say(`this machine is a host of ${config.join.control_plane}`);
           void announceWhenReady(config, ended, (line) => process.stdout.write(line), env);
         },
       });

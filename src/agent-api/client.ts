@@ -3,7 +3,8 @@
  * bounded in time; a failure to reach the control plane is {@link ControlPlaneUnavailable}, to be tried again.
  */
 import type { Duplex } from 'node:stream';
-import { Agent, request, upgrade } from 'undici';
+import type { TLSSocket } from 'node:tls';
+import { Agent, buildConnector, request, upgrade } from 'undici';
 import type { InstanceId } from '../lib/ids.ts';
 import {
   type AnswerRequest,
@@ -11,6 +12,7 @@ import {
   type CallsResponse,
   CONSOLE_PROTOCOL,
   consoleStreamPath,
+  tunnelPath,
 } from './host-calls.ts';
 import type {
   ActivityReport,
@@ -26,6 +28,8 @@ import type {
   HeartbeatResponse,
   ImageRegistration,
   KeysReport,
+  LeaseRequest,
+  LeaseResponse,
   LoginsReport,
   OfferRequest,
   OfferResponse,
@@ -53,6 +57,22 @@ export interface ControlPlaneAddress {
   /** `unix:/path/control.sock` or `http(s)://host:port`. */
   readonly address: string;
   readonly token: string;
+  /** Of the certificate that the control plane must show (`X509Certificate.fingerprint256`). */
+  readonly fingerprint?: string;
+}
+
+/** Nobody else is spoken to, and no authority is believed. */
+function pinnedConnector(fingerprint: string): buildConnector.connector {
+  const connect = buildConnector({ rejectUnauthorized: false, maxCachedSessions: 0, minVersion: 'TLSv1.3' });
+  return (options, callback) =>
+    connect(options, (...[error, socket]) => {
+      if (error) return callback(error, null);
+      if ((socket as TLSSocket).getPeerX509Certificate?.()?.fingerprint256 === fingerprint) {
+        return callback(null, socket);
+      }
+      socket.destroy();
+      callback(new Error('the control plane shows another certificate than the one in the token'), null);
+    });
 }
 
 export class ControlPlaneClient {
@@ -61,11 +81,12 @@ export class ControlPlaneClient {
   readonly #agent: Agent;
   readonly #streams: Agent;
 
-  constructor({ address, token }: ControlPlaneAddress) {
+  constructor({ address, token, fingerprint }: ControlPlaneAddress) {
     const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
     this.#origin = socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane';
     this.#token = token;
-    const connect = socket === undefined ? {} : { socketPath: socket };
+    const plain = socket === undefined ? {} : { socketPath: socket };
+    const connect = fingerprint === undefined ? plain : pinnedConnector(fingerprint);
     this.#agent = new Agent({ connect, connections: 32 });
     // A connection each: they are not given back.
     this.#streams = new Agent({ connect });
@@ -73,6 +94,10 @@ export class ControlPlaneClient {
 
   heartbeat(body: Heartbeat): Promise<HeartbeatResponse> {
     return this.#post('/internal/v1/heartbeat', body);
+  }
+
+  renewLease(body: LeaseRequest, timeout_ms: number, signal: AbortSignal): Promise<LeaseResponse> {
+    return this.#post('/internal/v1/lease', body, timeout_ms, signal);
   }
 
   poll(body: PollRequest, signal: AbortSignal): Promise<PollResponse> {
@@ -155,9 +180,18 @@ export class ControlPlaneClient {
     return this.#post('/internal/v1/calls/answer', body);
   }
 
-  /** The stream that answers a call for a console; whoever has it ends it. */
-  async openConsole(call_id: string): Promise<Duplex> {
-    const { socket } = await upgrade(this.#origin + consoleStreamPath(call_id), {
+  /** The stream that answers a call for a console or a way to SSH; whoever has it ends it. */
+  openConsole(call_id: string): Promise<Duplex> {
+    return this.#openStream(consoleStreamPath(call_id));
+  }
+
+  /** For the ingress: the way to the sshd of a VM on another host; whoever has it ends it. */
+  openTunnel(instance_id: InstanceId): Promise<Duplex> {
+    return this.#openStream(tunnelPath(instance_id));
+  }
+
+  async #openStream(path: string): Promise<Duplex> {
+    const { socket } = await upgrade(this.#origin + path, {
       dispatcher: this.#streams,
       headers: { authorization: `Bearer ${this.#token}` },
       protocol: CONSOLE_PROTOCOL,

@@ -16,6 +16,8 @@ export type HostCall =
     }
   | { readonly kind: 'console_log'; readonly instance_id: InstanceId; readonly max_bytes: number }
   | { readonly kind: 'console'; readonly instance_id: InstanceId; readonly vm_id: VmId }
+  /** A stream to the VM's sshd. */
+  | { readonly kind: 'ssh'; readonly instance_id: InstanceId; readonly vm_id: VmId }
   | { readonly kind: 'metrics'; readonly instance_id: InstanceId; readonly vm_id: VmId }
   /** The newest sample of every VM of the host. */
   | { readonly kind: 'usage' };
@@ -64,6 +66,11 @@ export interface ConsoleLogResult {
 export const CONSOLE_PROTOCOL = 'berth-console';
 export function consoleStreamPath(call_id: string): string {
   return `/internal/v1/calls/${call_id}/stream`;
+}
+
+/** Where the ingress asks for a way to a VM on another host, by the same protocol. */
+export function tunnelPath(instance_id: InstanceId): string {
+  return `/internal/v1/tunnels/${instance_id}`;
 }
 
 /** Counters since the VM's process began, and levels. null: the guest was not asked, or did not answer. */

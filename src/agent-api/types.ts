@@ -186,6 +186,19 @@ export interface HeartbeatResponse {
   readonly host_id: HostId;
 }
 
+/**
+ * Said every few seconds. A lease counts from the sending of the renewal that was answered; past it the host pauses
+ * every VM, so that they may run elsewhere.
+ */
+export interface LeaseRequest {
+  /** Something on the host enforces a lease of this length from now on, even if the agent dies; null: nothing does. */
+  readonly kept_ms: number | null;
+}
+export interface LeaseResponse {
+  /** The lease that is to be kept; null: none, there is one host alone. */
+  readonly lease_ms: number | null;
+}
+
 export interface Reason {
   readonly code: string;
   readonly message: string;
@@ -281,11 +294,14 @@ export interface LoginsReport {
   readonly fingerprints: readonly string[];
 }
 
+/** Begins a route's target that is reached through its host's agent. */
+export const TUNNEL = 'tunnel:';
+
 /** Where the ingress sends the connections of one instance's port. */
 export interface IngressRoute {
   readonly instance_id: InstanceId;
   readonly port: number;
-  /** `host:port` of the VM's sshd; null while no VM runs. */
+  /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
   readonly target: string | null;
   /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
   readonly revoking: boolean;

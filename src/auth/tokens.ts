@@ -17,11 +17,13 @@ export const REFRESH_PREFIX = 'berth_refr_';
 export const SUDO_PREFIX = 'berth_sudo_';
 /** Tokens that go by mail. */
 export const MAIL_PREFIX = 'berth_mail_';
+/** Of a host on another machine. */
+export const HOST_PREFIX = 'berth_host_';
 /** Lets its holder onto a console once. */
 export const CONSOLE_PREFIX = 'berth_cons_';
 const PREFIXES = [
   ...([SESSION_PREFIX, API_KEY_PREFIX, REFRESH_PREFIX] as const),
-  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX] as const),
+  ...([SUDO_PREFIX, MAIL_PREFIX, CONSOLE_PREFIX, HOST_PREFIX] as const),
 ] as const;
 export type TokenPrefix = (typeof PREFIXES)[number];
 

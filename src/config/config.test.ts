@@ -34,6 +34,9 @@ test('an empty environment gives the defaults of the contract', () => {
     smtp_url: null,
     webhook_allow_cidrs: [],
     metrics_listen: null,
+    host_lease_ms: 40_000,
+    hosts_listen: null,
+    join: null,
     log_level: 'info',
   });
 });
@@ -64,6 +67,11 @@ test('every setting is read', () => {
     BERTH_SMTP_URL: 'smtps://u:p@mail.example.org:465',
     BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.1/32',
     BERTH_METRICS_LISTEN: '127.0.0.1:9464',
+    BERTH_HOST_LEASE_SECONDS: '90',
+    BERTH_HOSTS_LISTEN: '0.0.0.0:7500',
+    BERTH_S3_BUCKET: 'berth',
+    BERTH_CONTROL_PLANE: 'https://10.0.0.1:7500/',
+    BERTH_HOST_TOKEN_FILE: 'host-token',
     BERTH_LOG_LEVEL: 'debug',
   });
   assert.equal(config.data_dir, '/srv/state');
@@ -83,12 +91,23 @@ test('every setting is read', () => {
   assert.equal(config.signups, 'open');
   assert.equal(config.rate_limits, false);
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
+  assert.equal(config.host_lease_ms, 90_000);
+  assert.deepEqual(config.hosts_listen, { host: '0.0.0.0', port: 7500 });
+  assert.deepEqual(config.join, {
+    control_plane: 'https://10.0.0.1:7500',
+    token_path: '/srv/berth/host-token',
+  });
   assert.equal(config.log_level, 'debug');
   assert.equal(localOrigin(config), 'https://[::1]:8443');
 });
 
 const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_METRICS_LISTEN', '9464', /^BERTH_METRICS_LISTEN: "9464" is not valid; expected HOST:PORT/],
+  ['BERTH_HOST_LEASE_SECONDS', '2', /^BERTH_HOST_LEASE_SECONDS: "2" .*whole seconds from 3 to 3600/],
+  ['BERTH_HOSTS_LISTEN', ':7500', /^BERTH_HOSTS_LISTEN: .*HOST:PORT/],
+  ['BERTH_HOSTS_LISTEN', '0.0.0.0:7500', /^BERTH_S3_BUCKET is missing; .*several hosts need one bucket/],
+  ['BERTH_CONTROL_PLANE', 'https://10.0.0.1:7500', /^BERTH_HOST_TOKEN_FILE is missing/],
+  ['BERTH_HOST_TOKEN_FILE', 'token', /^BERTH_CONTROL_PLANE is missing/],
   ['BERTH_LISTEN', 'localhost', /^BERTH_LISTEN: "localhost" is not valid; expected HOST:PORT/],
   ['BERTH_LISTEN', '127.0.0.1:70000', /^BERTH_LISTEN: .*port from 1 to 65535/],
   ['BERTH_LISTEN', '::1:7400', /^BERTH_LISTEN: /],

@@ -17,6 +17,8 @@ import {
   parseDatabaseUrl,
   parseEmail,
   parseHost,
+  parseHttpsOrigin,
+  parseLease,
   parseOrigin,
   parsePassword,
   parsePorts,
@@ -71,6 +73,12 @@ export interface Config {
   readonly webhook_allow_cidrs: readonly Cidr[];
   /** Where Prometheus reads; null: nowhere. It asks for no credential. */
   readonly metrics_listen: Address | null;
+  /** Of a host that is not the only one. */
+  readonly host_lease_ms: number;
+  /** Where hosts on other machines reach the control plane, over TLS; null: nowhere. */
+  readonly hosts_listen: Address | null;
+  /** On such a host: the control plane's origin and the file with the token that it gave; null: it is on this machine. */
+  readonly join: { readonly control_plane: string; readonly token_path: string } | null;
   readonly log_level: LogLevel;
 }
 
@@ -135,6 +143,9 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     smtp_url: reader.read('BERTH_SMTP_URL', parseSmtpUrl, null),
     webhook_allow_cidrs: reader.read('BERTH_WEBHOOK_ALLOW_CIDRS', parseCidrs, []),
     metrics_listen: reader.read('BERTH_METRICS_LISTEN', parseAddress, null),
+    host_lease_ms: reader.read('BERTH_HOST_LEASE_SECONDS', parseLease, 40_000),
+    hosts_listen: reader.read('BERTH_HOSTS_LISTEN', parseAddress, null),
+    join: readJoin(reader, path),
     log_level: reader.read('BERTH_LOG_LEVEL', parseChoice(LOG_LEVELS), 'info'),
   };
   const problems = [
@@ -152,6 +163,21 @@ function readTls(reader: Reader, path: (text: string) => string): Config['tls'] 
   const [has, lacks] = cert_path !== null ? ['CERT', 'KEY'] : ['KEY', 'CERT'];
   if (cert_path !== null || key_path !== null) {
     reader.problems.push(`BERTH_TLS_${lacks} is missing; BERTH_TLS_${has} is set, and TLS takes both`);
+  }
+  return null;
+}
+
+function readJoin(reader: Reader, path: (text: string) => string): Config['join'] {
+  const control_plane = reader.read('BERTH_CONTROL_PLANE', parseHttpsOrigin, null);
+  const token_path = reader.read('BERTH_HOST_TOKEN_FILE', path, null);
+  if (control_plane !== null && token_path !== null) return { control_plane, token_path };
+  for (const [has, lacks] of [
+    ['BERTH_CONTROL_PLANE', 'BERTH_HOST_TOKEN_FILE'],
+    ['BERTH_HOST_TOKEN_FILE', 'BERTH_CONTROL_PLANE'],
+  ] as const) {
+    if (reader.text(has) !== null && reader.text(lacks) === null) {
+      reader.problems.push(`${lacks} is missing; ${has} is set, and a host of a fleet takes both`);
+    }
   }
   return null;
 }
@@ -214,6 +240,11 @@ function together(config: Config, reader: Reader): string[] {
     problems.push(
       `BERTH_LISTEN: ${JSON.stringify(addressText(listen))} can be reached from other machines; expected BERTH_TLS_CERT and BERTH_TLS_KEY, ` +
         'or an https BERTH_PUBLIC_URL when a proxy in front does TLS',
+    );
+  }
+  if (config.hosts_listen !== null && config.s3 === null && reader.text('BERTH_S3_BUCKET') === null) {
+    problems.push(
+      'BERTH_S3_BUCKET is missing; BERTH_HOSTS_LISTEN is set, and several hosts need one bucket that all of them reach',
     );
   }
   if (tls !== null && (public_url ?? '').startsWith('http:')) {

@@ -20,6 +20,12 @@ export interface Paths {
   /** Unix sockets and the lock of the processes of this program. */
   readonly run: string;
   readonly launcher_lock: string;
+  /** Until when this host may run its VMs; none: it is the only one. */
+  readonly lease: string;
+  /** Which process enforces it. */
+  readonly fencer: string;
+  /** VMs were paused, and are to be looked at. */
+  readonly fenced: string;
   /** Where the control plane serves the host's agent. */
   readonly agent_api_socket: string;
   readonly mail: string;
@@ -28,8 +34,12 @@ export interface Paths {
   readonly host_token: string;
   /** The first administrator's address and generated password, as JSON. */
   readonly first_login: string;
+  /** What hosts on other machines know the control plane by. */
+  readonly hosts_tls_key: string;
+  readonly hosts_tls_cert: string;
   readonly logs: string;
   readonly postgres_log: string;
+  readonly fencer_log: string;
 }
 
 export const SOCKET_PATH_MAX_BYTES = 107;
@@ -48,14 +58,20 @@ export function pathsIn(data: string): Paths {
     vms: join(data, 'vms'),
     run: join(data, 'run'),
     launcher_lock: join(data, 'run', 'launcher.lock'),
+    lease: join(data, 'run', 'lease.json'),
+    fencer: join(data, 'run', 'fencer.json'),
+    fenced: join(data, 'run', 'fenced'),
     agent_api_socket: join(data, 'run', 'agent-api.sock'),
     mail: join(data, 'mail'),
     secrets: join(data, 'secrets'),
     secret_key: join(data, 'secrets', 'secret-key'),
     host_token: join(data, 'secrets', 'host-token'),
     first_login: join(data, 'secrets', 'first-login'),
+    hosts_tls_key: join(data, 'secrets', 'hosts-tls.key'),
+    hosts_tls_cert: join(data, 'secrets', 'hosts-tls.crt'),
     logs: join(data, 'logs'),
     postgres_log: join(data, 'logs', 'postgres.log'),
+    fencer_log: join(data, 'logs', 'fencer.log'),
   };
 }
 

@@ -26,6 +26,10 @@ export const SETTINGS = [
   'BERTH_SMTP_URL',
   'BERTH_WEBHOOK_ALLOW_CIDRS',
   'BERTH_METRICS_LISTEN',
+  'BERTH_HOST_LEASE_SECONDS',
+  'BERTH_HOSTS_LISTEN',
+  'BERTH_CONTROL_PLANE',
+  'BERTH_HOST_TOKEN_FILE',
   'BERTH_LOG_LEVEL',
 ] as const;
 export type Setting = (typeof SETTINGS)[number];
@@ -213,6 +217,19 @@ function distance(from: string, to: string): number {
     row = next;
   }
   return row[to.length] ?? 0;
+}
+
+/** Whole seconds, as milliseconds. */
+export function parseLease(text: string): number {
+  const seconds = /^[0-9]{1,4}$/.test(text) ? Number(text) : 0;
+  if (seconds < 3 || seconds > 3_600) throw new Expected('whole seconds from 3 to 3600');
+  return seconds * 1_000;
+}
+
+export function parseHttpsOrigin(text: string): string {
+  const origin = parseOrigin(text);
+  if (!origin.startsWith('https:')) throw new Expected('an https origin such as https://10.0.0.1:7500');
+  return origin;
 }
 
 /** A line for each variable that looks like a setting and is none. */

@@ -160,9 +160,16 @@ create table hosts (
   created_at timestamp with time zone not null default now(),
   last_seen_at timestamp with time zone,
   facts jsonb,
+  beat bigint not null default 0,
+  lease_ms integer,
+  lost_at timestamp with time zone,
+  remote boolean not null default false,
+  draining boolean not null default false,
+  removed_at timestamp with time zone,
   constraint hosts_pkey PRIMARY KEY (id),
   constraint hosts_name_key UNIQUE (name),
-  constraint hosts_token_hash_key UNIQUE (token_hash)
+  constraint hosts_token_hash_key UNIQUE (token_hash),
+  constraint hosts_lease_ms_check CHECK ((lease_ms > 0))
 );
 
 create table idempotency_keys (

@@ -183,6 +183,12 @@ export interface Database {
     created_at: Generated<Date>;
     last_seen_at: Date | null;
     facts: NullableJson<HostFacts>;
+    beat: Generated<number>;
+    lease_ms: Generated<number | null>;
+    lost_at: Generated<Date | null>;
+    remote: Generated<boolean>;
+    draining: Generated<boolean>;
+    removed_at: Generated<Date | null>;
   };
   instances: {
     id: InstanceId;

@@ -10,6 +10,7 @@ import { type InstanceId, isId } from '../lib/ids.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { CallServer } from './calls/call-server.ts';
 import { VmMeters } from './calls/vm-meters.ts';
+import { removeForgotten } from './forgotten.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images.ts';
 import { listVmFolders, readRecord, vmFolder } from './runner/record.ts';
@@ -24,6 +25,7 @@ const FIRST_CHECK_MS = 2_000;
 const UPKEEP_EVERY = 12;
 const ROOT_USE_EVERY = 12;
 const ORPHAN_EXIT_MS = 5_000;
+const TIDY_EVERY_MS = 6 * 3_600_000;
 
 export interface AgentFacts {
   readonly accelerator_reason: string;
@@ -40,6 +42,7 @@ export class Agent {
   #store_told = false;
   readonly #store_checked = Promise.withResolvers<void>();
   #isolation_problem: string | null = null;
+  #tidy_until_ms = 0;
 
   constructor(context: HostContext, facts: AgentFacts) {
     this.#context = context;
@@ -53,16 +56,23 @@ export class Agent {
     if (this.#isolation_problem !== null) {
       this.#context.log.warn({ problem: this.#isolation_problem }, 'guests are not fully isolated');
     }
-    await this.#endOrphans();
-    for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#keep(instance_id);
+    const renewing = this.#context.lease.run(signal);
+    // VMs that are paused would not answer. Those that were given up meanwhile are ended before they are found.
+    await this.#context.lease.whenHeld(signal);
+    if (!signal.aborted) await this.#adoptAll();
     const meters = new VmMeters(() => [...this.#runners.values()].map(({ runner }) => runner));
     const calls = new CallServer(this.#context, (id) => this.#runners.get(id)?.runner, meters);
     await Promise.all([
-      ...[this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
+      ...[renewing, this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
       ...[calls.run(signal), meters.run(signal), this.#context.images.run(signal)],
     ]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));
+  }
+
+  async #adoptAll(): Promise<void> {
+    await this.#endOrphans();
+    for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#keep(instance_id);
   }
 
   #keep(instance_id: InstanceId): VmRunner {
@@ -100,6 +110,7 @@ export class Agent {
         failures = 0;
         if (answer.etag !== seen) this.#apply(answer.assignments);
         seen = answer.etag;
+        this.#tidyUp();
       } catch (error) {
         if (signal.aborted) return;
         if (failures === 6)
@@ -107,6 +118,16 @@ export class Agent {
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
     }
+  }
+
+  /** Instances may have been deleted without us. */
+  #tidyUp(): void {
+    const { log } = this.#context;
+    if (performance.now() < this.#tidy_until_ms) return;
+    this.#tidy_until_ms = performance.now() + TIDY_EVERY_MS;
+    removeForgotten(this.#context, (id) => this.#runners.has(id)).catch((error: unknown) =>
+      log.warn({ err: error }, 'what is left of deleted instances stays for now'),
+    );
   }
 
   #apply(assignments: readonly Assignment[]): void {
@@ -170,6 +191,8 @@ export class Agent {
   }
 
   async #disks(with_root: boolean): Promise<DiskReport[]> {
+    // A paused VM does not answer.
+    if (!this.#context.lease.isHeld) return [];
     const all = await Promise.all(
       [...this.#runners].map(async ([instance_id, { runner }]) => {
         const dirty_bytes = await runner.dirtyBytes();

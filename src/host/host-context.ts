@@ -5,6 +5,7 @@ import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import type { RunCache } from './block/run-cache.ts';
 import type { ImageKeeper } from './image-keeper.ts';
+import type { HostLease } from './lease/host-lease.ts';
 import type { BootSlots } from './runner/boot-slots.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Accelerator } from './vm/qemu-command.ts';
@@ -14,6 +15,8 @@ export interface HostContext {
   readonly paths: Paths;
   readonly log: Log;
   readonly client: ControlPlaneClient;
+  /** Without it no guest runs here. */
+  readonly lease: HostLease;
   readonly store: ObjectStore;
   readonly images: ImageKeeper;
   readonly pool: CompressPool;

@@ -1,10 +1,11 @@
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { type LiveHost, listLiveHosts } from './store.ts';
+import { type LiveHost, listLiveHosts, lockPlacement } from './store.ts';
 
 /**
  * The host for a new boot: heard of lately, has the image and the memory; the one that ran the instance last
- * goes first, because its overlay may still be warm. @throws AppError UNAVAILABLE saying what is missing
+ * goes first, because its overlay may still be warm. Placements come one after the other until the transaction's end,
+ * so that any number at once do not overcommit a host together. @throws AppError UNAVAILABLE saying what is missing
  */
 export async function placeVm(
   tx: Tx,
@@ -12,8 +13,11 @@ export async function placeVm(
   need: { image: string | null; memory_mib: number },
   last_host: string | null,
 ): Promise<LiveHost> {
-  const hosts = await listLiveHosts(tx);
-  if (hosts.length === 0) throw unavailable('No host is connected.');
+  await lockPlacement(tx);
+  const live = await listLiveHosts(tx);
+  if (live.length === 0) throw unavailable('No host is connected.');
+  const hosts = live.filter((host) => !host.draining);
+  if (hosts.length === 0) throw unavailable('Every connected host is being drained.');
   const withImage = hosts.filter(
     (host) => need.image === null || host.facts.images.some((image) => image.id === need.image),
   );

@@ -9,8 +9,9 @@ export const HOST_FRESH_SECONDS = 20;
 export async function findHostByToken(tx: Tx, token_hash: Buffer) {
   return tx
     .selectFrom('hosts')
-    .select(['id', 'name'])
+    .select(['id', 'name', 'remote'])
     .where('token_hash', '=', token_hash)
+    .where('removed_at', 'is', null)
     .executeTakeFirst();
 }
 
@@ -33,8 +34,14 @@ export async function recordHeartbeat(tx: Tx, id: HostId, facts: HostFacts): Pro
     .execute();
 }
 
+/** Until the transaction's end. What is read after it was committed by all who had it before. */
+export async function lockPlacement(tx: Tx): Promise<void> {
+  await sql`select pg_advisory_xact_lock(7400003)`.execute(tx);
+}
+
 export interface LiveHost {
   readonly id: HostId;
+  readonly draining: boolean;
   readonly facts: HostFacts;
   /** Memory of the VMs placed there that are not stopped, MiB. */
   readonly used_memory_mib: number;
@@ -47,6 +54,7 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
     .select([
       'h.id',
       'h.facts',
+      'h.draining',
       (eb) =>
         eb
           .selectFrom('vms as v')
@@ -60,10 +68,21 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
     ])
     .where('h.last_seen_at', '>', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`)
     .where('h.facts', 'is not', null)
+    .where('h.lost_at', 'is', null)
+    .where('h.removed_at', 'is', null)
     .execute();
   return rows
     .flatMap((row) =>
-      row.facts === null ? [] : [{ id: row.id, facts: row.facts, used_memory_mib: row.used_memory_mib ?? 0 }],
+      row.facts === null
+        ? []
+        : [
+            {
+              id: row.id,
+              draining: row.draining,
+              facts: row.facts,
+              used_memory_mib: row.used_memory_mib ?? 0,
+            },
+          ],
     )
     .sort((a, b) => b.facts.memory_mib - b.used_memory_mib - (a.facts.memory_mib - a.used_memory_mib));
 }

@@ -12,15 +12,19 @@ import {
 } from '../agent-api/host-calls.ts';
 import type { ReportResponse } from '../agent-api/types.ts';
 import { present } from '../lib/assert.ts';
-import type { HostId } from '../lib/ids.ts';
+import type { HostId, InstanceId } from '../lib/ids.ts';
+import { sshPlace } from '../vms/tunnel.ts';
 import type { InternalContext } from './internal.ts';
+
+/** As long as the ingress waits. */
+const TUNNEL_OPEN_MS = 5_000;
 
 type AuthenticateHost = (authorization: string | undefined) => Promise<HostId>;
 
 export function registerHostCalls(
   app: FastifyInstance,
-  { host_calls, log }: InternalContext,
-  authenticate: AuthenticateHost,
+  { db, host_calls, log }: InternalContext,
+  { authenticate, tunnels }: { authenticate: AuthenticateHost; tunnels: boolean },
 ): void {
   app.post<{ Body: CallsRequest }>('/internal/v1/calls', async (request, reply): Promise<CallsResponse> => {
     const gone = new AbortController();
@@ -45,15 +49,47 @@ export function registerHostCalls(
 
   async function accept(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
     const host_id = await authenticate(request.headers.authorization);
+    const [, instance_id] = /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})$/.exec(request.url ?? '') ?? [];
+    if (tunnels && instance_id !== undefined) return tunnel(instance_id as InstanceId, socket, head);
     const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
     if (request.headers.upgrade !== CONSOLE_PROTOCOL || request.url !== consoleStreamPath(id)) {
       socket.end('HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n');
       return;
     }
-    socket.write(
-      `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${CONSOLE_PROTOCOL}\r\n\r\n`,
-    );
-    if (head.length > 0) socket.unshift(head);
+    begin(socket, head);
     if (!host_calls.connect(host_id, id, socket)) socket.destroy();
   }
+
+  /** Joins the ingress with the agent of the VM's host. */
+  async function tunnel(instance_id: InstanceId, socket: Duplex, head: Buffer): Promise<void> {
+    const place = await sshPlace(db, instance_id);
+    const gone = new AbortController();
+    socket.once('close', () => gone.abort());
+    if (!place) {
+      socket.end('HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n');
+      return;
+    }
+    const call = { kind: 'ssh', instance_id, vm_id: place.vm_id } as const;
+    const line = await host_calls.open(place.host_id, call, TUNNEL_OPEN_MS, gone.signal);
+    line.on('error', () => line.destroy());
+    begin(socket, head);
+    for (const [from, to] of [
+      [socket, line],
+      [line, socket],
+    ] as const) {
+      from.once('close', () => {
+        // What it has said to its end is still on its way; an end without one ends both.
+        if (!from.readableEnded) to.destroy();
+      });
+    }
+    if (socket.destroyed) line.destroy();
+    socket.pipe(line).pipe(socket);
+  }
+}
+
+function begin(socket: Duplex, head: Buffer): void {
+  socket.write(
+    `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${CONSOLE_PROTOCOL}\r\n\r\n`,
+  );
+  if (head.length > 0) socket.unshift(head);
 }

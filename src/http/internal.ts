@@ -18,6 +18,8 @@ import type {
   Heartbeat,
   HeartbeatResponse,
   KeysReport,
+  LeaseRequest,
+  LeaseResponse,
   LoginsReport,
   PollRequest,
   PollResponse,
@@ -36,6 +38,7 @@ import { commitGeneration } from '../disks/commit-generation.ts';
 import { noteRootUse } from '../disks/note-root-use.ts';
 import { readHead } from '../disks/read-head.ts';
 import { recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
+import { renewLease } from '../hosts/lease-store.ts';
 import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -53,9 +56,14 @@ import { sendError } from './errors.ts';
 import { registerHostCalls } from './internal-calls.ts';
 import { registerImageCalls } from './internal-images.ts';
 
+/** SSH connections to other machines take one each. */
+const CONNECTIONS_OF_HOSTS = 20_000;
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 
-export type InternalContext = Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'>;
+export interface InternalContext extends Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'> {
+  /** Of hosts that are not the only one. */
+  readonly host_lease_ms: number;
+}
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -63,32 +71,50 @@ declare module 'fastify' {
   }
 }
 
-export function createInternalApp(context: InternalContext): FastifyInstance {
+/**
+ * `tls`: for hosts on other machines. It serves them alone, and nothing of the ingress; without it, on a unix socket, all
+ * that is on this machine.
+ */
+export function createInternalApp(
+  context: InternalContext,
+  tls: { readonly cert: Buffer; readonly key: Buffer } | null = null,
+): FastifyInstance {
+  const far = tls !== null;
   const { log } = context;
   const app = Fastify({
     loggerInstance: log as never,
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_LIMIT_BYTES,
     keepAliveTimeout: 65_000,
+    ...(tls ? { https: { ...tls, minVersion: 'TLSv1.3' as const } } : {}),
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   app.decorateRequest('host_id', null);
   app.addHook('onRequest', async (request) => {
-    request.host_id = await authenticateHost(context, request.headers.authorization);
+    request.host_id = await authenticateHost(context, request.headers.authorization, far);
   });
   registerReports(app, context);
   registerPolls(app, context);
-  registerIngress(app, context);
   registerImageCalls(app, context);
-  registerHostCalls(app, context, (authorization) => authenticateHost(context, authorization));
+  if (!far) registerIngress(app, context);
+  if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
+  registerHostCalls(app, context, {
+    authenticate: (authorization) => authenticateHost(context, authorization, far),
+    tunnels: !far,
+  });
   return app;
 }
 
 /** @throws AppError UNAUTHENTICATED */
-async function authenticateHost({ db }: InternalContext, authorization: string | undefined): Promise<HostId> {
+async function authenticateHost(
+  { db }: InternalContext,
+  authorization: string | undefined,
+  far: boolean,
+): Promise<HostId> {
   const token = /^Bearer (\S{1,200})$/.exec(authorization ?? '')?.[1];
   const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
-  if (!host) throw new AppError('UNAUTHENTICATED');
+  // The token of this machine's own host never has to come from elsewhere.
+  if (!host || (far && !host.remote)) throw new AppError('UNAUTHENTICATED');
   return host.id;
 }
 
@@ -96,7 +122,13 @@ function hostOf(request: FastifyRequest): HostId {
   return present(request.host_id, 'host');
 }
 
-function registerReports(app: FastifyInstance, { db, disk_keys }: InternalContext): void {
+function registerReports(app: FastifyInstance, { db, disk_keys, host_lease_ms }: InternalContext): void {
+  app.post<{ Body: LeaseRequest }>(
+    '/internal/v1/lease',
+    async (request): Promise<LeaseResponse> => ({
+      lease_ms: await renewLease(db, hostOf(request), request.body.kept_ms, host_lease_ms),
+    }),
+  );
   app.post<{ Body: Heartbeat }>('/internal/v1/heartbeat', async (request): Promise<HeartbeatResponse> => {
     const host_id = hostOf(request);
     await recordHeartbeat(db, host_id, request.body.facts);
@@ -177,6 +209,9 @@ function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void
       hub.waitFor('host', host_id, POLL_HOLD_MS, look, signal),
     );
   });
+}
+
+function registerIngress(app: FastifyInstance, { db, hub }: InternalContext): void {
   app.post<{ Body: RoutesRequest }>(
     '/internal/v1/routes',
     async (request, reply): Promise<RoutesResponse> => {
@@ -192,9 +227,6 @@ function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void
       );
     },
   );
-}
-
-function registerIngress(app: FastifyInstance, { db }: InternalContext): void {
   app.post<{ Body: WakeRequest }>('/internal/v1/wake', async (request): Promise<WakeResponse> => {
     const { instance_id } = request.body;
     try {

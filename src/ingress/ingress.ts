@@ -11,6 +11,7 @@ import { backoffMs, pause } from '../lib/backoff.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { ActivityReporter } from './activity.ts';
+import { dialBy } from './dial.ts';
 import { InstancePort } from './instance-port.ts';
 import { type IngressLimits, LIMITS, Totals } from './limits.ts';
 
@@ -107,6 +108,7 @@ export class Ingress {
       limits: this.#limits,
       totals: this.#totals,
       log: this.#log,
+      dial: dialBy(this.#client),
       events: {
         waits: (waiting) => void this.#wake(waiting),
         active: () => this.#activity.hurry(),

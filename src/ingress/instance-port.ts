@@ -11,6 +11,7 @@
 import { createServer, type Server, type Socket } from 'node:net';
 import type { IngressRoute } from '../agent-api/types.ts';
 import type { Log } from '../lib/log.ts';
+import { type Dial, dialPort } from './dial.ts';
 import { HeldSocket } from './held-socket.ts';
 import type { IngressLimits, Totals } from './limits.ts';
 import { splice } from './splice.ts';
@@ -28,6 +29,7 @@ export class InstancePort {
   readonly #limits: IngressLimits;
   readonly #totals: Totals;
   readonly #events: PortEvents;
+  readonly #dial: Dial;
   readonly #log: Log;
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
@@ -42,11 +44,12 @@ export class InstancePort {
 
   constructor(
     route: IngressRoute,
-    options: { limits: IngressLimits; totals: Totals; events: PortEvents; log: Log },
+    options: { limits: IngressLimits; totals: Totals; events: PortEvents; log: Log; dial?: Dial },
   ) {
     this.#limits = options.limits;
     this.#totals = options.totals;
     this.#events = options.events;
+    this.#dial = options.dial ?? dialPort;
     this.#log = options.log.child({ instance_id: route.instance_id, port: route.port });
     this.#route = route;
     // Half-open: what one side still sends after the other has ended its own sending gets through.
@@ -185,7 +188,7 @@ export class InstancePort {
       this.#silent.delete(socket);
       this.#totals.silent.delete(socket);
     };
-    splice(socket, target, this.#limits, {
+    splice(socket, { target, dial: this.#dial }, this.#limits, {
       spoke: () => {
         spoke = true;
         isSilentNoMore();

@@ -1,5 +1,7 @@
 /** Two sockets as one: bytes as they are, no more of them in memory than the sockets' own watermarks. */
-import { connect, type Socket } from 'node:net';
+import type { Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import type { Dial } from './dial.ts';
 import type { IngressLimits } from './limits.ts';
 
 const KEEP_ALIVE_MS = 60_000;
@@ -10,40 +12,35 @@ export interface SpliceEvents {
   readonly closed: () => void;
 }
 
-/** Dials `target` (`host:port`) for a caller and joins the two; either one's end ends the other. */
+/** Dials `target` for a caller and joins the two; either one's end ends the other. */
 export function splice(
   inbound: Socket,
-  target: string,
+  way: { readonly target: string; readonly dial: Dial },
   limits: Pick<IngressLimits, 'dial_ms' | 'silent_ms'>,
   events: SpliceEvents,
 ): void {
-  const at = target.lastIndexOf(':');
-  const outbound = connect({
-    host: target.slice(0, at),
-    port: Number(target.slice(at + 1)),
-    noDelay: true,
-    allowHalfOpen: true,
-  });
-  const dialled = setTimeout(() => outbound.destroy(), limits.dial_ms);
   const silent = setTimeout(() => inbound.destroy(), limits.silent_ms);
-  outbound.once('connect', () => {
-    clearTimeout(dialled);
-    inbound.setKeepAlive(true, KEEP_ALIVE_MS);
-    outbound.setKeepAlive(true, KEEP_ALIVE_MS);
-    inbound.once('data', () => {
-      clearTimeout(silent);
-      events.spoke();
-    });
-    inbound.pipe(outbound).pipe(inbound);
-  });
-  outbound.on('error', () => outbound.destroy());
-  outbound.once('close', () => {
-    clearTimeout(dialled);
-    inbound.destroySoon();
-  });
   inbound.once('close', () => {
     clearTimeout(silent);
-    outbound.destroy();
     events.closed();
   });
+  way.dial(way.target, limits.dial_ms).then(
+    (outbound) => {
+      outbound.on('error', () => outbound.destroy());
+      if (inbound.destroyed) return void outbound.destroy();
+      inbound.once('data', () => {
+        clearTimeout(silent);
+        events.spoke();
+      });
+      join(inbound, outbound);
+    },
+    () => inbound.destroy(),
+  );
+}
+
+function join(inbound: Socket, outbound: Duplex): void {
+  inbound.setKeepAlive(true, KEEP_ALIVE_MS);
+  outbound.once('close', () => inbound.destroySoon());
+  inbound.once('close', () => outbound.destroy());
+  inbound.pipe(outbound).pipe(inbound);
 }

@@ -14,6 +14,8 @@ import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from './data-f
 import { ensureDebianPackages } from './debian-packages.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded-postgres.ts';
 import { ensureGuestImage } from './guest-image.ts';
+import { ensureHostsCertificate } from './hosts-certificate.ts';
+import { checkJoin } from './join.ts';
 import { clusterExists } from './postgres-cluster.ts';
 import { makeReachable, VM_PASSENGER } from './reachable.ts';
 import { checkListenAddress, type DataFolderLock, lockDataFolder } from './single.ts';
@@ -51,11 +53,12 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
   const paths = pathsIn(config.data_dir);
   const is_root = process.getuid?.() === 0;
   checkTls(config);
+  await checkJoin(config);
   await makeDataFolder(paths);
   const lock = await lockDataFolder(paths.launcher_lock, say);
   let postgres: EmbeddedPostgres | undefined;
   try {
-    await checkListenAddress(config.listen);
+    if (config.join === null) await checkListenAddress(config.listen);
     const list_paths = [join(project_dir, 'bin', 'debian-packages.txt')];
     await ensureDebianPackages({ list_paths, env, is_root, say });
     if (is_root) {
@@ -64,15 +67,15 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
       }
     }
     await refuseUnfinishedRestore(paths);
-    const has_database = config.database_url === null && (await clusterExists(paths.postgres));
-    await ensureSecrets(paths, config.secret_key, has_database);
+    if (config.join === null) await ensureAuthority(config, paths);
     await ensureGuestImage({
       build_script: join(project_dir, 'guest', 'build.sh'),
       images_dir: paths.debian_12,
       seed_dir: join(project_dir, '.cache', 'images', 'debian-12'),
       say,
     });
-    if (config.database_url === null) postgres = await startEmbeddedPostgres(paths, { say });
+    if (config.join === null && config.database_url === null)
+      postgres = await startEmbeddedPostgres(paths, { say });
   } catch (error) {
     lock.release();
     throw error;
@@ -85,6 +88,13 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
     lock,
     close: () => close(postgres, lock),
   };
+}
+
+/** What the machine with the control plane has and a host that joins it has not. */
+async function ensureAuthority(config: Config, paths: Paths): Promise<void> {
+  const has_database = config.database_url === null && (await clusterExists(paths.postgres));
+  await ensureSecrets(paths, config.secret_key, has_database);
+  if (config.hosts_listen !== null) await ensureHostsCertificate(paths);
 }
 
 async function close(postgres: EmbeddedPostgres | undefined, lock: DataFolderLock): Promise<void> {

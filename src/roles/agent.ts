@@ -1,6 +1,6 @@
 /** The agent of this host as a process. */
 import { join } from 'node:path';
-import { ControlPlaneClient } from '../agent-api/client.ts';
+import { type ControlPlaneAddress, ControlPlaneClient } from '../agent-api/client.ts';
 import type { Config } from '../config/config.ts';
 import { pathsIn } from '../config/paths.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
@@ -8,13 +8,16 @@ import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
 import { ImageKeeper } from '../host/image-keeper.ts';
 import { findHostImage } from '../host/images.ts';
+import { startFencer } from '../host/lease/fencer.ts';
+import { HostLease } from '../host/lease/host-lease.ts';
 import { BootSlots } from '../host/runner/boot-slots.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
-import { hostCgroups } from '../host/vm/cgroup.ts';
+import { type CgroupMounts, hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
 import { dataFolderId } from '../host/vm/egress-rules.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { readSecrets } from '../launch/data-folder.ts';
+import { readJoinToken } from '../launch/join.ts';
 import { makeReachable } from '../launch/reachable.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
 import type { Log } from '../lib/log.ts';
@@ -34,7 +37,6 @@ export interface AgentOptions {
 /** Runs until `signal` aborts; the VMs run on. @throws StartError for what the operator must mend */
 export async function runAgent({ config, log, say, signal }: AgentOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
-  const { host_token } = await readSecrets(paths, config.secret_key);
   const separate_users = process.getuid?.() === 0;
   const image = await findHostImage(paths.images, 'debian-12', null);
   if (!image) throw new StartError(`${paths.debian_12} has no image; npm start makes it`, 1);
@@ -61,14 +63,21 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   });
   const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
-  const client = new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token: host_token });
+  const client = new ControlPlaneClient(await controlPlaneOf(config));
   const pool = new CompressPool();
   const store = await openStore({ s3: config.s3, folder: paths.objects, log });
+  const lease = new HostLease({
+    client,
+    paths,
+    log,
+    startFencer: () => startFencer(paths, config.log_level),
+  });
   const agent = new Agent(
     {
       paths,
       log,
       client,
+      lease,
       store,
       images: new ImageKeeper({ images_dir: paths.images, client, store, log }),
       pool,
@@ -78,13 +87,30 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       qemu_binary: QEMU,
       qemu_img_binary: QEMU_IMG,
       vm_gid: separate_users ? vm_gid : null,
-      cgroups: hostCgroups(),
+      cgroups: cgroupsOf(config),
     },
     { accelerator_reason: choice.reason, isolate: () => isolate(paths.data, separate_users) },
   );
   await agent.run(signal);
   await pool.close();
   await client.close();
+}
+
+/** A host that joined another has a parent of its own, should that other be on this machine too. */
+function cgroupsOf({ join: joined, data_dir }: Config): CgroupMounts | null {
+  const mounts = hostCgroups();
+  return mounts && joined ? { ...mounts, parent: `berth-${dataFolderId(data_dir)}` } : mounts;
+}
+
+/** Where the control plane is, and who we are to it. */
+async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
+  const { join: joined, secret_key } = config;
+  if (joined === null) {
+    const paths = pathsIn(config.data_dir);
+    const { host_token } = await readSecrets(paths, secret_key);
+    return { address: `unix:${paths.agent_api_socket}`, token: host_token };
+  }
+  return { address: joined.control_plane, ...(await readJoinToken(joined.token_path)) };
 }
 
 /** null, or what is not closed off. */

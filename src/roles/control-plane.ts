@@ -18,10 +18,11 @@ import { diskKeys } from '../disks/data-keys.ts';
 import { dropOldGenerations } from '../disks/generation-store.ts';
 import { onCommitted } from '../events/wake.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
+import { SilenceWatch } from '../hosts/silence.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
-import { createInternalApp } from '../http/internal.ts';
+import { createInternalApp, type InternalContext } from '../http/internal.ts';
 import { createMetricsApp, RequestMetrics } from '../http/metrics.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
@@ -45,6 +46,7 @@ import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { sweepOrphans } from '../tasks/sweep-orphans.ts';
 import { applyDeadlines } from '../vms/apply-report.ts';
+import { loseSilentHosts } from '../vms/lose-hosts.ts';
 import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -79,7 +81,9 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const base = await appContext(config, secrets, { db, hub, log, mailer });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
-  const apps = [await createApp(context), createInternalApp(context)] as const;
+  const internal = { ...context, host_lease_ms: config.host_lease_ms };
+  const apps = [await createApp(context), createInternalApp(internal)] as const;
+  const far = await listenToHosts(config, paths, internal);
   hub.start();
   await listen(apps, config, paths);
   const scraped = metrics && config.metrics_listen && createMetricsApp(metrics, context);
@@ -94,7 +98,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   // Ends the long polls first: they would hold the servers open.
   context.host_calls.close();
   await hub.stop();
-  await Promise.all([...apps.map((app) => app.close()), scraped?.close(), tasks]);
+  await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
   await mailer.close();
   await db.destroy();
 }
@@ -170,6 +174,23 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
+/** For hosts on other machines. Called before anything listens: what cannot be served is refused at the start. */
+async function listenToHosts(
+  { hosts_listen }: Config,
+  { hosts_tls_cert, hosts_tls_key }: Paths,
+  context: InternalContext,
+): Promise<FastifyInstance | null> {
+  if (hosts_listen === null) return null;
+  const [cert, key] = await Promise.all([readFile(hosts_tls_cert), readFile(hosts_tls_key)]);
+  const app = createInternalApp(context, { cert, key });
+  try {
+    await app.listen({ ...hosts_listen });
+  } catch (error) {
+    throw new StartError(`BERTH_HOSTS_LISTEN: can't listen there: ${messageOf(error)}`, 2, { cause: error });
+  }
+  return app;
+}
+
 /** What reads the outbox, each event once. */
 const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
 
@@ -181,7 +202,9 @@ function tasksOf(
 ): Task[] {
   const mail: MailParts = { db, log, deliver, public_url };
   const disks = { db, store, disk_keys };
+  const leases = new SilenceWatch();
   return [
+    { name: 'silent-hosts', every_ms: 1_000, run: () => loseSilentHosts(db, leases, log) },
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },

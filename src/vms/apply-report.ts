@@ -1,4 +1,4 @@
-import type { KeysReport, Observation, Report } from '../agent-api/types.ts';
+import type { KeysReport, Observation, Reason, Report } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
@@ -170,10 +170,11 @@ export async function applyDeadlines(db: Db): Promise<number> {
       await lockInstance(tx, instance_id);
       const vm = await findVm(tx, id);
       if (!vm || vm.deadline_at === null || vm.deadline_at.getTime() > Date.now()) return;
-      const next = observe(vm.state, 'deadline');
-      if (next === null) return;
-      const message = `The VM was ${vm.state} for too long.`;
-      await end(tx, vm, next, { code: `${vm.state}_timeout`, message, actor: 'system' });
+      if (observe(vm.state, 'deadline') === null) return;
+      await failVm(tx, vm, {
+        code: `${vm.state}_timeout`,
+        message: `The VM was ${vm.state} for too long.`,
+      });
     });
   }
   return overdue.length;
@@ -186,17 +187,18 @@ export async function failLost(db: Db, message: string, actor: string): Promise<
     await transaction(db, async (tx) => {
       await lockInstance(tx, instance_id);
       const vm = await findVm(tx, id);
-      const next = vm && observe(vm.state, 'failed');
-      if (vm && next) await end(tx, vm, next, { code: 'host_lost', message, actor });
+      if (vm && observe(vm.state, 'failed')) await failVm(tx, vm, { code: 'host_lost', message }, actor);
     });
   }
   return lost.length;
 }
 
-async function end(tx: Tx, vm: VmRow, next: VmState, reason: VmReason): Promise<void> {
-  await updateVm(tx, vm, { state: next, reason, ssh_address: null, stopped_at: new Date() });
-  await failFlushes(tx, vm.id, reason.message);
-  await announce(tx, vm, next, { kind: 'failed', reason }, reason.actor);
+/** Ends a VM as `failed` without its host. The instance is locked, and this is its newest boot. */
+export async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor = 'system'): Promise<void> {
+  const reason = { code, message, actor };
+  await updateVm(tx, vm, { state: 'failed', reason, ssh_address: null, stopped_at: new Date() });
+  await failFlushes(tx, vm.id, message);
+  await announce(tx, vm, 'failed', { kind: 'failed', reason }, actor);
   await notify(tx, 'instance', vm.instance_id);
   await notify(tx, 'routes');
   await notify(tx, 'host', vm.host_id);

@@ -11,6 +11,7 @@ const ENDED_AFTER_ITS_FIRST_INSTRUCTION = [
   'vm_died',
   'guest_panicked',
   'starting_timeout',
+  'host_lost',
 ] as const;
 
 /** Everything that a host is to look after, in the order of instances. */

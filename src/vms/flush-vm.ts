@@ -6,6 +6,7 @@ import type { FlushReceipt, Reason } from '../agent-api/types.ts';
 import type { Principal } from '../auth/principal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import type { Db, Tx } from '../db/pool.ts';
+import { isLost } from '../hosts/lease-store.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
@@ -30,6 +31,12 @@ export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): 
   await markUsed(tx, id);
   const state = row.state ?? 'stopped';
   if (state === 'stopped' || state === 'suspended') return { kind: 'nothing_to_do', receipt: unchanged(row) };
+  if (state === 'failed' && row.host_id !== null && (await isLost(tx, row.host_id))) {
+    throw new AppError('CONFLICT', {
+      message:
+        'The VM has failed, and the host that holds its disk is lost. Start it: it continues from the last durable generation.',
+    });
+  }
   if (rule === 'join') return { kind: 'join_final', vm_id: present(row.vm_id as VmId | null, 'vm id') };
   return { kind: 'queued', flush_id: await queueFlush(tx, row) };
 }

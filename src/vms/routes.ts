@@ -1,5 +1,5 @@
 /** What the ingress is told: every instance's port, and what becomes of its connections now. */
-import type { IngressRoute } from '../agent-api/types.ts';
+import { type IngressRoute, TUNNEL } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
@@ -12,14 +12,23 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
       (eb) =>
         eb
           .selectFrom('vms')
-          .select(['state', 'ssh_address', 'applied_keys'])
+          .innerJoin('hosts', 'hosts.id', 'vms.host_id')
+          .select(['vms.state', 'vms.ssh_address', 'vms.applied_keys', 'hosts.remote'])
           .whereRef('vms.instance_id', '=', 'i.id')
           .orderBy('vms.boot', 'desc')
           .limit(1)
           .as('v'),
       (join) => join.onTrue(),
     )
-    .select(['i.id', 'i.ssh_port', 'i.wake_on_connect', 'v.state', 'v.ssh_address', 'v.applied_keys'])
+    .select([
+      'i.id',
+      'i.ssh_port',
+      'i.wake_on_connect',
+      'v.state',
+      'v.ssh_address',
+      'v.applied_keys',
+      'v.remote',
+    ])
     .where('i.deleting', '=', false)
     .orderBy('i.id')
     .execute();
@@ -34,12 +43,20 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
     return {
       instance_id: row.id,
       port: row.ssh_port,
-      target: targets.get(row.id)?.ssh_address ?? null,
+      target: targetOf(targets.get(row.id)),
       revoking: applied.some((each) => allowed.get(row.id)?.has(each) !== true),
       // A failed VM is not started by whoever knocks: it would fail again and again.
       wake: row.wake_on_connect && row.state !== 'failed',
     };
   });
+}
+
+/** What another machine says of addresses is not dialled. */
+function targetOf(
+  vm: { id: InstanceId; ssh_address: string | null; remote: boolean | null } | undefined,
+): string | null {
+  if (vm === undefined) return null;
+  return vm.remote ? `${TUNNEL}${vm.id}` : vm.ssh_address;
 }
 
 function isReachable(state: VmState | null): boolean {

@@ -10,6 +10,17 @@ export async function findVm(tx: Tx, id: VmId) {
   return tx.selectFrom('vms').selectAll().where('id', '=', id).executeTakeFirst();
 }
 
+/** The newest boot of an instance. */
+export async function newestVm(tx: Tx, instance_id: InstanceId) {
+  return tx
+    .selectFrom('vms')
+    .selectAll()
+    .where('instance_id', '=', instance_id)
+    .orderBy('boot', 'desc')
+    .limit(1)
+    .executeTakeFirst();
+}
+
 export interface NewVm {
   readonly id: VmId;
   readonly instance_id: InstanceId;
@@ -134,6 +145,30 @@ export async function listLively(tx: Tx): Promise<{ id: VmId; instance_id: Insta
     .selectFrom('vms')
     .select(['id', 'instance_id'])
     .where('state', 'in', ['starting', 'running', 'restarting', 'suspending', 'stopping'])
+    .execute();
+}
+
+/** What somebody still waits for of a host: VMs that are not at rest, flushes, and the end of deleted instances. */
+export async function listOnHost(tx: Tx, host_id: HostId): Promise<{ id: VmId; instance_id: InstanceId }[]> {
+  return tx
+    .selectFrom('vms as v')
+    .innerJoin('instances as i', 'i.id', 'v.instance_id')
+    .select(['v.id', 'v.instance_id'])
+    .where('v.host_id', '=', host_id)
+    .where((eb) =>
+      eb.or([
+        eb('v.state', 'not in', ['stopped', 'suspended', 'failed']),
+        eb.and([eb('i.deleting', '=', true), eb('v.released', '=', false)]),
+        eb.exists(
+          eb
+            .selectFrom('flushes as f')
+            .select('f.id')
+            .whereRef('f.vm_id', '=', 'v.id')
+            .where('f.state', 'in', ['queued', 'running']),
+        ),
+      ]),
+    )
+    .orderBy('v.instance_id')
     .execute();
 }
 

@@ -39,7 +39,7 @@ const ROOMS: Record<string, readonly string[]> = {
   http: ['lib', 'db', 'events', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],
   ingress: ['lib', 'agent-api'],
-  launch: ['lib', 'config'],
+  launch: ['lib', 'config', 'agent-api'],
   roles: [
     ...['lib', 'config', 'db', 'events', 'agent-api', 'object-store', 'audit', 'mail', 'auth', 'hosts'],
     ...['disks', 'disk-format', 'vms', 'api-keys', 'webhooks', 'notifications'],
@@ -48,7 +48,7 @@ const ROOMS: Record<string, readonly string[]> = {
   backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'host', 'launch'],
   cli: [
     ...['client', 'lib', 'config', 'db', 'audit', 'auth', 'orgs', 'images', 'launch', 'backup'],
-    ...['instances', 'disks', 'disk-format', 'object-store', 'host'],
+    ...['instances', 'hosts', 'agent-api', 'disks', 'disk-format', 'object-store', 'host'],
   ],
   main: ['lib', 'config', 'launch', 'roles'],
 };
@@ -100,7 +100,7 @@ test('every import stays within what its room may see', () => {
 
 test('what people type speaks HTTP by the client alone; only the commands on the server know its database', () => {
   const ON_SERVER = [
-    ...['org-commands', 'user-commands', 'image-commands', 'server-context'],
+    ...['org-commands', 'user-commands', 'image-commands', 'host-commands', 'server-context'],
     ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands'],
   ].map((name) => `src/cli/${name}.ts`);
   const theirs = imports.filter(({ from }) => roomOf(from) === 'cli' && !ON_SERVER.includes(from));

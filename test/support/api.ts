@@ -62,6 +62,7 @@ export interface ApiOptions {
   readonly database_url?: (database: TestDatabase) => Promise<string>;
   readonly first_port?: number;
   readonly last_port?: number;
+  readonly host_lease_ms?: number;
   /** Settings of the installation that the file is about. */
   readonly context?: Partial<AppContext>;
 }
@@ -122,7 +123,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     ...options.context,
   };
   const app = await createApp(context);
-  const internal = createInternalApp(context);
+  const internal = createInternalApp({ ...context, host_lease_ms: options.host_lease_ms ?? 40_000 });
   hub.start();
   const origin = await app.listen({ host: '127.0.0.1', port: 0 });
   const internal_origin = await internal.listen({ host: '127.0.0.1', port: 0 });

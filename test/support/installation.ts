@@ -101,7 +101,7 @@ export class Installation {
   static async start(options: InstallationOptions = {}): Promise<Installation> {
     const installation = new Installation(options, { api: await freePort(), ssh: await freeSshPorts() });
     try {
-      await installation.#takeImageOver();
+      await linkTestImage(installation.paths);
       await installation.start();
       await installation.login();
       await installation.client.expect(201, 'POST', '/v1/me/ssh-keys', {
@@ -301,30 +301,30 @@ export class Installation {
     }
     if (process.getuid?.() === 0) await removeEgressRules(dataFolderId(this.data_dir));
   }
+}
 
-  /**
-   * BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. Its pieces are in the object
-   * store already: what an agent puts there once costs seconds that no test is about.
-   */
-  async #takeImageOver(): Promise<void> {
-    const seed = process.env['BERTH_TEST_IMAGE_DIR'];
-    if (seed === undefined) return;
-    const manifest = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as ImageManifest;
-    const { id, version, files } = manifest;
-    const folder = join(this.paths.debian_12, version.slice(0, 12));
-    await mkdir(folder, { recursive: true, mode: 0o755 });
-    // On another file system the launcher's own way, from the project's cache, is left to do it.
-    for (const file of await readdir(seed)) {
-      await link(join(seed, file), join(folder, file)).catch(() => undefined);
-    }
-    const stored = join(PROJECT, '.cache', 'image-objects', imagePrefix(id, files['rootfs.img']));
-    const pieces = join(this.paths.objects, imagePrefix(id, files['rootfs.img']));
-    const names = listOrNothing(stored);
-    if (names.length === 0) return;
-    await mkdir(this.paths.objects, { mode: 0o700 });
-    await mkdir(pieces, { recursive: true, mode: 0o700 });
-    for (const name of names) await link(join(stored, name), join(pieces, name)).catch(() => undefined);
+/**
+ * BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. Its pieces are in the object
+ * store already: what an agent puts there once costs seconds that no test is about.
+ */
+export async function linkTestImage(paths: Paths): Promise<void> {
+  const seed = process.env['BERTH_TEST_IMAGE_DIR'];
+  if (seed === undefined) return;
+  const manifest = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as ImageManifest;
+  const { id, version, files } = manifest;
+  const folder = join(paths.debian_12, version.slice(0, 12));
+  await mkdir(folder, { recursive: true, mode: 0o755 });
+  // On another file system the launcher's own way, from the project's cache, is left to do it.
+  for (const file of await readdir(seed)) {
+    await link(join(seed, file), join(folder, file)).catch(() => undefined);
   }
+  const stored = join(PROJECT, '.cache', 'image-objects', imagePrefix(id, files['rootfs.img']));
+  const pieces = join(paths.objects, imagePrefix(id, files['rootfs.img']));
+  const names = listOrNothing(stored);
+  if (names.length === 0) return;
+  await mkdir(paths.objects, { mode: 0o700 });
+  await mkdir(pieces, { recursive: true, mode: 0o700 });
+  for (const name of names) await link(join(stored, name), join(pieces, name)).catch(() => undefined);
 }
 
 function listOrNothing(folder: string): string[] {
@@ -336,7 +336,7 @@ function listOrNothing(folder: string): string[] {
 }
 
 /** Nothing of Berth's own, of a database or of S3 comes from the tests' environment. */
-function inheritedEnvironment(): Record<string, string | undefined> {
+export function inheritedEnvironment(): Record<string, string | undefined> {
   return Object.fromEntries(
     Object.entries(process.env).filter(
       ([name]) => !name.startsWith('BERTH_') && !name.startsWith('AWS_') && name !== 'DATABASE_URL',

@@ -45,8 +45,8 @@ export class ScriptedAgent {
   readonly #known = new Map<InstanceId, Assignment>();
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(address: string, token: string) {
-    this.client = new ControlPlaneClient({ address, token });
+  constructor(address: string, token: string, fingerprint?: string) {
+    this.client = new ControlPlaneClient({ address, token, ...(fingerprint ? { fingerprint } : {}) });
   }
 
   /** Is heard of from now on. */

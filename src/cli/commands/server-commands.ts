@@ -11,14 +11,16 @@ async function onServer(
     context: typeof import('../server-context.ts');
     users: typeof import('../user-commands.ts');
     orgs: typeof import('../org-commands.ts');
+    hosts: typeof import('../host-commands.ts');
   }) => Promise<string>,
 ): Promise<undefined> {
-  const [context, users, orgs] = await Promise.all([
+  const [context, users, orgs, hosts] = await Promise.all([
     import('../server-context.ts'),
     import('../user-commands.ts'),
     import('../org-commands.ts'),
+    import('../host-commands.ts'),
   ]);
-  process.stdout.write(await work({ context, users, orgs }));
+  process.stdout.write(await work({ context, users, orgs, hosts }));
 }
 
 /** Becomes the program that npm start runs: same process, so that signals and exit code are its own. */
@@ -86,6 +88,46 @@ export const SERVER_COMMANDS: readonly Command[] = [
         context.withServer((server) => orgs.orgQuota(server, org, Object.fromEntries(given))),
       );
     },
+  },
+  {
+    name: 'host ls',
+    summary: 'list the machines that VMs run on',
+    example: 'berth host ls',
+    on_server: true,
+    run: () => onServer(({ context, hosts }) => context.withServer(hosts.listHosts)),
+  },
+  {
+    name: 'host add',
+    args: ['NAME'],
+    summary: 'let another machine join, and print its token this once',
+    example: 'berth host add rack-2 > token',
+    on_server: true,
+    run: ({ args: [name = ''] }) =>
+      onServer(({ context, hosts }) => context.withServer((server) => hosts.addHost(server, name))),
+  },
+  {
+    name: 'host drain',
+    args: ['NAME'],
+    summary: 'place no VM on a host any more; those there go on',
+    example: 'berth host drain rack-2',
+    on_server: true,
+    options: { undo: { type: 'boolean', help: 'take VMs again' } },
+    run: ({ args: [name = ''], options }) =>
+      onServer(({ context, hosts }) =>
+        context.withServer((server) => hosts.drainHost(server, name, options.flag('undo'))),
+      ),
+  },
+  {
+    name: 'host rm',
+    args: ['NAME'],
+    summary: 'take a host out, and its token with it',
+    example: 'berth host rm rack-2',
+    on_server: true,
+    options: { lost: { type: 'boolean', help: 'that machine is off for good, with what is on it' } },
+    run: ({ args: [name = ''], options }) =>
+      onServer(({ context, hosts }) =>
+        context.withServer((server) => hosts.removeHost(server, name, options.flag('lost'))),
+      ),
   },
   {
     name: 'audit verify',

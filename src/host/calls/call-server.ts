@@ -12,6 +12,7 @@ import type { Machine } from '../runner/machine.ts';
 import { vmFolder } from '../runner/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
+import { dialSshd, joinStreams } from './open-ssh.ts';
 import { readConsole } from './read-console.ts';
 import { runCommand } from './run-command.ts';
 import type { VmMeters } from './vm-meters.ts';
@@ -79,6 +80,16 @@ export class CallServer {
       case 'console':
         this.#machine(call).console.attach(await this.#context.client.openConsole(id));
         return null;
+      case 'ssh': {
+        const sshd = await dialSshd(this.#machine(call));
+        try {
+          joinStreams(await this.#context.client.openConsole(id), sshd);
+        } catch (error) {
+          sshd.destroy();
+          throw error;
+        }
+        return null;
+      }
       case 'exec':
         return runCommand(this.#machine(call, 'up'), call, signal);
       case 'usage':

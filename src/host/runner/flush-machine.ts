@@ -266,6 +266,8 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
     if (segments.length > 0) {
       const flush = { job_id, generation, segments, consistency, dirty_bytes: result.dirty_bytes };
       await machine.update({ flush });
+      // The control plane would refuse it once another has the disk; past our lease we do not even ask.
+      options.context.lease.require();
       await disk.commit(options.context.client, machine.record, flush, signal);
     }
     committed = true;

@@ -87,6 +87,7 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
     await writeRecord(folder, record);
     if (overlay !== 'unsaved') await addBitmap(qmp);
     signal.throwIfAborted();
+    context.lease.require();
     if (run || overlay !== 'clean') await disk.vouch(epoch, false);
   } catch (error) {
     qmp.close();

@@ -12,6 +12,7 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
+import { LeaseOverError } from '../lease/host-lease.ts';
 import { removeOverlay } from '../vm/overlay.ts';
 import { boundLog } from '../vm/qemu-process.ts';
 import { AutoFlush } from './auto-flush.ts';
@@ -148,7 +149,8 @@ export class VmRunner {
       const signal = AbortSignal.any([abort.signal, this.#closing.signal]);
       this.#step = { name, abort };
       try {
-        await this.#take(name, signal);
+        await this.#context.lease.whenHeld(signal);
+        if (!signal.aborted) await this.#take(name, signal);
         failures = 0;
       } catch (error) {
         if (signal.aborted) continue;
@@ -266,7 +268,8 @@ export class VmRunner {
       await this.#held.launch(this.#current, signal, { run: true });
     } catch (error) {
       const reason = reasonFor(error, 'start_failed');
-      if (signal.aborted || reason.code === 'control_plane_away') throw error;
+      const to_be_tried_again = reason.code === 'control_plane_away' || error instanceof LeaseOverError;
+      if (signal.aborted || to_be_tried_again) throw error;
       this.#context.log.error({ err: error }, 'the VM could not be started');
       await this.#sayFailed(reason);
     }

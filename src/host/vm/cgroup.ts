@@ -32,9 +32,13 @@ export interface VmLimits {
 }
 
 /** Where the controllers are mounted. Version 2 has one place for all. */
-export type CgroupMounts =
+export type CgroupMounts = (
   | { readonly version: 2; readonly root: string }
-  | { readonly version: 1; readonly roots: Readonly<Partial<Record<Controller, string>>> };
+  | { readonly version: 1; readonly roots: Readonly<Partial<Record<Controller, string>>> }
+) & {
+  /** In the place of `berth`: two hosts on one machine may hold the same instance for a moment. */
+  readonly parent?: string;
+};
 
 export type LimitResult =
   | { readonly limited: true; readonly version: 1 | 2 }
@@ -97,8 +101,8 @@ export function limitProcess(
   assert(isId('inst', instance_id), 'instance_id is not an instance id');
   if (!mounts) return { limited: false, reason: 'this host mounts no control groups' };
   try {
-    if (mounts.version === 2) limitV2(mounts.root, instance_id, pid, limits);
-    else limitV1(mounts.roots, instance_id, pid, limits);
+    if (mounts.version === 2) limitV2(mounts.root, groupOf(mounts, instance_id), pid, limits);
+    else limitV1(mounts.roots, groupOf(mounts, instance_id), pid, limits);
     return { limited: true, version: mounts.version };
   } catch (error) {
     return { limited: false, reason: `control groups cannot be used: ${messageOf(error)}` };
@@ -116,7 +120,7 @@ export function removeLimits(mounts: CgroupMounts | null, instance_id: string): 
   const roots = mounts.version === 2 ? [mounts.root] : Object.values(mounts.roots);
   for (const root of new Set(roots)) {
     try {
-      rmdirSync(join(root, PARENT, instance_id));
+      rmdirSync(join(root, ...groupOf(mounts, instance_id)));
     } catch (error) {
       if (errnoOf(error) !== 'ENOENT') reason = messageOf(error);
     }
@@ -124,9 +128,15 @@ export function removeLimits(mounts: CgroupMounts | null, instance_id: string): 
   return reason;
 }
 
+type Group = readonly [parent: string, name: string];
+
+function groupOf({ parent = PARENT }: CgroupMounts, instance_id: string): Group {
+  return [parent, instance_id];
+}
+
 function limitV1(
   roots: Readonly<Partial<Record<Controller, string>>>,
-  instance_id: string,
+  name: Group,
   pid: number,
   limits: VmLimits,
 ): void {
@@ -139,7 +149,7 @@ function limitV1(
   for (const controller of CONTROLLERS) {
     const root = roots[controller];
     if (root === undefined) continue;
-    const group = join(root, PARENT, instance_id);
+    const group = join(root, ...name);
     mkdirSync(group, { recursive: true });
     for (const [file, value] of Object.entries(files[controller])) {
       writeFileSync(join(group, file), String(value));
@@ -149,9 +159,9 @@ function limitV1(
   if (missing.length > 0) throw new Error(`the controllers ${missing.join(', ')} are not mounted`);
 }
 
-function limitV2(root: string, instance_id: string, pid: number, limits: VmLimits): void {
-  const parent = join(root, PARENT);
-  const group = join(parent, instance_id);
+function limitV2(root: string, name: Group, pid: number, limits: VmLimits): void {
+  const parent = join(root, name[0]);
+  const group = join(root, ...name);
   mkdirSync(parent, { recursive: true });
   for (const folder of [root, parent]) {
     const enabled = readFileSync(join(folder, 'cgroup.subtree_control'), 'utf8').trim().split(/\s+/);

@@ -27,6 +27,12 @@ export function isAlive(identity: ProcessIdentity): boolean {
   return identityOf(identity.pid)?.start_time === identity.start_time;
 }
 
+/** Paused by SIGSTOP. */
+export function isStopped(identity: ProcessIdentity): boolean {
+  const fields = statFields(identity.pid);
+  return fields?.[STATE] === 'T' && Number(fields[START_TIME]) === identity.start_time;
+}
+
 /** Signals the process; answers false when it is gone already. Throws EPERM when it is not ours to signal. */
 export function killProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
   if (!isAlive(identity)) return false;

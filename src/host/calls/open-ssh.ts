@@ -1,0 +1,37 @@
+/** A connection to a VM's sshd for the ingress of another machine: the guest's port is open on our loopback alone. */
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { messageOf } from '../../lib/errors.ts';
+import type { Machine } from '../runner/machine.ts';
+import { CallError } from './call-error.ts';
+
+const DIAL_MS = 5_000;
+
+/** @throws CallError not_running */
+export async function dialSshd({ record }: Machine): Promise<Socket> {
+  const port = record.ssh_forward_port;
+  const socket = connect({ host: '127.0.0.1', port, noDelay: true, allowHalfOpen: true });
+  try {
+    await once(socket, 'connect', { signal: AbortSignal.timeout(DIAL_MS) });
+    return socket;
+  } catch (error) {
+    socket.destroy();
+    throw new CallError('not_running', `The guest's sshd is not reached: ${messageOf(error)}`);
+  }
+}
+
+/** Until one of them ends. */
+export function joinStreams(one: Duplex, other: Duplex): void {
+  for (const [from, to] of [
+    [one, other],
+    [other, one],
+  ] as const) {
+    from.on('error', () => from.destroy());
+    from.once('close', () => {
+      // What it has said to its end is still on its way; an end without one ends both.
+      if (!from.readableEnded) to.destroy();
+    });
+  }
+  one.pipe(other).pipe(one);
+}

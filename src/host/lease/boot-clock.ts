@@ -1,0 +1,14 @@
+/**
+ * The clock of leases: since this machine's boot, the same for all its processes, never set, and going on while the
+ * machine is suspended (CLOCK_BOOTTIME, as /proc/uptime has it, in hundredths of a second).
+ */
+import { readFileSync } from 'node:fs';
+
+export function bootMs(): number {
+  return Math.round(Number.parseFloat(readFileSync('/proc/uptime', 'latin1')) * 1_000);
+}
+
+/** Tells one boot of this machine from another: times of {@link bootMs} mean something within it alone. */
+export function bootId(): string {
+  return readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim();
+}

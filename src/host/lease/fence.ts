@@ -1,0 +1,42 @@
+/**
+ * Pausing every VM of this host, whatever its state and whoever has its monitor: SIGSTOP to each QEMU of the data
+ * folder. It stops the guest's processors, its disk and its network at once, and loses nothing.
+ */
+import { existsSync, rmSync, writeFileSync } from 'node:fs';
+import type { Paths } from '../../config/paths.ts';
+import { isStopped, killProcess } from '../vm/process-identity.ts';
+import { type FoundVm, findOrphans } from '../vm/qemu-process.ts';
+
+type FencePaths = Pick<Paths, 'vms' | 'fenced'>;
+
+/** Pauses all that are not paused; answers those. The mark comes first, so that no pause goes unnoticed. */
+export function fenceVms(paths: FencePaths): FoundVm[] {
+  const running = findOrphans(paths.vms).filter(({ identity }) => !isStopped(identity));
+  if (running.length === 0) return [];
+  writeFileSync(paths.fenced, '', { mode: 0o600 });
+  return running.filter(({ identity }) => killProcess(identity, 'SIGSTOP'));
+}
+
+export function wasFenced(paths: FencePaths): boolean {
+  return existsSync(paths.fenced);
+}
+
+/**
+ * With a lease that was renewed: lets those VMs go on that are still to run here, and ends the others, which may run
+ * elsewhere by now. What they wrote stays in their overlays.
+ */
+export function releaseVms(
+  paths: FencePaths,
+  isOurs: (vm: FoundVm) => boolean,
+): { resumed: FoundVm[]; ended: FoundVm[] } {
+  // Before the look: what is paused after it is marked again.
+  rmSync(paths.fenced, { force: true });
+  const paused = findOrphans(paths.vms).filter(({ identity }) => isStopped(identity));
+  const [resumed, ended]: [FoundVm[], FoundVm[]] = [[], []];
+  for (const vm of paused) {
+    const ours = isOurs(vm);
+    killProcess(vm.identity, ours ? 'SIGCONT' : 'SIGKILL');
+    (ours ? resumed : ended).push(vm);
+  }
+  return { resumed, ended };
+}

@@ -1,0 +1,46 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { HostId } from '../lib/ids.ts';
+import { type LeaseState, marginMs, SilenceWatch } from './silence.ts';
+
+const LEASE_MS = 40_000;
+const OVER_MS = LEASE_MS + marginMs(LEASE_MS);
+
+function host(name: string, beat: number, change: Partial<LeaseState> = {}): LeaseState {
+  return { id: `host_${name}` as HostId, name, beat, lease_ms: LEASE_MS, removed: false, ...change };
+}
+
+/** Looks every second from `from_ms` until `until_ms`; what the last look said. */
+function watched(watch: SilenceWatch, hosts: readonly LeaseState[], from_ms: number, until_ms: number) {
+  for (let now_ms = from_ms; now_ms < until_ms; now_ms += 1_000) watch.look(hosts, now_ms);
+  return watch.look(hosts, until_ms).map(({ name }) => name);
+}
+
+test('a host is silent once lease and margin have passed since its last renewal was seen, and not before', () => {
+  const watch = new SilenceWatch();
+  assert.deepEqual(watched(watch, [host('a', 1)], 0, OVER_MS - 1), []);
+  assert.deepEqual(watched(watch, [host('a', 1)], OVER_MS - 1, OVER_MS), ['a']);
+  assert.deepEqual(watch.look([host('a', 2)], OVER_MS + 1), [], 'it is back');
+});
+
+test('each renewal begins the lease anew', () => {
+  const watch = new SilenceWatch();
+  watched(watch, [host('a', 1)], 0, OVER_MS - 1_000);
+  assert.deepEqual(watched(watch, [host('a', 2)], OVER_MS - 1_000, 2 * OVER_MS - 2_000), []);
+});
+
+test('who has just begun to watch, or was away for a while, gives every host its whole lease', () => {
+  const watch = new SilenceWatch();
+  assert.deepEqual(watch.look([host('a', 1)], 1e9), [], 'however long ago that beat was');
+  watched(watch, [host('a', 1)], 1e9, 1e9 + OVER_MS - 1_000);
+  assert.deepEqual(watch.look([host('a', 1)], 2e9), [], 'after a gap');
+  assert.deepEqual(watched(watch, [host('a', 1)], 2e9, 2e9 + OVER_MS - 1), []);
+  watch.forget();
+  assert.deepEqual(watch.look([host('a', 1)], 2e9 + OVER_MS), []);
+});
+
+test('a host without a lease is never silent; one that was removed always is', () => {
+  const watch = new SilenceWatch();
+  const hosts = [host('alone', 1, { lease_ms: null }), host('gone', 1, { removed: true })];
+  assert.deepEqual(watched(watch, hosts, 0, 10 * OVER_MS), ['gone']);
+});

@@ -1,0 +1,40 @@
+/** The way to a VM's sshd: on this machine its port, on another a stream that its agent has opened. */
+import { connect } from 'node:net';
+import type { Duplex } from 'node:stream';
+import type { ControlPlaneClient } from '../agent-api/client.ts';
+import { TUNNEL } from '../agent-api/types.ts';
+import type { InstanceId } from '../lib/ids.ts';
+
+/** Rejects, or takes too long, where nobody answers. */
+export type Dial = (target: string, timeout_ms: number) => Promise<Duplex>;
+
+export const dialPort: Dial = (target, timeout_ms) => {
+  const at = target.lastIndexOf(':');
+  const socket = connect({
+    host: target.slice(0, at),
+    port: Number(target.slice(at + 1)),
+    noDelay: true,
+    allowHalfOpen: true,
+    keepAlive: true,
+    keepAliveInitialDelay: 60_000,
+  });
+  const { promise, resolve, reject } = Promise.withResolvers<Duplex>();
+  const given_up = setTimeout(() => socket.destroy(), timeout_ms);
+  socket.once('connect', () => {
+    clearTimeout(given_up);
+    resolve(socket);
+  });
+  socket.once('error', () => undefined);
+  socket.once('close', () => {
+    clearTimeout(given_up);
+    reject(new Error(`nobody answers at ${target}`));
+  });
+  return promise;
+};
+
+export function dialBy(client: ControlPlaneClient): Dial {
+  return (target, timeout_ms) =>
+    target.startsWith(TUNNEL)
+      ? client.openTunnel(target.slice(TUNNEL.length) as InstanceId)
+      : dialPort(target, timeout_ms);
+}

@@ -1,0 +1,31 @@
+/** What a machine needs to be a host of a fleet, checked before anything is begun. */
+import { chmod, lstat, readFile } from 'node:fs/promises';
+import { type JoinToken, parseJoinToken } from '../agent-api/join-token.ts';
+import type { Config } from '../config/config.ts';
+import { messageOf } from '../lib/errors.ts';
+import { StartError } from './start-error.ts';
+
+/** The token that `berth host add` has printed; from now on we alone read its file. @throws StartError */
+export async function readJoinToken(path: string): Promise<JoinToken> {
+  try {
+    if (((await lstat(path)).mode & 0o077) !== 0) await chmod(path, 0o600);
+    const token = parseJoinToken(await readFile(path, 'utf8'));
+    if (token) return token;
+  } catch (error) {
+    throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} can't be read: ${messageOf(error)}`, 2, {
+      cause: error,
+    });
+  }
+  throw new StartError(`BERTH_HOST_TOKEN_FILE: ${path} holds no token; berth host add NAME prints one`);
+}
+
+/** @throws StartError */
+export async function checkJoin(config: Config): Promise<void> {
+  if (config.join === null) return;
+  await readJoinToken(config.join.token_path);
+  if (config.s3 === null) {
+    throw new StartError(
+      'BERTH_S3_BUCKET: is not set; several hosts need one bucket, the same as the control plane has. A folder is for one machine',
+    );
+  }
+}

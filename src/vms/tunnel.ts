@@ -1,0 +1,14 @@
+/** Where the ingress finds a VM that runs on another machine. */
+import type { Tx } from '../db/pool.ts';
+import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { newestVm } from './store.ts';
+
+/** null: it is not running. */
+export async function sshPlace(
+  tx: Tx,
+  instance_id: InstanceId,
+): Promise<{ host_id: HostId; vm_id: VmId } | null> {
+  const vm = await newestVm(tx, instance_id);
+  if (!vm || (vm.state !== 'running' && vm.state !== 'restarting')) return null;
+  return { host_id: vm.host_id, vm_id: vm.id };
+}

@@ -1,0 +1,189 @@
+/** Hosts on other machines: how they join, whom they believe, how their VMs are reached, and how they leave. */
+import assert from 'node:assert/strict';
+import { createHash, randomBytes } from 'node:crypto';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
+import { parseJoinToken } from '../../src/agent-api/join-token.ts';
+import { addHost, drainHost, listHosts, removeHost } from '../../src/cli/host-commands.ts';
+import type { ServerContext } from '../../src/cli/server-context.ts';
+import { parseConfig } from '../../src/config/config.ts';
+import { pathsIn } from '../../src/config/paths.ts';
+import { joinStreams } from '../../src/host/calls/open-ssh.ts';
+import { SilenceWatch } from '../../src/hosts/silence.ts';
+import { createInternalApp } from '../../src/http/internal.ts';
+import { Ingress } from '../../src/ingress/ingress.ts';
+import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
+import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
+import { listRoutes } from '../../src/vms/routes.ts';
+import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
+import { dial, readAll, target } from '../support/sockets.ts';
+import { stateOf } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const log = createLog('test', 'silent');
+const data_dir = mkdtempSync(join(tmpdir(), 'bt-'));
+const paths = pathsIn(data_dir);
+const FLEET = { BERTH_HOSTS_LISTEN: '0.0.0.0:7500', BERTH_S3_BUCKET: 'berth' };
+/** On the server, as `bin/berth` loads it with these settings. */
+function onServer(settings: Record<string, string> = FLEET): ServerContext {
+  const parsed = parseConfig({ BERTH_DATA_DIR: data_dir, ...settings }, '/');
+  assert(parsed.ok);
+  const { database, db, context } = api;
+  const { secret_key, audit } = context;
+  return { config: parsed.config, paths, database_url: database.url, secret_key, db, audit };
+}
+let origin: string;
+let token: string;
+let far: ScriptedAgent;
+
+before(async () => {
+  await makeDataFolder(paths);
+  await ensureSecrets(paths, null, false);
+  await ensureHostsCertificate(paths);
+  const tls = { cert: readFileSync(paths.hosts_tls_cert), key: readFileSync(paths.hosts_tls_key) };
+  await ensureHostsCertificate(paths);
+  assert.deepEqual(readFileSync(paths.hosts_tls_cert), tls.cert, 'made once');
+  const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
+  origin = await app.listen({ host: '127.0.0.1', port: 0 });
+  api.beforeClose(async () => {
+    api.context.host_calls.close();
+    await app.close();
+  });
+});
+after(() => rmSync(data_dir, { recursive: true, force: true }));
+
+test('a host is added on the server, where several are possible, and its token is shown once', async () => {
+  await assert.rejects(addHost(onServer({}), 'far'), /set BERTH_HOSTS_LISTEN/);
+  await assert.rejects(addHost(onServer(), 'Far_1'), /a-z, 0-9 and hyphens/);
+  token = (await addHost(onServer(), 'far')).trim();
+  await assert.rejects(addHost(onServer(), 'far'), /there is a host far already/);
+  assert.match(await listHosts(onServer()), /far +expected/);
+  const kept = JSON.stringify(await api.db.selectFrom('hosts').selectAll().execute());
+  assert(!kept.includes(token.slice(0, 60)), 'at rest there is a hash');
+});
+
+test('it joins over TLS, and speaks to the one certificate in its token alone', async () => {
+  const joining = parseJoinToken(token) ?? assert.fail('a token');
+  far = new ScriptedAgent(origin, joining.token, joining.fingerprint);
+  api.beforeClose(() => far.close());
+  await far.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });
+  assert.match(await listHosts(onServer()), /far +up +0 +0\/\d+ MiB/);
+  const fingerprint = joining.fingerprint.replace(/^../, (byte) => (byte === '00' ? '01' : '00'));
+  const misled = new ControlPlaneClient({ address: origin, token: joining.token, fingerprint });
+  await assert.rejects(misled.heartbeat({ facts: FACTS, disks: [] }), (error: Error) => {
+    assert(error instanceof ControlPlaneUnavailable);
+    assert.match(String(error.cause), /another certificate/);
+    return true;
+  });
+  await misled.close();
+});
+
+test("the listener for hosts serves nobody else: neither this machine's token nor the ingress's calls", async () => {
+  const { fingerprint, token: of_far } = parseJoinToken(token) ?? assert.fail('a token');
+  const refused = async (bearer: string, work: (client: ControlPlaneClient) => Promise<unknown>) => {
+    const client = new ControlPlaneClient({ address: origin, token: bearer, fingerprint });
+    const error = await work(client).then(() => null, String);
+    await client.close();
+    return /with (\d+)/.exec(error ?? '')?.[1];
+  };
+  const signal = new AbortController().signal;
+  const beat = (client: ControlPlaneClient) => client.heartbeat({ facts: FACTS, disks: [] });
+  assert.equal(await refused(api.host_token, beat), '401');
+  assert.equal(await refused(`berth_host_${'x'.repeat(49)}`, beat), '401');
+  assert.equal(await refused(of_far, (client) => client.routes({ seen: null, blocked: [] }, signal)), '404');
+  const { id } = await api.instance(owner);
+  assert.equal(await refused(of_far, (client) => client.wake({ instance_id: id }, signal)), '404');
+  const client = new ControlPlaneClient({ address: origin, token: of_far, fingerprint });
+  await assert.rejects(client.openTunnel(id), 'a host asks for no way to VMs of others');
+  await client.close();
+});
+
+const running = async (): Promise<InstanceOut> => {
+  const instance = await api.instance(owner);
+  assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+  await far.assigned(instance.id);
+  await far.ready(instance.id);
+  return instance;
+};
+
+test('the ingress reaches a VM there through its agent, whatever address it tells', async (t) => {
+  const instance = await running();
+  const route = (await listRoutes(api.db)).find(({ instance_id }) => instance_id === instance.id);
+  assert.equal(route?.target, `tunnel:${instance.id}`);
+  const client = new ControlPlaneClient({ address: api.internal_origin, token: api.host_token });
+  const ingress = new Ingress({ host: '127.0.0.1', client, log });
+  t.after(async () => {
+    await ingress.close();
+    await client.close();
+  });
+  await ingress.apply([route]);
+  const [up, down] = [randomBytes(8 * 1024 * 1024), randomBytes(8 * 1024 * 1024)];
+  const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
+  // The guest's sshd, as its agent reaches it: greets, takes all, answers, ends.
+  const heard = Promise.withResolvers<string>();
+  const sshd = await target(t, (socket) => {
+    let left = up.length;
+    const parts: Buffer[] = [];
+    socket.write('SSH-2.0-test\r\n');
+    socket.on('data', (part: Buffer) => {
+      parts.push(part);
+      left -= part.length;
+      if (left > 0) return;
+      heard.resolve(digest(Buffer.concat(parts)));
+      socket.end(down);
+    });
+  });
+  const caller = dial(t, route.port);
+  const { id, call } = await far.nextCall('ssh');
+  assert.deepEqual(call, {
+    kind: 'ssh',
+    instance_id: instance.id,
+    vm_id: (await far.known(instance.id)).vm_id,
+  });
+  joinStreams(
+    await far.client.openConsole(id),
+    connect({ host: '127.0.0.1', port: Number(sshd.split(':')[1]) }),
+  );
+  caller.write(up);
+  const got = await readAll(caller);
+  assert.equal(await heard.promise, digest(up));
+  assert.equal(got.subarray(0, 14).toString(), 'SSH-2.0-test\r\n');
+  assert.equal(digest(got.subarray(14)), digest(down));
+
+  const unanswered = dial(t, route.port);
+  const refused = await far.nextCall('ssh');
+  await far.client.answerCall({
+    id: refused.id,
+    answer: { error: { code: 'not_running', message: 'Gone.' } },
+  });
+  assert.equal((await readAll(unanswered)).length, 0, 'it is closed');
+});
+
+test('a drained host gets no VM; one with VMs is not taken out, but for good', async () => {
+  const there = await running();
+  assert.match(await drainHost(onServer(), 'far', false), /takes no VM any more\. 2 still there/);
+  assert.match(await listHosts(onServer()), /far +draining +2/);
+  const { id } = await api.instance(owner);
+  await api.as(owner).post(`/v1/instances/${id}/vm`);
+  assert.equal((await stateOf(api, owner, id)).host_id, api.host_id);
+  await assert.rejects(removeHost(onServer(), 'local', false), /is this machine/);
+  await assert.rejects(removeHost(onServer(), 'far', false), /2 VMs are on far: drain it and stop them/);
+  assert.equal((await stateOf(api, owner, there.id)).state, 'running');
+
+  await removeHost(onServer(), 'far', true);
+  await assert.rejects(far.heartbeat(), /401/);
+  await loseSilentHosts(api.db, new SilenceWatch(), log);
+  const lost = await stateOf(api, owner, there.id);
+  assert.deepEqual([lost.state, lost.reason?.code], ['failed', 'host_lost']);
+  assert.doesNotMatch(await listHosts(onServer()), /far/);
+
+  assert.notEqual((await addHost(onServer(), 'far')).trim(), token, 'a machine may come back');
+});

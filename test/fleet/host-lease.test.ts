@@ -1,0 +1,213 @@
+/**
+ * The host's side of a lease, with the real fencer and a real control plane. In place of VMs there are processes whose
+ * command lines are those of VMs, which is all that fencing looks at.
+ */
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import {
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { pathsIn } from '../../src/config/paths.ts';
+import { removeForgotten } from '../../src/host/forgotten.ts';
+import { bootMs } from '../../src/host/lease/boot-clock.ts';
+import { runningFencer, startFencer } from '../../src/host/lease/fencer.ts';
+import { HostLease, LeaseOverError } from '../../src/host/lease/host-lease.ts';
+import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
+import { overlayPaths } from '../../src/host/vm/overlay.ts';
+import { identityOf, isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
+import { listLeases } from '../../src/hosts/lease-store.ts';
+import { upsertHost } from '../../src/hosts/store.ts';
+import { type InstanceId, newId, type VmId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { apiForFile } from '../support/api.ts';
+import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
+import { ToxicProxy } from '../support/toxic-proxy.ts';
+import { until } from '../support/waiting.ts';
+
+const LEASE_MS = 3_000;
+const api = await apiForFile({ host_lease_ms: LEASE_MS });
+const owner = await api.person();
+const log = createLog('test', 'silent');
+const data = mkdtempSync(join(tmpdir(), 'bt-'));
+const paths = pathsIn(data);
+const children: ChildProcess[] = [];
+
+before(async () => {
+  for (const folder of [paths.run, paths.vms, paths.logs]) await mkdir(folder);
+});
+after(async () => {
+  for (const child of children) child.kill('SIGKILL');
+  const fencer = runningFencer(paths);
+  if (fencer) killProcess(fencer, 'SIGKILL');
+  rmSync(data, { recursive: true, force: true });
+});
+
+/** A process that looks like the VM of an instance. */
+async function lookalike(instance_id: InstanceId, vm_id: VmId) {
+  const socket = join(paths.vms, instance_id, 'run', 'qmp.sock');
+  const child = spawn(
+    process.execPath,
+    [
+      ...['-e', 'setInterval(() => {}, 1e6)', '--', '-name', `guest=${instance_id}`],
+      ...[
+        '-chardev',
+        `socket,id=qmp,path=${socket},server=on,wait=off`,
+        '-append',
+        `quiet berth.vm=${vm_id}`,
+      ],
+    ],
+    { stdio: 'ignore' },
+  );
+  children.push(child);
+  return until('it runs', () => identityOf(child.pid ?? 0));
+}
+
+describe('the fencer', () => {
+  test('pauses what runs when the lease is over, as long as it is, and ends with the lease', async () => {
+    const vm = await lookalike(newId('inst'), newId('vm'));
+    const stranger = children.at(-1)?.pid !== undefined && identityOf(process.pid);
+    writeLease(paths.lease, bootMs() + 1_000, 1_000);
+    startFencer(paths, 'info');
+    const fencer = await until('the fencer watches', () => runningFencer(paths));
+    await until('the VM is paused', () => isStopped(vm));
+    assert.equal(leftMs(readLease(paths.lease) ?? assert.fail('no lease')), 0, 'not before its end');
+    assert(stranger && !isStopped(stranger));
+    killProcess(vm, 'SIGCONT');
+    await until('it is paused again', () => isStopped(vm));
+    writeLease(paths.lease, bootMs() + 60_000, 60_000);
+    // The fencer may just have looked.
+    await until('it goes on', () => killProcess(vm, 'SIGCONT') && !isStopped(vm));
+    const newer = await lookalike(newId('inst'), newId('vm'));
+    assert(!isStopped(newer), 'a lease that was renewed holds');
+    rmSync(paths.lease);
+    await until('the fencer has ended', () => !isAlive(fencer));
+    assert.match(readFileSync(paths.fencer_log, 'utf8'), /the lease is over: VMs are paused/);
+    for (const each of [vm, newer]) killProcess(each, 'SIGKILL');
+    rmSync(paths.fenced, { force: true });
+  });
+
+  test('a lease of another boot of the machine, or a damaged one, is over', () => {
+    assert.equal(leftMs({ boot_id: 'another', until_ms: bootMs() + 60_000 }), 0);
+    writeLease(paths.lease, bootMs() + 60_000, 60_000);
+    assert(leftMs(readLease(paths.lease) ?? assert.fail('no lease')) > 50_000);
+    rmSync(paths.lease);
+    assert.equal(readLease(paths.lease), null);
+  });
+});
+
+describe("an agent's lease", () => {
+  let proxy: ToxicProxy;
+  let b: ScriptedAgent;
+  let client: ControlPlaneClient;
+  const ending = new AbortController();
+  const running: Promise<void>[] = [];
+  let lease: HostLease;
+
+  const newLease = (signal: AbortSignal) => {
+    const made = new HostLease({ client, paths, log, startFencer: () => startFencer(paths, 'info') });
+    running.push(made.run(signal));
+    return made;
+  };
+  const start = async (): Promise<{ id: InstanceId; vm_id: VmId }> => {
+    const { id } = await api.instance(owner);
+    assert.equal((await api.as(owner).post(`/v1/instances/${id}/vm`)).status, 202);
+    return { id, vm_id: (await b.assigned(id)).vm_id };
+  };
+
+  before(async () => {
+    const token = randomBytes(32).toString('hex');
+    await upsertHost(api.db, 'b', hashToken(token));
+    proxy = await ToxicProxy.open(Number(new URL(api.internal_origin).port));
+    b = new ScriptedAgent(api.internal_origin, token);
+    await b.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });
+    client = new ControlPlaneClient({ address: proxy.endpoint, token });
+    lease = newLease(ending.signal);
+  });
+  after(async () => {
+    ending.abort();
+    await Promise.all(running);
+    await client.close();
+    await proxy.cut();
+    await b.close();
+  });
+
+  test('is promised only once a fencer watches', async () => {
+    const promised = await until('a lease is promised', async () => (await listLeases(api.db))[0]);
+    assert.equal(promised.lease_ms, LEASE_MS);
+    assert(runningFencer(paths), 'the fencer was there before');
+    assert(lease.isHeld);
+  });
+
+  test('cut off, VMs are paused in time; back, those that are still wanted go on and the others are ended', async () => {
+    const [kept, given_up] = [await start(), await start()];
+    const vms = [await lookalike(kept.id, kept.vm_id), await lookalike(given_up.id, given_up.vm_id)] as const;
+    await proxy.cut();
+    await until('both are paused', () => vms.every(isStopped));
+    assert.equal(lease.isHeld, false);
+    assert.throws(() => lease.require(), LeaseOverError);
+    let gone_on = false;
+    void lease.whenHeld(ending.signal).then(() => {
+      gone_on = true;
+    });
+    await b.failed(given_up.id, 'host_lost');
+    assert.equal(gone_on, false);
+    await proxy.mend();
+    await until('the lease is held again', () => lease.isHeld && gone_on);
+    // A signal is sent; that it has done its work may take a busy machine a moment.
+    await until('the other is ended', () => !isAlive(vms[1]));
+    await until('the one goes on', () => !isStopped(vms[0]));
+    assert(isAlive(vms[0]));
+    assert.equal(existsSync(paths.fenced), false);
+    killProcess(vms[0], 'SIGKILL');
+  });
+
+  test('what a deleted instance left here goes after a day; the cache of one that there is stays', async () => {
+    await mkdir(paths.overlays, { recursive: true });
+    const known = (await api.instance(owner)).id;
+    const [old, young] = [newId('inst'), newId('inst')];
+    const a_day_ago = new Date(Date.now() - 25 * 3_600_000);
+    for (const id of [known, old, young]) {
+      for (const path of Object.values(overlayPaths(paths.overlays, id))) writeFileSync(path, '');
+      if (id !== young) utimesSync(overlayPaths(paths.overlays, id).overlay, a_day_ago, a_day_ago);
+    }
+    await removeForgotten({ client, paths, log }, () => false);
+    const left = new Set(readdirSync(paths.overlays).map((name) => name.replace(/\..*/, '')));
+    assert.deepEqual([...left].sort(), [known, young].sort());
+  });
+
+  test('with the agent gone the fencer pauses alone; the next agent asks before it touches a VM', async () => {
+    const { id, vm_id } = await start();
+    const vm = await lookalike(id, vm_id);
+    ending.abort();
+    await Promise.all(running);
+    await until('the VM is paused', () => isStopped(vm));
+    const second = new AbortController();
+    const next = newLease(second.signal);
+    assert.equal(next.isHeld, false, 'it finds the lease over before all else');
+    await next.whenHeld(second.signal);
+    await until('the VM goes on', () => !isStopped(vm));
+    // Soon after, and not by a new agent: a fencer that died is replaced.
+    const fencer = await until('the fencer watches', () => runningFencer(paths));
+    killProcess(fencer, 'SIGKILL');
+    await until('another fencer watches', () => {
+      const now = runningFencer(paths);
+      return now !== null && now.pid !== fencer.pid;
+    });
+    assert(next.isHeld);
+    second.abort();
+    await Promise.all(running);
+  });
+});

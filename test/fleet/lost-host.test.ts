@@ -1,0 +1,227 @@
+/** Leases as the control plane keeps them: a silent host's VMs are given up, and what it still says is not believed. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { isLost, listLeases, markLost } from '../../src/hosts/lease-store.ts';
+import { marginMs, SilenceWatch } from '../../src/hosts/silence.ts';
+import { upsertHost } from '../../src/hosts/store.ts';
+import { listFreed } from '../../src/instances/store.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
+import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
+import { listRoutes } from '../../src/vms/routes.ts';
+import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';
+import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
+import { stateOf } from '../support/states.ts';
+
+const api = await apiForFile();
+const { db } = api;
+const LEASE_MS = 40_000;
+const OVER_MS = LEASE_MS + marginMs(LEASE_MS);
+const log = createLog('test', 'silent');
+const never = new AbortController().signal;
+const owner = await api.person();
+
+/** Renews as a host does whose fencer watches; answers what is to be kept. */
+const renew = async (agent: ScriptedAgent, kept_ms: number | null = LEASE_MS) =>
+  (await agent.client.renewLease({ kept_ms }, 5_000, never)).lease_ms;
+
+async function newHost(name: string) {
+  const token = randomBytes(32).toString('hex');
+  const id = await upsertHost(db, name, hashToken(token));
+  const agent = new ScriptedAgent(api.internal_origin, token);
+  api.beforeClose(() => agent.close());
+  // Roomier than the other, so that it is chosen.
+  await agent.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });
+  return { id, name, agent };
+}
+
+/** All hosts but `silent` renew, and time passes beyond the lease. */
+async function timePasses(silent: ScriptedAgent | null, others: readonly ScriptedAgent[]): Promise<void> {
+  const watch = new SilenceWatch();
+  for (let now_ms = 0; now_ms <= OVER_MS; now_ms += 5_000) {
+    for (const agent of others) if (agent !== silent) await renew(agent);
+    await loseSilentHosts(db, watch, log, now_ms);
+  }
+  for (const agent of others) if (agent !== silent) await renew(agent);
+  await loseSilentHosts(db, watch, log, OVER_MS);
+}
+
+test('a host alone keeps no lease, and is never lost', async () => {
+  assert.equal(await renew(api.agent, null), null);
+  assert.deepEqual(await listLeases(db), []);
+  const instance = await running();
+  await timePasses(api.agent, []);
+  assert.equal((await stateOf(api, owner, instance.id)).state, 'running');
+  await api.agent.observe(instance.id, { kind: 'powered_off' });
+  await api.agent.stopped(instance.id);
+});
+
+/** On whichever host has most room. */
+async function running(agent = api.agent): Promise<InstanceOut> {
+  const instance = await api.instance(owner);
+  assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+  await agent.assigned(instance.id);
+  await agent.ready(instance.id);
+  return instance;
+}
+
+describe('with a second host', () => {
+  let b: Awaited<ReturnType<typeof newHost>>;
+  let both: ScriptedAgent[];
+  before(async () => {
+    b = await newHost('b');
+    both = [api.agent, b.agent];
+  });
+
+  test('both are to keep a lease', async () => {
+    assert.equal(await renew(api.agent, null), LEASE_MS);
+    assert.equal(await renew(b.agent), LEASE_MS);
+    await renew(api.agent);
+    assert.equal((await listLeases(db)).length, 2);
+  });
+
+  test('renewed in time, nothing happens', async () => {
+    const instance = await running(b.agent);
+    await timePasses(null, both);
+    assert.equal((await stateOf(api, owner, instance.id)).state, 'running');
+  });
+
+  test('a silent host is lost: its VMs fail openly, its ports close, and it gets no other', async () => {
+    const instance = await running(b.agent);
+    assert.deepEqual(await b.agent.commit(instance.id, 1).then(({ outcome }) => outcome), 'committed');
+    const stopping = await running(b.agent);
+    assert.equal((await api.as(owner).delete(`/v1/instances/${stopping.id}/vm`)).status, 202);
+    await timePasses(b.agent, both);
+    assert(await isLost(db, b.id));
+    for (const { id } of [instance, stopping]) {
+      const vm = await stateOf(api, owner, id);
+      assert.deepEqual([vm.state, vm.reason?.code, vm.reason?.actor], ['failed', 'host_lost', 'system']);
+    }
+    const { reason } = await stateOf(api, owner, instance.id);
+    assert.match(reason?.message ?? '', /host b is not heard of.*continues from generation 1/);
+    const told = db.selectFrom('events').select('id').where('type', '=', 'vm.failed');
+    assert.equal((await told.where('instance_id', '=', instance.id).execute()).length, 1);
+    const route = (await listRoutes(db)).find((each) => each.instance_id === instance.id);
+    assert.equal(route?.target, null);
+    // A flush is refused at once; a stop that nobody could carry out says again what is the matter.
+    const flush = await api
+      .as(owner)
+      .post<{ error: { code: string } }>(`/v1/instances/${instance.id}/vm/flush`);
+    assert.deepEqual([flush.status, flush.body.error.code], [409, 'CONFLICT']);
+    assert.equal((await api.as(owner).delete(`/v1/instances/${instance.id}/vm`)).status, 202);
+    await loseNow(b);
+    assert.equal((await stateOf(api, owner, instance.id)).reason?.code, 'host_lost');
+
+    // Elsewhere, with the same port, and told that something may be missing.
+    assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);
+    const there = await api.agent.assigned(instance.id);
+    assert.equal(there.previous_failed, true);
+    const late = await b.agent.known(instance.id);
+    assert.equal(there.spec.ssh_port, late.spec.ssh_port);
+    assert.equal(there.epoch, late.epoch + 1);
+    assert.equal(there.own_since, late.epoch + 1, 'what an older overlay here holds counts for nothing');
+    await api.agent.ready(instance.id, { code: 'recovered', message: 'From generation 1.' });
+    const vm = await stateOf(api, owner, instance.id);
+    assert.deepEqual([vm.state, vm.host_id, vm.reason?.code], ['running', api.host_id, 'recovered']);
+
+    // What the stale host still says.
+    const commit = { instance_id: instance.id, vm_id: late.vm_id, epoch: late.epoch };
+    const stale = await b.agent.commit(instance.id, 2, commit);
+    assert.equal(stale.outcome, 'fenced');
+    const lie = await b.agent.commit(instance.id, 2, { ...commit, vm_id: there.vm_id, epoch: there.epoch });
+    assert.equal(lie.outcome, 'fenced', 'another host cannot speak for it');
+    const report = { vm_id: late.vm_id, epoch: late.epoch, observed: { kind: 'stopped' } } as const;
+    assert.deepEqual(await b.agent.client.report(report), { outcome: 'fenced' });
+    assert.equal((await api.as(owner).get<VmOut>(`/v1/instances/${instance.id}/vm`)).body.disk.generation, 1);
+    assert.equal((await api.agent.commit(instance.id, 2)).outcome, 'committed');
+    // What it had uploaded by then is nobody's; what the new placement uploads for its next generation is not swept.
+    const folder = await mkdtemp(join(tmpdir(), 'berth-objects-'));
+    after(() => rm(folder, { recursive: true }));
+    const store = await FolderStore.open(folder);
+    const [committed, of_stale, next] = [
+      `disks/${instance.id}/2`,
+      `disks/${instance.id}/seg/${late.epoch}/2-stale`,
+      `disks/${instance.id}/seg/${there.epoch}/3-next`,
+    ];
+    for (const key of [committed, of_stale, next]) await store.put(key, [Buffer.from(key)]);
+    await sweepOrphans(db, store, log, -1_000);
+    const left_over: string[] = [];
+    for await (const { key } of store.list('disks/')) left_over.push(key);
+    assert.deepEqual(left_over.sort(), [committed, next]);
+
+    // Back, it finds nothing of it to run, and is a host as any.
+    await renew(b.agent);
+    assert.equal(await isLost(db, b.id), false);
+    const left = await b.agent.assignments();
+    assert(!left.some((each) => each.instance_id === instance.id));
+    assert.equal(left.find((each) => each.instance_id === stopping.id)?.desired, 'failed');
+    const again = await running(b.agent);
+    assert.equal((await stateOf(api, owner, again.id)).host_id, b.id);
+  });
+
+  test('a flush that waits for a host that is then lost ends with 409', async () => {
+    const instance = await running(b.agent);
+    const flush = api.as(owner).post(`/v1/instances/${instance.id}/vm/flush`);
+    await b.agent.askedToFlush(instance.id);
+    await timePasses(b.agent, both);
+    assert.equal((await flush).status, 409);
+  });
+
+  test('a renewal that comes between the look and the giving up saves every VM', async () => {
+    await renew(b.agent);
+    const [lease] = (await listLeases(db)).filter(({ id }) => id === b.id);
+    await renew(b.agent);
+    assert.equal(await markLost(db, b.id, lease?.beat ?? 0), 'heard');
+    assert.equal(await isLost(db, b.id), false);
+  });
+
+  test('an instance of a lost host can be deleted; what is left there is removed when it is back', async () => {
+    const instance = await running(b.agent);
+    await timePasses(b.agent, both);
+    assert.equal((await api.as(owner).delete(`/v1/instances/${instance.id}`)).status, 202);
+    assert.equal((await listFreed(db)).length, 0);
+    await loseNow(b);
+    assert.deepEqual(
+      (await listFreed(db)).map(({ id }) => id),
+      [instance.id],
+    );
+  });
+
+  test('any number of starts at once do not overcommit a host', async () => {
+    for (const agent of both) {
+      await renew(agent);
+      agent.silence();
+    }
+    const used = await db
+      .selectFrom('vms as v')
+      .innerJoin('instances as i', 'i.id', 'v.instance_id')
+      .select(['v.host_id', (eb) => eb.fn.sum<number>('i.memory_mib').as('mib')])
+      .where('v.state', 'in', ['starting', 'running', 'restarting', 'suspending', 'stopping'])
+      .groupBy('v.host_id')
+      .execute();
+    const usedBy = (id: string) => used.find((each) => each.host_id === id)?.mib ?? 0;
+    // Room for three more of 512 MiB on each.
+    await api.agent.connect({ ...FACTS, memory_mib: usedBy(api.host_id) + 3 * 512 });
+    await b.agent.connect({ ...FACTS, memory_mib: usedBy(b.id) + 3 * 512 });
+    // Of an organisation each: those of one wait for each other at its quota already.
+    const owners = await Promise.all(Array.from({ length: 12 }, () => api.person()));
+    const paths = await Promise.all(
+      owners.map(async (each) => `/v1/instances/${(await api.instance(each)).id}/vm`),
+    );
+    const starts = await Promise.all(owners.map((each, at) => api.as(each).post(paths[at] ?? '')));
+    assert.deepEqual(starts.map(({ status }) => status).sort(), [
+      ...Array(6).fill(202),
+      ...Array(6).fill(503),
+    ]);
+  });
+
+  async function loseNow({ agent }: { agent: ScriptedAgent }): Promise<void> {
+    await timePasses(agent, both);
+  }
+});

@@ -1,0 +1,108 @@
+/** Two hosts with real guests: one is lost while it runs a VM, the VM goes on at the other, and the first comes back. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { isAlive, isStopped, killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
+import { FarHost } from '../support/far-host.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, freePort, Installation } from '../support/installation.ts';
+import type { ReceiptBody } from '../support/rest-client.ts';
+import { S3Server } from '../support/s3-server.ts';
+import { THOROUGH } from '../support/thorough.ts';
+import { until, untilWorks } from '../support/waiting.ts';
+
+const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
+/** Short, and long enough for a busy machine. */
+const LEASE_SECONDS = '12';
+const PATIENCE = { timeout_ms: 120_000, every_ms: 100 };
+
+describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600_000 }, () => {
+  let server: S3Server;
+  let berth: Installation;
+  let far: FarHost;
+  let guest: GuestInstance;
+  let receipt: ReceiptBody;
+  let settings: Record<string, string>;
+  let qemu: ProcessIdentity;
+
+  const onServer = (...args: string[]): Promise<string> =>
+    new Promise((resolve, reject) => {
+      const env = { PATH: process.env['PATH'] ?? '', ...settings, BERTH_DATA_DIR: berth.data_dir };
+      execFile(BERTH, args, { env }, (error, out, err) => (error ? reject(new Error(err)) : resolve(out)));
+    });
+
+  before(async () => {
+    server = await S3Server.start();
+    const bucket = await server.bucket();
+    const store = {
+      BERTH_S3_BUCKET: bucket.bucket,
+      BERTH_S3_ENDPOINT: server.endpoint,
+      AWS_ACCESS_KEY_ID: server.access_key_id,
+      AWS_SECRET_ACCESS_KEY: server.secret_access_key,
+      BERTH_ACCEL: 'tcg',
+    };
+    const hosts_listen = `127.0.0.1:${await freePort()}`;
+    settings = { ...store, BERTH_HOSTS_LISTEN: hosts_listen, BERTH_HOST_LEASE_SECONDS: LEASE_SECONDS };
+    berth = await Installation.start({ settings });
+    far = await FarHost.start(`https://${hosts_listen}`, await onServer('host', 'add', 'far'), store);
+    await onServer('host', 'drain', 'local');
+    guest = await GuestInstance.create(berth, 'wanderer');
+    await untilWorks('the far host takes it', () => guest.start(), PATIENCE);
+  });
+  after(async () => {
+    await far?.dispose();
+    await berth?.dispose();
+    await server?.close();
+  });
+
+  test('a VM on another machine is reached by its port, through its agent', async () => {
+    await guest.learnHost();
+    qemu = far.qemu(guest.id);
+    assert.equal(await guest.sh('hostname'), 'wanderer');
+    assert.equal((await guest.sh('head -c 4M /dev/zero | sha256sum')).length, 67);
+    await guest.sh('echo covered > /srv/before; head -c 2M /dev/urandom > /srv/data; sync');
+    receipt = await guest.flush();
+    await guest.sh('echo later > /srv/after; sync');
+    await until('the far lease is kept', () => existsSync(far.paths.lease));
+  });
+
+  test('its agent silent, the VM is paused before it is given up', async () => {
+    killProcess(far.agent, 'SIGSTOP');
+    const given_up = guest.becomes('failed', ({ state }) => state === 'failed');
+    await until('the fencer has paused it', () => isStopped(qemu), PATIENCE);
+    assert.equal((await guest.vm()).state, 'running', 'nobody has said yet that it is over');
+    const vm = await given_up;
+    assert.equal(vm.reason?.code, 'host_lost');
+    assert(isStopped(qemu));
+  });
+
+  test('it starts on the other host from its last durable generation, with port and host key, and says so', async () => {
+    await onServer('host', 'drain', 'local', '--undo');
+    const before = guest.target;
+    const vm = await guest.start();
+    assert.equal(vm.reason?.code, 'recovered');
+    assert.match(vm.reason?.message ?? '', new RegExp(`generation ${receipt.generation}\\b`));
+    // Known from before: ssh would refuse another key.
+    assert.equal(await guest.shAgain('cat /srv/before'), 'covered');
+    assert.equal(await guest.sh('wc -c < /srv/data'), String(2 * 2 ** 20));
+    assert.equal(await guest.sh('cat /srv/after 2> /dev/null || echo lost'), 'lost');
+    const { port, host_keys } = await guest.sshDetails();
+    assert.deepEqual([port, host_keys], [before.port, before.host_keys]);
+    await guest.sh('echo here > /srv/here; sync');
+    assert((await guest.flush()).generation > receipt.generation);
+  });
+
+  test('the lost host comes back: its VM is ended, and nothing that it wrote shows', async () => {
+    const { generation } = (await guest.vm()).disk;
+    killProcess(far.agent, 'SIGCONT');
+    await until('the stale VM has ended', () => !isAlive(qemu), PATIENCE);
+    assert.match(far.output, /the lease could not be renewed in time|the lease is renewed/);
+    assert.equal((await guest.vm()).state, 'running');
+    assert.equal(await guest.sh('cat /srv/here; cat /srv/after 2> /dev/null || echo lost'), 'here\nlost');
+    assert.equal((await guest.vm()).disk.generation, generation);
+    await guest.stop();
+    assert.match(await onServer('host', 'ls'), /far +up +0/);
+  });
+});

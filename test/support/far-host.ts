@@ -1,0 +1,112 @@
+/**
+ * A second machine of an installation's fleet, played by this one: `npm start` with a join token, on a data folder of
+ * its own, with its own agent, fencer and VMs. `dispose` ends all of it.
+ */
+import assert from 'node:assert/strict';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { chmodSync, existsSync, mkdtempSync, readdirSync, rmdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type Paths, pathsIn } from '../../src/config/paths.ts';
+import { runningFencer } from '../../src/host/lease/fencer.ts';
+import { hostCgroups } from '../../src/host/vm/cgroup.ts';
+import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
+import { findOrphans } from '../../src/host/vm/qemu-process.ts';
+import { inheritedEnvironment, linkTestImage } from './installation.ts';
+import { killAll, processesOfFolder, qemuIdentity, roleProcess } from './processes.ts';
+import { until } from './waiting.ts';
+
+const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
+
+export class FarHost {
+  readonly paths: Paths;
+  #child: ChildProcess | undefined;
+  #output = '';
+
+  private constructor(data_dir: string) {
+    this.paths = pathsIn(data_dir);
+  }
+
+  /** `settings`: where the object store is, and the accelerator. */
+  static async start(
+    control_plane: string,
+    token: string,
+    settings: Readonly<Record<string, string>>,
+  ): Promise<FarHost> {
+    const data_dir = mkdtempSync(join(tmpdir(), 'bt-far-'));
+    chmodSync(data_dir, 0o711);
+    const host = new FarHost(data_dir);
+    try {
+      await linkTestImage(host.paths);
+      const token_path = join(data_dir, 'token');
+      writeFileSync(token_path, token, { mode: 0o600 });
+      const joined = { BERTH_CONTROL_PLANE: control_plane, BERTH_HOST_TOKEN_FILE: token_path };
+      const child = spawn(process.execPath, [MAIN, 'start'], {
+        cwd: data_dir,
+        env: { ...inheritedEnvironment(), BERTH_DATA_DIR: data_dir, ...joined, ...settings },
+        stdio: ['ignore', 'pipe', 'pipe'],
+      });
+      host.#child = child;
+      for (const stream of [child.stdout, child.stderr]) {
+        stream.setEncoding('utf8').on('data', (text: string) => {
+          host.#output += text;
+        });
+      }
+      const runs = () => {
+        assert(child.exitCode === null, host.#output);
+        return roleProcess(child.pid ?? 0, 'agent');
+      };
+      await until('the far agent runs', runs, { timeout_ms: 120_000 });
+      return host;
+    } catch (error) {
+      await host.dispose();
+      throw error;
+    }
+  }
+
+  get output(): string {
+    return this.#output;
+  }
+  get agent(): ProcessIdentity {
+    const found = roleProcess(this.#child?.pid ?? 0, 'agent');
+    assert(found, `the far agent runs: ${this.#output}`);
+    return found;
+  }
+  get fencer(): ProcessIdentity {
+    const found = runningFencer(this.paths);
+    assert(found, 'the far fencer runs');
+    return found;
+  }
+  qemu(instance_id: string): ProcessIdentity {
+    return qemuIdentity(this.paths.data, instance_id);
+  }
+
+  #removeGroups(): void {
+    const mounts = hostCgroups();
+    const parent = `berth-${createHash('sha256').update(this.paths.data).digest('hex').slice(0, 12)}`;
+    const roots = mounts === null ? [] : mounts.version === 2 ? [mounts.root] : Object.values(mounts.roots);
+    for (const root of new Set(roots)) {
+      const folder = join(root, parent);
+      if (!existsSync(folder)) continue;
+      for (const { name } of readdirSync(folder, { withFileTypes: true }).filter((each) =>
+        each.isDirectory(),
+      )) {
+        rmdirSync(join(folder, name));
+      }
+      rmdirSync(folder);
+    }
+  }
+
+  async dispose(): Promise<void> {
+    this.#child?.kill('SIGKILL');
+    for (const { identity } of findOrphans(this.paths.vms)) killProcess(identity, 'SIGKILL');
+    killAll(processesOfFolder(this.paths.data), 'SIGKILL');
+    await until('all of the far host has ended', () => {
+      killAll(processesOfFolder(this.paths.data), 'SIGKILL');
+      return processesOfFolder(this.paths.data).length === 0 && findOrphans(this.paths.vms).length === 0;
+    });
+    this.#removeGroups();
+    rmSync(this.paths.data, { recursive: true, force: true, maxRetries: 5 });
+  }
+}
