@@ -25,6 +25,8 @@ export interface Situation {
   readonly launched: boolean;
   /** The overlay here holds writes beyond the head, and no machine has it open. */
   readonly unsaved: boolean;
+  /** Memory and disk of this boot are durable, and its guest stands still. */
+  readonly saved: boolean;
   /** The end of this boot was reported and accepted. */
   readonly ended: boolean;
   readonly reboots_wanted: number;
@@ -37,12 +39,14 @@ export const STEPS = [
   'await_guest',
   'reboot',
   'flush',
+  'suspend',
   'power_off',
   'save',
   'save_offline',
   'end_machine',
   'remove',
   'say_powered_off',
+  'say_suspended',
   'say_stopped',
   'say_died',
   'nothing',
@@ -61,6 +65,8 @@ export function decide(now: Situation): Step {
       return now.flush_wanted ? 'save_offline' : 'nothing';
     case 'running':
       return decideRunning(now);
+    case 'suspended':
+      return decideSuspended(now);
     case 'stopped':
       return decideStopped(now);
   }
@@ -68,6 +74,7 @@ export function decide(now: Situation): Step {
 
 function decideRunning(now: Situation): Step {
   if (now.ended) return 'nothing';
+  if (now.saved && now.machine !== 'stale') return 'say_suspended';
   switch (now.machine) {
     case 'stale':
       return 'end_machine';
@@ -83,7 +90,26 @@ function decideRunning(now: Situation): Step {
   }
 }
 
+function decideSuspended(now: Situation): Step {
+  if (now.ended) return 'nothing';
+  if (now.saved && now.machine !== 'stale') return 'say_suspended';
+  switch (now.machine) {
+    case 'stale':
+      return 'end_machine';
+    case 'none':
+      return 'say_died';
+    case 'booting':
+      return 'await_guest';
+    case 'off':
+      return 'say_powered_off';
+    case 'up':
+      return 'suspend';
+  }
+}
+
 function decideStopped(now: Situation): Step {
+  // The durable memory is said, wanted or not: who answers knows whether its machine may end.
+  if (now.saved && !now.ended && now.machine !== 'stale') return 'say_suspended';
   switch (now.machine) {
     case 'stale':
       return 'end_machine';
@@ -96,4 +122,12 @@ function decideStopped(now: Situation): Step {
       if (now.ended) return 'nothing';
       return now.unsaved ? 'save_offline' : 'say_stopped';
   }
+}
+
+/** Whether a step that is under way is given up for what is wanted now. */
+export function isInterruptible(step: Step, wanted: Assignment | null): boolean {
+  if (step === 'flush' || step === 'save' || step === 'save_offline') {
+    return wanted === null || wanted.desired === 'deleted';
+  }
+  return step !== 'remove' && step !== 'end_machine' && step !== 'say_suspended';
 }

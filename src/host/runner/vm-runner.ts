@@ -9,23 +9,23 @@ import { rm } from 'node:fs/promises';
 import type { Assignment, FileSystemUse, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeOverlay } from '../vm/overlay.ts';
 import { boundLog } from '../vm/qemu-process.ts';
 import { AutoFlush } from './auto-flush.ts';
-import { consoleTail } from './console-log.ts';
-import { decide, type Situation, type Step } from './decide.ts';
+import { decide, isInterruptible, type Situation, type Step } from './decide.ts';
 import { DiskSaver } from './disk-saver.ts';
-import { deathReason, reasonFor } from './failure-reasons.ts';
-import { giveUserData } from './give-user-data.ts';
-import { awaitGuest, type GuestUp, powerOffGuest, rebootGuest } from './guest-steps.ts';
+import { reasonFor } from './failure-reasons.ts';
+import { GuestArrival } from './guest-arrival.ts';
+import { powerOffGuest, rebootGuest } from './guest-steps.ts';
 import { HeldMachine } from './held-machine.ts';
+import { insist } from './insist.ts';
 import { KeyPusher } from './key-pusher.ts';
 import type { Machine } from './machine.ts';
 import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
+import { Suspension } from './suspension.ts';
 
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 /** A freeze may wait behind it. */
@@ -42,11 +42,13 @@ export class VmRunner {
   readonly #keys: KeyPusher;
   readonly #auto: AutoFlush;
   readonly #saver: DiskSaver;
+  readonly #suspension: Suspension;
+  readonly #arrival: GuestArrival;
   readonly #closing = new AbortController();
   /** undefined until the control plane has said something. */
   #assignment: Assignment | null | undefined = undefined;
-  /** The VM whose end was said; a failed one may still be saved by a stop. */
-  #ended: { readonly vm_id: string; readonly failed: boolean } | null = null;
+  /** The VM whose end was said; a failed one may still be saved by a stop, a suspended one is to be said stopped. */
+  #ended: { readonly vm_id: string; readonly how: 'stopped' | 'suspended' | 'failed' } | null = null;
   /** The machine that was last said to run. */
   #running: Machine | null = null;
   #step: { readonly name: Step; readonly abort: AbortController } | null = null;
@@ -63,13 +65,20 @@ export class VmRunner {
       this.#reporter.keys({ vm_id, epoch, applied_keys }),
     );
     this.#auto = new AutoFlush(() => this.#changed());
-    this.#saver = new DiskSaver({
+    const parts = {
       held: this.#held,
       reporter: this.#reporter,
-      log: this.#context.log,
       endMachine: () => this.#endMachine(),
-      say: (observed) => this.#say(observed),
-      sayFailed: (reason) => this.#sayFailed(reason),
+      say: (observed: Observation) => this.#say(observed),
+      sayFailed: (reason: Reason) => this.#sayFailed(reason),
+    };
+    this.#saver = new DiskSaver({ ...parts, log: this.#context.log });
+    this.#suspension = new Suspension({ ...parts, context: this.#context });
+    this.#arrival = new GuestArrival({
+      ...parts,
+      context: this.#context,
+      keys: this.#keys,
+      folder: this.#folder,
     });
   }
 
@@ -179,20 +188,20 @@ export class VmRunner {
   #isOver(): boolean {
     if (this.#held.machine || this.#news || this.#assignment === undefined) return false;
     const wanted = this.#assignment;
-    const over = wanted?.desired === 'stopped' || wanted?.desired === 'deleted';
+    const over = wanted !== null && ['stopped', 'suspended', 'deleted'].includes(wanted.desired);
     return wanted === null || (over && this.#hasEnded(wanted));
   }
 
   #hasEnded({ vm_id, desired }: Assignment): boolean {
     if (this.#ended?.vm_id !== vm_id) return false;
-    return !(this.#ended.failed && desired === 'stopped');
+    return desired !== 'stopped' || this.#ended.how === 'stopped';
   }
 
   async #next(): Promise<Step> {
     if (this.#assignment === undefined) return 'nothing';
     if (this.#assignment && !this.#held.machine && this.#held.unsaved === null) {
-      const { own_since } = this.#assignment;
-      await this.#insist(() => this.#held.lookForUnsaved(own_since));
+      const assignment = this.#assignment;
+      await this.#insist(() => this.#held.lookForUnsaved(assignment));
     }
     return decide(this.#situation());
   }
@@ -205,6 +214,7 @@ export class VmRunner {
       machine: this.#held.view(vm_id),
       launched: this.#held.wasLaunched(vm_id),
       unsaved: this.#held.unsaved === true,
+      saved: this.#held.savedMemory(vm_id) !== null,
       ended: assignment !== null && this.#hasEnded(assignment),
       reboots_wanted: assignment?.reboots ?? 0,
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
@@ -229,6 +239,10 @@ export class VmRunner {
         return this.#reboot(signal);
       case 'flush':
         return this.#flush(signal);
+      case 'suspend':
+        return this.#suspend(signal);
+      case 'say_suspended':
+        return this.#saySuspended();
       case 'power_off':
         return powerOffGuest(this.#held.running, this.#current.force, signal);
       case 'save':
@@ -244,7 +258,7 @@ export class VmRunner {
       case 'say_stopped':
         return this.#sayStopped();
       case 'say_died':
-        return this.#sayFailed(deathReason(this.#held, this.#folder.console_log));
+        return this.#arrival.sayDied();
       case 'nothing':
         return;
     }
@@ -277,7 +291,7 @@ export class VmRunner {
     }
     const { host_key_new } = this.#current;
     await this.#keys.rest();
-    const found = await this.#guestUp(machine, signal);
+    const found = await this.#arrival.await(this.#current, machine, signal);
     if (found === null) return;
     const { recovered, disk } = this.#held;
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
@@ -287,26 +301,6 @@ export class VmRunner {
     machine.lazy?.booted();
     // The guest has just made its host key, or may have (a fork's): it must not depend on this host for longer than it takes.
     if (disk.isUnsavedYet || host_key_new) this.#auto.hurry(FIRST_FLUSH_MS);
-  }
-
-  /** A guest that does not come up in time is ended; what it wrote is kept. */
-  async #guestUp(machine: Machine, signal: AbortSignal): Promise<GuestUp | null> {
-    try {
-      const { vm_id, user_data } = this.#current;
-      return await awaitGuest(machine, this.#keys, signal, async (still) => {
-        if (user_data) await giveUserData(this.#context.client, machine.agent, vm_id, still);
-      });
-    } catch (error) {
-      if (signal.aborted) return null;
-      const reason = reasonFor(error, 'boot_timeout');
-      const said = consoleTail(this.#folder.console_log);
-      await this.#endMachine();
-      await this.#sayFailed({
-        ...reason,
-        message: `The guest did not come up: ${reason.message} ${said}`.trim(),
-      });
-      return null;
-    }
   }
 
   async #reboot(signal: AbortSignal): Promise<void> {
@@ -327,6 +321,25 @@ export class VmRunner {
     await this.#sayStopped();
   }
 
+  async #suspend(signal: AbortSignal): Promise<void> {
+    const assignment = this.#current;
+    const machine = this.#held.running;
+    await this.#keys.rest();
+    if (await this.#suspension.attempt(assignment, signal)) return;
+    if (!machine.gone) this.#keys.follow(machine);
+    if (!signal.aborted) this.#wantInstead(assignment, 'running');
+  }
+
+  async #saySuspended(): Promise<void> {
+    const assignment = this.#current;
+    if (await this.#suspension.say(assignment)) {
+      this.#ended = { vm_id: assignment.vm_id, how: 'suspended' };
+      await this.#held.forget();
+      return;
+    }
+    this.#wantInstead(assignment, 'running');
+  }
+
   async #endMachine(): Promise<void> {
     void this.#keys.rest();
     await this.#held.end();
@@ -337,7 +350,7 @@ export class VmRunner {
     await removeOverlay(this.#context.paths.overlays, this.instance_id);
     await rm(this.#folder.folder, { recursive: true, force: true });
     await this.#say({ kind: 'deleted' });
-    this.#ended = { vm_id, failed: false };
+    this.#ended = { vm_id, how: 'stopped' };
     this.#assignment = null;
     this.#context.log.info('removed from this host');
   }
@@ -349,47 +362,37 @@ export class VmRunner {
     if (await this.#reporter.report({ vm_id, epoch, observed })) return;
     if (this.#held.machine) this.#context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
     await this.#endMachine();
-    this.#ended = { vm_id, failed: false };
+    this.#ended = { vm_id, how: 'stopped' };
   }
 
   /** From here on a stop is wanted, whether or not the control plane's word of it has arrived. */
   async #sayPoweredOff(): Promise<void> {
     const assignment = this.#current;
     await this.#say({ kind: 'powered_off' });
-    if (this.#assignment === assignment) this.#assignment = { ...assignment, desired: 'stopped' };
+    this.#wantInstead(assignment, 'stopped');
+  }
+
+  /** Until the control plane's word of it arrives. */
+  #wantInstead(assignment: Assignment, desired: Assignment['desired']): void {
+    if (this.#assignment === assignment) this.#assignment = { ...assignment, desired };
   }
 
   async #sayStopped(): Promise<void> {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'stopped' });
-    this.#ended = { vm_id, failed: false };
+    this.#ended = { vm_id, how: 'stopped' };
     await this.#held.forget();
   }
 
   async #sayFailed(reason: Reason): Promise<void> {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'failed', reason });
-    this.#ended = { vm_id, failed: true };
+    this.#ended = { vm_id, how: 'failed' };
   }
 
-  /** Tries until it succeeds or the agent closes: for what cannot be decided without the control plane. */
-  async #insist(work: () => Promise<void>): Promise<void> {
-    for (let attempt = 0; !this.#closing.signal.aborted; attempt++) {
-      try {
-        return await work();
-      } catch (error) {
-        if (this.#held.machine?.gone) return;
-        this.#context.log.warn({ reason: messageOf(error) }, 'waiting to look at the disk');
-        await pause(backoffMs(attempt, 200, 3_000), this.#closing.signal);
-      }
-    }
+  /** For what cannot be decided without the control plane. */
+  #insist(work: () => Promise<void>): Promise<void> {
+    const { log } = this.#context;
+    return insist(work, { log, signal: this.#closing.signal, over: () => this.#held.machine?.gone === true });
   }
-}
-
-/** Whether a step that is under way is given up for what is wanted now. */
-function isInterruptible(step: Step, wanted: Assignment | null): boolean {
-  if (step === 'flush' || step === 'save' || step === 'save_offline') {
-    return wanted === null || wanted.desired === 'deleted';
-  }
-  return step !== 'remove' && step !== 'end_machine';
 }
