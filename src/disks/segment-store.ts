@@ -29,7 +29,7 @@ export async function knownObjects(tx: Tx, keys: readonly string[]): Promise<Rea
     select key from unnest(${[...keys]}::text[]) as key
     where exists (select from segments s where s.key = key.key)
       or exists (
-        select from memory_images m where m.instance_id = split_part(key, '/', 2) and starts_with(key, m.key || '/'))
+        select from memory_images m where m.instance_id = split_part(key.key, '/', 2) and starts_with(key.key, m.key || '/'))
       or exists (
         select from disks d where d.instance_id = split_part(key, '/', 2)
           and key like 'disks/' || d.instance_id || '/seg/' || d.epoch || '/' || (d.generation + 1) || '-%')`.execute(

@@ -1,0 +1,94 @@
+/**
+ * A VM whose memory and disk go to object storage together, and that goes on from there: with what ran in it, and with the
+ * keys of now. The tests are one story: each goes on where the one before it ended.
+ */
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { SshClient } from '../support/ssh-client.ts';
+import { until } from '../support/waiting.ts';
+
+/** Counts on in tmpfs, ten times a second. */
+const COUNTER =
+  "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /run/count; sleep 0.1; done' > /dev/null 2>&1 < /dev/null &";
+
+describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+  let other: SshClient;
+  let other_key: string;
+
+  const memoryFolder = () => join(berth.objectFolder(guest.id), 'mem');
+  const count = async () => Number(await guest.sh('cat /run/count'));
+  const counts = async () => {
+    const from = await count();
+    await until('the process of before counts on', async () => (await count()) > from);
+    return from;
+  };
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'sleeper');
+    other = new SshClient(berth.data_dir, 'other-key');
+    other.know(guest.target.known_hosts);
+    const body = { name: 'other-key', public_key: other.public_key };
+    other_key = (await berth.client.expect<{ id: string }>(201, 'POST', '/v1/me/ssh-keys', body)).id;
+  });
+  after(() => berth?.dispose());
+
+  test('goes on where it stood: processes, tmpfs and host key; with its clock right and a revoked key out', async () => {
+    await guest.sh(`${COUNTER} echo here > /run/kept; echo dirty > /srv/kept`);
+    const boot = await guest.bootId();
+    await until('the second key gets in', async () => (await other.run(guest.target, 'true')).code === 0);
+    const before_suspend = await counts();
+    const suspended = await guest.suspend();
+    assert.equal(suspended.reason?.code, 'suspended');
+    assert.equal(suspended.disk.dirty_bytes, 0);
+    assert.deepEqual(readdirSync(memoryFolder()).length, 1);
+    await berth.client.expect(204, 'DELETE', `/v1/me/ssh-keys/${other_key}`);
+    const vm = await guest.start();
+    assert.deepEqual([vm.reason?.code, vm.boot], ['resumed', 2]);
+    const refused = await other.run(guest.target, 'true');
+    assert.match(refused.stderr, /Permission denied/);
+    const clock = Number(await guest.sh('date +%s'));
+    assert(Math.abs(clock - Date.now() / 1_000) < 20, `the guest's clock says ${clock}`);
+    assert.equal(await guest.sh('cat /run/kept /srv/kept'), 'here\ndirty');
+    assert.equal(await guest.bootId(), boot);
+    assert((await counts()) >= before_suspend);
+  });
+
+  test('from the object store alone, with what was written since the resume; a flush after it is right', async () => {
+    await guest.sh(
+      'head -c 3000000 /dev/urandom > /srv/data; sha256sum /srv/data > /srv/sum; echo more > /srv/kept',
+    );
+    await guest.suspend();
+    await berth.removeOverlays(guest.id);
+    assert.equal((await guest.start()).reason?.code, 'resumed');
+    await guest.sh(
+      'echo 3 > /proc/sys/vm/drop_caches; sha256sum --quiet -c /srv/sum; echo again >> /srv/kept; sync',
+    );
+    const receipt = await guest.flush();
+    assert(receipt.uploaded_bytes > 0);
+    await counts();
+    await guest.moveThroughStore();
+    assert.equal(await guest.shAgain('sha256sum --quiet -c /srv/sum; cat /srv/kept'), 'more\nagain');
+  });
+
+  test('boots cold, and says why, from the same disk where the memory is damaged', async () => {
+    await guest.sh('echo cold > /run/kept; echo disk > /srv/kept');
+    const { disk } = await guest.suspend();
+    const [newest] = readdirSync(memoryFolder()).sort().slice(-1);
+    const part = join(memoryFolder(), newest ?? '', '1');
+    const bytes = readFileSync(part);
+    bytes[bytes.length - 1] = (bytes[bytes.length - 1] ?? 0) ^ 1;
+    writeFileSync(part, bytes);
+    const vm = await guest.start();
+    assert.equal(vm.reason?.code, 'cold_boot');
+    assert.match(vm.reason?.message ?? '', /could not be resumed.*part 1 of the memory is damaged/i);
+    assert.equal(vm.disk.generation, disk.generation);
+    assert.equal(await guest.shAgain('cat /srv/kept; cat /run/kept 2> /dev/null || echo gone'), 'disk\ngone');
+  });
+});
