@@ -6,16 +6,20 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { vmFolder } from '../../src/host/runner/record.ts';
+import { killProcess } from '../../src/host/vm/process-identity.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { SshClient } from '../support/ssh-client.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
 /** Counts on in tmpfs, ten times a second. */
 const COUNTER =
   "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /run/count; sleep 0.1; done' > /dev/null 2>&1 < /dev/null &";
 
-describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
+describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   let berth: Installation;
   let guest: GuestInstance;
   let other: SshClient;
@@ -90,5 +94,63 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     assert.match(vm.reason?.message ?? '', /could not be resumed.*part 1 of the memory is damaged/i);
     assert.equal(vm.disk.generation, disk.generation);
     assert.equal(await guest.shAgain('cat /srv/kept; cat /run/kept 2> /dev/null || echo gone'), 'disk\ngone');
+  });
+
+  /** Asks for a suspend, and returns while the guest stands still for it. */
+  const suspending = async () => {
+    const { record } = vmFolder(berth.paths.vms, guest.id as InstanceId);
+    await berth.client.expect(202, 'POST', `${guest.path}/vm/suspend`);
+    await until('the guest stands still', () => JSON.parse(readFileSync(record, 'utf8')).suspending, {
+      timeout_ms: 60_000,
+      every_ms: 1,
+    });
+  };
+
+  test(
+    'an agent or control plane that is killed meanwhile: it is suspended in the end, and loses nothing',
+    THOROUGH,
+    async () => {
+      for (const role of ['agent', 'control-plane'] as const) {
+        await guest.shAgain(`${COUNTER} echo ${role} > /srv/kept; echo ${role} > /run/kept`);
+        await suspending();
+        await berth.kill(role);
+        await berth.recovered(role);
+        await guest.reached('suspended');
+        assert.equal((await guest.start()).reason?.code, 'resumed');
+        assert.equal(await guest.shAgain('cat /srv/kept /run/kept'), `${role}\n${role}`);
+      }
+    },
+  );
+
+  test('an agent that is killed during a resume: its successor goes on with it', THOROUGH, async () => {
+    await guest.suspend();
+    await berth.client.expect(202, 'POST', `${guest.path}/vm`);
+    await berth.kill('agent');
+    await berth.recovered('agent');
+    const vm = await guest.reached('running');
+    assert(['resumed', 'ready'].includes(vm.reason?.code ?? ''), vm.reason?.code);
+    assert.equal(await guest.shAgain('cat /run/kept'), 'control-plane');
+  });
+
+  test(
+    'QEMU that is killed meanwhile: the VM has failed or is suspended, and its disk has all',
+    THOROUGH,
+    async () => {
+      await guest.shAgain('echo synced > /srv/kept; sync');
+      await suspending();
+      killProcess(guest.qemu, 'SIGKILL');
+      const { state } = await guest.becomes('over', (vm) => ['failed', 'suspended'].includes(vm.state));
+      await guest.start();
+      assert.equal(await guest.shAgain('cat /srv/kept'), 'synced', state);
+    },
+  );
+
+  test('a stop that comes meanwhile ends in stopped, with all that was written', THOROUGH, async () => {
+    await guest.shAgain('echo stopped > /srv/kept');
+    await suspending();
+    await guest.stop();
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await guest.shAgain('cat /srv/kept'), 'stopped');
   });
 });

@@ -169,11 +169,11 @@ export class HeldMachine {
   }
 
   /** Makes memory and disk durable together. @throws FencedError, or what failed; then the guest runs on */
-  suspend(assignment: Assignment, signal: AbortSignal): Promise<MemoryRef> {
+  suspend(assignment: Assignment, signal: AbortSignal, closing: AbortSignal): Promise<MemoryRef> {
     const machine = this.running;
     const { spec } = assignment;
     const owner = vmOwner(this.#context, spec.ssh_port);
-    const options = { context: this.#context, machine, disk: this.disk, spec, owner, signal };
+    const options = { context: this.#context, machine, disk: this.disk, spec, owner, signal, closing };
     const { lazy } = machine;
     if (!lazy) return suspendMachine(options);
     return lazy.duringFlush(async () => {

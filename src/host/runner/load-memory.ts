@@ -67,7 +67,11 @@ export async function loadMemory(
     }
   };
   try {
-    await pipeline(Readable.from(parts()), connect(incomingSocket(folder)), { signal: within });
+    await pipeline(
+      Readable.from(parts(), { objectMode: false, highWaterMark: 1 }),
+      connect(incomingSocket(folder)),
+      { signal: within },
+    );
     const { data } = await ended;
     const { status } = await qmp.execute('query-status', undefined);
     if (data.status !== 'completed' || status !== 'paused') throw new Error(`its migration ${data.status}`);

@@ -30,6 +30,8 @@ export interface SuspendOptions {
   /** The VM's user, which must reach the sockets. */
   readonly owner: { readonly uid: number; readonly gid: number } | null;
   readonly signal: AbortSignal;
+  /** The flush's own: whether its commit has happened must be known, whatever else is wanted. */
+  readonly closing: AbortSignal;
 }
 
 /** QEMU waits for requests under way. */
@@ -42,11 +44,12 @@ const MORE_MIB = 256;
 
 /** @throws FencedError, or what failed; then the guest runs on */
 export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef> {
-  const { context, machine, disk, owner, signal } = options;
+  const { context, machine, disk, owner, signal, closing } = options;
   await machine.update({ suspending: true });
   try {
     const quiesce = await standStill(machine);
-    await flushMachine({ context, machine, disk, owner, quiesce, signal });
+    await flushMachine({ context, machine, disk, owner, quiesce, signal: closing });
+    signal.throwIfAborted();
     const memory = await saveMemory(options);
     await machine.update({ memory });
     return memory;

@@ -25,6 +25,13 @@ export interface SuspensionParts {
   readonly sayFailed: (reason: Reason) => Promise<void>;
 }
 
+export interface Signals {
+  /** Something else is wanted. */
+  readonly signal: AbortSignal;
+  /** The agent closes: all that a flush heeds, whose commit may be under way. */
+  readonly closing: AbortSignal;
+}
+
 export class Suspension {
   readonly #parts: SuspensionParts;
 
@@ -33,7 +40,7 @@ export class Suspension {
   }
 
   /** True when the guest stands still and all is durable; else it runs on, and that was said unless something else is wanted. */
-  async attempt(assignment: Assignment, signal: AbortSignal): Promise<boolean> {
+  async attempt(assignment: Assignment, { signal, closing }: Signals): Promise<boolean> {
     const { context, held, endMachine, say, sayFailed } = this.#parts;
     const machine = held.running;
     const within = AbortSignal.timeout(
@@ -43,6 +50,7 @@ export class Suspension {
       const { memory_bytes, stored_bytes, generation } = await held.suspend(
         assignment,
         AbortSignal.any([signal, within]),
+        closing,
       );
       context.log.info({ memory_bytes, stored_bytes, generation }, 'memory and disk are durable');
       return true;
@@ -51,7 +59,7 @@ export class Suspension {
       if (error instanceof FencedError) {
         await endMachine();
         await sayFailed(reasonFor(error, 'fenced'));
-      } else if (!signal.aborted && !machine.gone && machine.view === 'up') {
+      } else if (!signal.aborted && !machine.gone && !machine.broken && machine.view !== 'off') {
         await say({ kind: 'suspend_failed', reason: failedReason(within.aborted ? LATE : error) });
       }
       return false;

@@ -325,7 +325,7 @@ export class VmRunner {
     const assignment = this.#current;
     const machine = this.#held.running;
     await this.#keys.rest();
-    if (await this.#suspension.attempt(assignment, signal)) return;
+    if (await this.#suspension.attempt(assignment, { signal, closing: this.#closing.signal })) return;
     if (!machine.gone) this.#keys.follow(machine);
     if (!signal.aborted) this.#wantInstead(assignment, 'running');
   }
@@ -337,7 +337,7 @@ export class VmRunner {
       await this.#held.forget();
       return;
     }
-    this.#wantInstead(assignment, 'running');
+    if (assignment.desired === 'suspended') this.#wantInstead(assignment, 'running');
   }
 
   async #endMachine(): Promise<void> {
