@@ -1,8 +1,15 @@
 /** A suspend beyond the table of states: what the host says, whose the memory is, and when it goes. */
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
 import { knownObjects } from '../../src/disks/segment-store.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import type { ObjectStore } from '../../src/object-store/object-store.ts';
+import { freeMemory } from '../../src/tasks/free-memory.ts';
+import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { applyDeadlines } from '../../src/vms/apply-report.ts';
 import { listSpentMemory } from '../../src/vms/memory-store.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
@@ -112,6 +119,55 @@ describe('suspend and resume', () => {
     assertError(await client.patch(`/v1/instances/${id}`, { cpus: 2 }), 'CONFLICT', /is suspended/);
     await client.patch(`/v1/instances/${id}`, { labels: { a: 'b' } });
     assert.equal((await stateOf(api, owner, id)).state, 'suspended');
+  });
+});
+
+async function keysOf(store: ObjectStore, id: InstanceId): Promise<string[]> {
+  const keys: string[] = [];
+  for await (const { key } of store.list(`disks/${id}/`)) keys.push(key);
+  return keys.sort();
+}
+
+describe('the objects of a memory', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'bmem-'));
+  after(() => rmSync(folder, { recursive: true, force: true }));
+
+  test('stay while it may be needed and go once it is spent, whoever is killed between', async () => {
+    const store = await FolderStore.open(folder);
+    const { id } = await instanceIn(api, owner, 'suspended');
+    const { key } = await agent.memory(id);
+    const keys = [0, 1].map((part) => `${key}/${part}`);
+    for (const each of keys) await store.put(each, [Buffer.from('memory')]);
+    const there = async () =>
+      (await Array.fromAsync(store.list(`disks/${id}/`))).map((each) => each.key).sort();
+    const free = (from: ObjectStore = store) => freeMemory(api.db, from, api.context.log);
+    await free();
+    await sweepOrphans(api.db, store, api.context.log, -60_000);
+    assert.deepEqual(await there(), keys);
+    await start(id);
+    await free();
+    assert.deepEqual(await there(), keys);
+    await agent.ready(id, null, [], true);
+    const broken: Partial<ObjectStore> = {
+      list: (prefix) => store.list(prefix),
+      delete: async (each) => {
+        if (each.endsWith('/1')) throw new Error('killed here');
+        await store.delete(each);
+      },
+    };
+    await assert.rejects(free(broken as ObjectStore), /killed here/);
+    assert.equal(await isSpent(key), true);
+    await free();
+    assert.deepEqual([await there(), await isSpent(key)], [[], false]);
+  });
+
+  test('of a suspend that came to nothing go with the sweep', async () => {
+    const store = await FolderStore.open(folder);
+    const { id } = await instanceIn(api, owner, 'running');
+    const { key } = await agent.memory(id);
+    await store.put(`${key}/0`, [Buffer.from('memory')]);
+    await sweepOrphans(api.db, store, api.context.log, -60_000);
+    assert.deepEqual(await keysOf(store, id), []);
   });
 });
 

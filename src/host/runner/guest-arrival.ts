@@ -61,8 +61,12 @@ export class GuestArrival {
   }
 
   async #sayLost(of_resume: Reason, of_boot: Reason): Promise<void> {
-    const { held, sayFailed } = this.#parts;
-    if (held.resuming) await held.bootCold(of_resume);
-    else await sayFailed(of_boot);
+    const { context, held, sayFailed } = this.#parts;
+    if (!held.resuming) {
+      await sayFailed(of_boot);
+      return;
+    }
+    context.log.warn({ reason: of_resume }, 'the resumed guest is lost; it boots cold');
+    await held.bootCold(of_resume);
   }
 }
