@@ -138,8 +138,7 @@ describe('the objects of a memory', () => {
     const { key } = await agent.memory(id);
     const keys = [0, 1].map((part) => `${key}/${part}`);
     for (const each of keys) await store.put(each, [Buffer.from('memory')]);
-    const there = async () =>
-      (await Array.fromAsync(store.list(`disks/${id}/`))).map((each) => each.key).sort();
+    const there = () => keysOf(store, id);
     const free = (from: ObjectStore = store) => freeMemory(api.db, from, api.context.log);
     await free();
     await sweepOrphans(api.db, store, api.context.log, -60_000);
