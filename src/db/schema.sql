@@ -281,10 +281,11 @@ create table memberships (
 create table memory_images (
   key text not null,
   instance_id text not null,
-  vm_id text not null,
+  vm_id text,
   ref jsonb not null,
   created_at timestamp with time zone not null default now(),
   constraint memory_images_pkey PRIMARY KEY (key),
+  constraint memory_images_vm_id_key UNIQUE (vm_id),
   constraint memory_images_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
 );
 
@@ -591,7 +592,6 @@ CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC
 CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
 CREATE INDEX memory_images_instance ON public.memory_images USING btree (instance_id);
-CREATE INDEX memory_images_vm ON public.memory_images USING btree (vm_id);
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
 CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
 CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);

@@ -281,7 +281,8 @@ export interface Database {
   memory_images: {
     key: string;
     instance_id: InstanceId;
-    vm_id: VmId;
+    /** null: spent. */
+    vm_id: VmId | null;
     ref: Json<MemoryRef>;
     created_at: Generated<Date>;
   };

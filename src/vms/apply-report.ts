@@ -8,7 +8,7 @@ import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import type { HostId } from '../lib/ids.ts';
 import { failFlushes, tellOfFailure } from './flushes.ts';
-import { keepMemory } from './memory-store.ts';
+import { keepMemory, spendMemory } from './memory-store.ts';
 import { observe, type VmState } from './model.ts';
 import {
   findVm,
@@ -38,7 +38,7 @@ export async function applyReport(
     if (report.observed.kind === 'suspended') {
       const { memory } = report.observed;
       if (RUNS_ON.includes(vm.state) || memory.generation !== instance.generation) return 'unwanted';
-      await keepMemory(tx, vm, memory);
+      await keepMemory(tx, vm, memory, vm.state === 'suspending');
     }
     await move(tx, vm, instance, report.observed, host_id);
     return 'accepted';
@@ -82,6 +82,7 @@ async function move(
   const change = changeFor(vm, next, seen, host_id);
   if (adopted) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
+  if (seen.kind === 'running') await spendMemory(tx, vm.id);
   if (seen.kind === 'running' && instance.host_keys === null)
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
   if (next === 'stopped' || next === 'suspended' || next === 'failed')

@@ -4,16 +4,35 @@ import type { MemoryRef } from '../agent-api/types.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { InstanceId, VmId } from '../lib/ids.ts';
 
-/** Said twice it is kept once. */
+/**
+ * The VM's one memory, if it is `wanted`; else it is spent as it comes, and only to be removed. Said twice it is kept once.
+ */
 export async function keepMemory(
   tx: Tx,
   vm: { readonly id: VmId; readonly instance_id: InstanceId },
   ref: MemoryRef,
+  wanted: boolean,
 ): Promise<void> {
+  if (wanted) await spendMemory(tx, vm.id, ref.key);
   await tx
     .insertInto('memory_images')
-    .values({ key: ref.key, instance_id: vm.instance_id, vm_id: vm.id, ref: JSON.stringify(ref) })
+    .values({
+      key: ref.key,
+      instance_id: vm.instance_id,
+      vm_id: wanted ? vm.id : null,
+      ref: JSON.stringify(ref),
+    })
     .onConflict((conflict) => conflict.column('key').doNothing())
+    .execute();
+}
+
+/** Nobody goes on from what the VM had, but for `key`: its guest has gone on from there, or was saved anew. */
+export async function spendMemory(tx: Tx, vm_id: VmId, key = ''): Promise<void> {
+  await tx
+    .updateTable('memory_images')
+    .set({ vm_id: null })
+    .where('vm_id', '=', vm_id)
+    .where('key', '!=', key)
     .execute();
 }
 

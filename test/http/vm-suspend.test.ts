@@ -66,6 +66,21 @@ describe('suspend and resume', () => {
     assert.equal(await lastEvent(id), 'vm.started');
   });
 
+  test('suspended again, the next boot is given the newer memory alone', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    const older = await agent.memory(id);
+    await start(id);
+    await agent.ready(id, null, [], true);
+    await suspend(id);
+    const newer = await agent.memory(id);
+    assert.equal(newer.generation, older.generation);
+    await agent.suspended(id);
+    assert.deepEqual([await isSpent(older.key), await isSpent(newer.key)], [true, false]);
+    await start(id);
+    const { resume } = await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3);
+    assert.equal(resume?.key, newer.key);
+  });
+
   test('a boot that could not go on from it says so, as reason and as event', async () => {
     const { id } = await instanceIn(api, owner, 'suspended');
     await start(id);
