@@ -140,8 +140,13 @@ async function openInlet(path: string, owner: SuspendOptions['owner']) {
     server.once('error', reject);
     server.listen(path, resolve);
   });
-  if (owner) await chown(path, owner.uid, owner.gid);
-  await chmod(path, 0o600);
+  try {
+    if (owner) await chown(path, owner.uid, owner.gid);
+    await chmod(path, 0o600);
+  } catch (error) {
+    server.close();
+    throw error;
+  }
   return {
     connected: connected.promise,
     close: async () => {
