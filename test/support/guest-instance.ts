@@ -8,7 +8,7 @@ import type { InstanceBody, ReceiptBody, SshBody, VmBody } from './rest-client.t
 import type { SshClient } from './ssh-client.ts';
 import { until, untilWorks } from './waiting.ts';
 
-const SETTLE_MS = 120_000;
+const SETTLE_MS = 300_000;
 const SMALL = { memory_mib: 256, disk_gib: 2, auto_flush_seconds: null };
 
 export class GuestInstance {
@@ -67,7 +67,7 @@ export class GuestInstance {
     return this.installation.client.expect<VmBody>(200, 'GET', `${this.path}/vm`);
   }
 
-  /** The VM in that state; fails when it is `failed` instead, or nothing within two minutes. */
+  /** The VM in that state; fails when it is `failed` instead, or nothing within five minutes. */
   async reached(state: string): Promise<VmBody> {
     const { client } = this.installation;
     const deadline = performance.now() + SETTLE_MS;
