@@ -217,6 +217,11 @@ export class Instances {
     return this.#transport.call('restartVm', { path: { id } }, options);
   }
 
+  /** Memory and disk into object storage; `startVm` goes on from there. */
+  suspendVm(id: string, options?: CallOptions) {
+    return this.#transport.call('suspendVm', { path: { id } }, options);
+  }
+
   flushVm(id: string, options?: CallOptions) {
     return this.#transport.call('flushVm', { path: { id } }, options);
   }

@@ -1200,6 +1200,11 @@ export interface Operations {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
     answer: Vm;
   };
+  /** Save memory and disk together, then end the VM; a start goes on from there */
+  suspendVm: {
+    input: { path: { id: string }; body?: EmptyRequest | undefined };
+    answer: Vm;
+  };
   /** Write dirty disk pages to object storage now */
   flushVm: {
     input: { path: { id: string }; body?: EmptyRequest | undefined };
@@ -1399,6 +1404,7 @@ export const OPERATIONS = {
   startVm: { method: 'POST', path: '/v1/instances/{id}/vm', takes_idempotency_key: true, answers_text: false },
   stopVm: { method: 'DELETE', path: '/v1/instances/{id}/vm', takes_idempotency_key: false, answers_text: false },
   restartVm: { method: 'POST', path: '/v1/instances/{id}/vm/restart', takes_idempotency_key: true, answers_text: false },
+  suspendVm: { method: 'POST', path: '/v1/instances/{id}/vm/suspend', takes_idempotency_key: true, answers_text: false },
   flushVm: { method: 'POST', path: '/v1/instances/{id}/vm/flush', takes_idempotency_key: true, answers_text: false },
   getConsoleLog: { method: 'GET', path: '/v1/instances/{id}/vm/console', takes_idempotency_key: false, answers_text: true },
   createConsoleTicket: { method: 'POST', path: '/v1/instances/{id}/vm/console/ticket', takes_idempotency_key: false, answers_text: false },

@@ -35,6 +35,9 @@ export async function waitForVm(
     if (vm.state === state) return vm;
     const why = vm.reason === null ? '' : `: ${vm.reason.message} (${vm.reason.code})`;
     if (vm.state === 'failed') throw new VmWaitError(`the VM has failed${why}`, vm);
+    // It will not come by itself any more.
+    if (state === 'suspended' && vm.state === 'running' && vm.reason?.code === 'suspend_failed')
+      throw new VmWaitError(`the VM runs on${why}`, vm);
     if (performance.now() >= deadline) {
       throw new VmWaitError(
         `the VM is still ${vm.state} after ${Math.round(timeout_ms / 1_000)} s${why}`,
@@ -97,6 +100,12 @@ export class VmHandle {
     const query = force === true ? { force: 'true' as const } : {};
     await this.#transport.call('stopVm', { path: { id: this.id }, query }, { signal: options.signal });
     return waitForVm(this.#transport, this.id, 'stopped', options);
+  }
+
+  /** Saves memory and disk together and waits until both are in object storage; `start` goes on from there. */
+  async suspend(options: WaitOptions = {}): Promise<Vm> {
+    await this.#transport.call('suspendVm', { path: { id: this.id } }, { signal: options.signal });
+    return waitForVm(this.#transport, this.id, 'suspended', options);
   }
 
   async restart(options: WaitOptions = {}): Promise<Vm> {

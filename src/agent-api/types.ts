@@ -82,6 +82,36 @@ export interface MachineSpec {
   readonly auto_flush_seconds: number | null;
 }
 
+/** What a machine must have in common with the one whose memory it takes over. */
+export interface MachineTraits {
+  /** Version and package of QEMU. */
+  readonly qemu: string;
+  /** A digest of the virtual hardware: machine type, devices, cpus, memory. */
+  readonly hardware: string;
+  readonly image_version: string;
+  /** The model of the host's CPU where guests see it, else empty. */
+  readonly host_cpu: string;
+}
+
+/** The memory of a suspended VM, whole and durable in the object store (`disk-format/memory-format.ts`). */
+export interface MemoryRef {
+  /** Its objects are `<key>/<part>`. */
+  readonly key: string;
+  readonly parts: number;
+  /** Of the stream that QEMU wrote, and of the objects. */
+  readonly memory_bytes: number;
+  readonly stored_bytes: number;
+  /** What it is encrypted with; the salt is base64. */
+  readonly key_id: string;
+  readonly salt: string;
+  /** The placement that wrote it, and the generation of the disk that goes with it: one point in time. */
+  readonly epoch: number;
+  readonly generation: number;
+  /** The guest's file systems may be frozen in it. */
+  readonly frozen: boolean;
+  readonly traits: MachineTraits;
+}
+
 /** One VM that this host is to look after. */
 export interface Assignment {
   readonly instance_id: InstanceId;
@@ -89,7 +119,7 @@ export interface Assignment {
   readonly boot: number;
   readonly epoch: number;
   /** `deleted`: end the VM at once and remove everything of the instance from this host. */
-  readonly desired: 'running' | 'stopped' | 'failed' | 'deleted';
+  readonly desired: 'running' | 'suspended' | 'stopped' | 'failed' | 'deleted';
   /** Stop without the guest's part. */
   readonly force: boolean;
   /** Soft reboots asked for in this boot, in all. */
@@ -98,6 +128,10 @@ export interface Assignment {
   readonly previous_failed: boolean;
   /** Since this epoch every placement was on this host: what its overlay holds beyond the head is the newest. */
   readonly own_since: number;
+  /** This boot was suspended: the durable head is all that its guest has written. */
+  readonly suspended: boolean;
+  /** Memory to go on from, until the guest runs. The durable head is all that its guest had written. */
+  readonly resume: MemoryRef | null;
   /** There is a script for the first boot that no durable disk has run. */
   readonly user_data: boolean;
   /** A flush that callers wait for and nobody began. */
@@ -215,6 +249,8 @@ export type Observation =
       readonly applied_keys: readonly string[];
       /** Set when the disk was continued from the head although the last VM had written past it. */
       readonly recovered: Reason | null;
+      /** The guest goes on from the memory of the assignment's `resume`. */
+      readonly resumed?: boolean;
     }
   /** The guest stands still until a disk request that failed on its host can be served. */
   | { readonly kind: 'stalled'; readonly reason: Reason }
@@ -222,6 +258,10 @@ export type Observation =
   | { readonly kind: 'rebooting' }
   | { readonly kind: 'powered_off' }
   | { readonly kind: 'flush_pending'; readonly reason: Reason }
+  /** Memory and disk of one point in time are durable. The machine stands still, and may be ended. */
+  | { readonly kind: 'suspended'; readonly memory: MemoryRef }
+  /** The guest runs on, as if nothing had been asked for. */
+  | { readonly kind: 'suspend_failed'; readonly reason: Reason }
   | { readonly kind: 'stopped' }
   | { readonly kind: 'failed'; readonly reason: Reason }
   | { readonly kind: 'deleted' };
@@ -278,7 +318,11 @@ export type CommitResponse =
   | { readonly outcome: 'committed'; readonly durable_at: string }
   | { readonly outcome: 'fenced'; readonly why: string };
 
-export type ReportResponse = { readonly outcome: 'accepted' } | { readonly outcome: 'fenced' };
+/** `unwanted`, to `suspended` alone: the VM is to run on. */
+export type ReportResponse =
+  | { readonly outcome: 'accepted' }
+  | { readonly outcome: 'fenced' }
+  | { readonly outcome: 'unwanted' };
 
 /** The guest lets in these keys (fingerprints), and connections of others have ended. */
 export interface KeysReport {

@@ -300,6 +300,17 @@ create table memberships (
   constraint memberships_role_check CHECK ((role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'billing'::text])))
 );
 
+create table memory_images (
+  key text not null,
+  instance_id text not null,
+  vm_id text,
+  ref jsonb not null,
+  created_at timestamp with time zone not null default now(),
+  constraint memory_images_pkey PRIMARY KEY (key),
+  constraint memory_images_vm_id_key UNIQUE (vm_id),
+  constraint memory_images_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+);
+
 create table mfa_factors (
   id text not null,
   user_id text not null,
@@ -502,11 +513,12 @@ create table vms (
   version bigint not null default 1,
   applied_keys jsonb,
   active_at timestamp with time zone,
+  suspended_at timestamp with time zone,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),
   constraint vms_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
-  constraint vms_desired_check CHECK ((desired = ANY (ARRAY['running'::text, 'stopped'::text]))),
+  constraint vms_desired_check CHECK ((desired = ANY (ARRAY['running'::text, 'suspended'::text, 'stopped'::text]))),
   constraint vms_state_check CHECK ((state = ANY (ARRAY['starting'::text, 'running'::text, 'restarting'::text, 'suspending'::text, 'suspended'::text, 'stopping'::text, 'stopped'::text, 'failed'::text])))
 );
 
@@ -604,6 +616,7 @@ CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
 CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
 CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
 CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
+CREATE INDEX memory_images_instance ON public.memory_images USING btree (instance_id);
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
 CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
 CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);

@@ -1,6 +1,6 @@
 /** The tables as the code sees them; `schema.sql` beside it is what the database really has. */
 import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
-import type { HostFacts, HostKey, MapRef, SegmentRef } from '../agent-api/types.ts';
+import type { HostFacts, HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.ts';
 import type {
   ApiKeyId,
   AuditId,
@@ -277,7 +277,7 @@ export interface Database {
     boot: number;
     epoch: number;
     host_id: HostId;
-    desired: 'running' | 'stopped';
+    desired: 'running' | 'suspended' | 'stopped';
     state: VmState;
     force: Generated<boolean>;
     reboots: Generated<number>;
@@ -293,6 +293,15 @@ export interface Database {
     stopped_at: Date | null;
     deadline_at: Date | null;
     version: Generated<number>;
+    suspended_at: Date | null;
+  };
+  memory_images: {
+    key: string;
+    instance_id: InstanceId;
+    /** null: spent. */
+    vm_id: VmId | null;
+    ref: Json<MemoryRef>;
+    created_at: Generated<Date>;
   };
   ingress_watch: { one: Generated<boolean>; since: Date; reported_at: Date };
   flushes: {

@@ -1,7 +1,7 @@
 /**
  * AES-256-GCM as the format uses it, under a key derived for one attempt (`key-ring.ts`).
  *
- * A nonce is {u32 what, u64 counter}: 0 and the frame's counter, 1 and the segment's part, 2 and the map's piece. Each is
+ * A nonce is {u32 what, u64 counter}: 0 and the frame's counter, 1 and the segment's part, 2 and the map's piece, 3 and the memory's part. Each is
  * used once under its key: counters rise through a flush, and a flush that fails is done anew under another salt.
  * What is authenticated beside the bytes says where they belong, so that a frame of another disk, generation or block
  * does not open.
@@ -11,7 +11,7 @@ import { assert } from '../lib/assert.ts';
 
 export const TAG_BYTES = 16;
 const ALGORITHM = 'aes-256-gcm';
-const NONCE_OF = { frame: 0, directory: 1, piece: 2 } as const;
+const NONCE_OF = { frame: 0, directory: 1, piece: 2, memory: 3 } as const;
 const DISK_ID_BYTES = 64;
 const FRAME_AAD_BYTES = 90;
 
@@ -53,9 +53,9 @@ export class FrameCipher {
   }
 }
 
-type Part = 'directory' | 'piece';
+type Part = 'directory' | 'piece' | 'memory';
 
-/** The directory of a segment (by its part) or a piece of a map (by its number): ciphertext and tag. */
+/** The directory of a segment (by its part), a piece of a map or a part of a memory (by its number): ciphertext and tag. */
 export function sealPart(
   what: Part,
   key: Uint8Array,

@@ -2,7 +2,7 @@
  * The data keys that a reader or writer of a disk was given, and the keys derived from them. They are in memory only:
  * never written, never logged.
  *
- * A data key encrypts nothing itself. Each flush attempt and each map draws a salt of 32 random bytes, and encrypts with
+ * A data key encrypts nothing itself. Each flush attempt, each map and each suspend draws a salt of 32 random bytes, and encrypts with
  * HKDF-SHA-256(data key, salt, purpose): so counters can be nonces, and no two attempts ever share a key.
  */
 import { hkdfSync, randomBytes } from 'node:crypto';
@@ -14,7 +14,11 @@ export const SALT_BYTES = 32;
 const KEY_ID = /^dk_[0-9a-f]{32}$/;
 
 /** What a derived key is for; a part of the format. */
-export const PURPOSE = { segment: 'berth segment v2', map: 'berth map v1' } as const;
+export const PURPOSE = {
+  segment: 'berth segment v2',
+  map: 'berth map v1',
+  memory: 'berth memory v1',
+} as const;
 export type Purpose = (typeof PURPOSE)[keyof typeof PURPOSE];
 
 export interface DataKey {

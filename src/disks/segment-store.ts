@@ -23,11 +23,13 @@ export async function insertObjects(
   );
 }
 
-/** Of objects in the store those that nobody may lack: known, or of a flush that may still be committed. */
+/** Of objects in the store those that nobody may lack: known, of a VM's memory, or of a flush that may still be committed. */
 export async function knownObjects(tx: Tx, keys: readonly string[]): Promise<ReadonlySet<string>> {
   const { rows } = await sql<{ key: string }>`
     select key from unnest(${[...keys]}::text[]) as key
     where exists (select from segments s where s.key = key.key)
+      or exists (
+        select from memory_images m where m.instance_id = split_part(key.key, '/', 2) and starts_with(key.key, m.key || '/'))
       or exists (
         select from disks d where d.instance_id = split_part(key, '/', 2)
           and key like 'disks/' || d.instance_id || '/seg/' || d.epoch || '/' || (d.generation + 1) || '-%')`.execute(

@@ -39,6 +39,7 @@ import { checkpointDisks } from '../tasks/checkpoint-disks.ts';
 import { compactDisks } from '../tasks/compact-disks.ts';
 import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
 import { freeDeleted } from '../tasks/free-deleted.ts';
+import { freeMemory } from '../tasks/free-memory.ts';
 import { freeSegments } from '../tasks/free-segments.ts';
 import { runTasks, type Task } from '../tasks/run-tasks.ts';
 import { sealAudit } from '../tasks/seal-audit.ts';
@@ -207,6 +208,7 @@ function tasksOf(
     { name: 'silent-hosts', every_ms: 1_000, run: () => loseSilentHosts(db, leases, log) },
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
+    { name: 'free-memory', every_ms: 600_000, run: () => freeMemory(db, store, log) },
     { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },
     { name: 'drop-generations', every_ms: 300_000, run: async () => void (await dropOldGenerations(db)) },
     { name: 'checkpoint-disks', every_ms: 60_000, run: () => checkpointDisks(disks, log) },

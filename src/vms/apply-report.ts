@@ -1,4 +1,4 @@
-import type { KeysReport, Observation, Reason, Report } from '../agent-api/types.ts';
+import type { KeysReport, Observation, Reason, Report, ReportResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
@@ -8,6 +8,7 @@ import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import type { HostId } from '../lib/ids.ts';
 import { failFlushes, tellOfFailure } from './flushes.ts';
+import { keepMemory, spendMemory } from './memory-store.ts';
 import { observe, STALL_CODES, type VmState } from './model.ts';
 import {
   findVm,
@@ -22,7 +23,11 @@ import {
 } from './store.ts';
 
 /** Applies what a host observed of a VM; `fenced` when the VM is not (or no longer) that host's. */
-export async function applyReport(db: Db, host_id: HostId, report: Report): Promise<'accepted' | 'fenced'> {
+export async function applyReport(
+  db: Db,
+  host_id: HostId,
+  report: Report,
+): Promise<ReportResponse['outcome']> {
   return transaction(db, async (tx) => {
     const found = await findVm(tx, report.vm_id);
     if (!found || found.host_id !== host_id || found.epoch !== report.epoch) return 'fenced';
@@ -31,10 +36,18 @@ export async function applyReport(db: Db, host_id: HostId, report: Report): Prom
     const vm = present(await findVm(tx, report.vm_id), 'vm under lock');
     const instance = present(await getInstance(tx, vm.instance_id), 'instance under lock');
     if (instance.vm_id !== vm.id) return 'fenced';
+    if (report.observed.kind === 'suspended') {
+      const { memory } = report.observed;
+      if (RUNS_ON.includes(vm.state) || memory.generation !== instance.generation) return 'unwanted';
+      await keepMemory(tx, vm, memory, vm.state === 'suspending');
+    }
     await move(tx, vm, instance, report.observed, host_id);
     return 'accepted';
   });
 }
+
+/** Where the guest is to go on: its host must not end it, whatever it made durable. */
+const RUNS_ON: readonly VmState[] = ['starting', 'running', 'restarting'];
 
 /** The guest lets in these keys and nobody else is connected: a revocation that waited for it is confirmed. */
 export async function applyKeys(db: Db, host_id: HostId, report: KeysReport): Promise<'accepted' | 'fenced'> {
@@ -71,9 +84,11 @@ async function move(
   // Unless it waited for its host's disk: if it still does, that is said anew.
   if (adopted && !STALL_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
+  if (seen.kind === 'running') await spendMemory(tx, vm.id);
   if (seen.kind === 'running' && instance.host_keys === null)
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
-  if (next === 'stopped' || next === 'failed') await failFlushes(tx, vm.id, `The VM is ${next}.`);
+  if (next === 'stopped' || next === 'suspended' || next === 'failed')
+    await failFlushes(tx, vm.id, `The VM is ${next}.`);
   await announce(tx, vm, next, seen, host_id);
   // Said again at each try; told once.
   if (seen.kind === 'flush_pending' && vm.reason_code !== 'flush_pending') {
@@ -94,7 +109,9 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
         state: next,
         reason: seen.recovered
           ? say(seen.recovered.code, seen.recovered.message)
-          : say('ready', 'The guest answers and accepts SSH.'),
+          : seen.resumed
+            ? say('resumed', 'The guest goes on from where it was suspended.')
+            : say('ready', 'The guest answers and accepts SSH.'),
         ssh_address: seen.ssh_address,
         applied_keys: seen.applied_keys,
         ...(vm.started_at === null ? { started_at: new Date() } : {}),
@@ -113,6 +130,16 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
       };
     case 'flush_pending':
       return { state: next, reason: say('flush_pending', seen.reason.message), ssh_address: null };
+    case 'suspended':
+      return {
+        state: next,
+        reason: say('suspended', 'Memory and disk are durable; a start goes on from here.'),
+        ssh_address: null,
+        stopped_at: new Date(),
+        suspended_at: new Date(),
+      };
+    case 'suspend_failed':
+      return { state: next, reason: say(seen.reason.code, seen.reason.message), desired: 'running' };
     case 'stopped':
     case 'deleted':
       return {
@@ -146,9 +173,11 @@ function reasonOf(vm: VmRow): VmReason {
 async function announce(tx: Tx, vm: VmRow, next: VmState, seen: Observation, actor: string): Promise<void> {
   const types: EventType[] = [];
   if (next === vm.state) return;
-  if (next === 'running') types.push(vm.state === 'restarting' ? 'vm.restarted' : 'vm.started');
+  if (next === 'running' && seen.kind === 'running')
+    types.push(vm.state === 'restarting' ? 'vm.restarted' : 'vm.started');
   if (seen.kind === 'running' && seen.recovered) types.push('vm.recovered');
   if (next === 'stopped') types.push('vm.stopped');
+  if (next === 'suspended') types.push('vm.suspended');
   if (next === 'failed') types.push('vm.failed');
   const row = present(await getInstance(tx, vm.instance_id), 'instance of a VM');
   for (const type of types) {

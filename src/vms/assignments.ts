@@ -23,6 +23,10 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       // A running one too: an agent that restarted in the middle of it begins it again.
       join.onRef('f.vm_id', '=', 'v.id').on('f.state', 'in', ['queued', 'running']),
     )
+    .leftJoin('memory_images as m', (join) =>
+      // Once it has run the guest's memory is its own.
+      join.onRef('m.vm_id', '=', 'v.id').on('v.state', '=', 'starting'),
+    )
     .leftJoin('user_data as u', 'u.instance_id', 'v.instance_id')
     .select([
       'v.id as vm_id',
@@ -34,6 +38,8 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       'v.force',
       'v.reboots',
       'f.id as flush_id',
+      'm.ref as resume',
+      'v.suspended_at',
       'i.image',
       'i.name',
       'i.cpus',
@@ -76,7 +82,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       eb.or([
         eb('i.deleting', '=', true),
         eb.and([
-          eb('v.state', '!=', 'stopped'),
+          eb('v.state', 'not in', ['stopped', 'suspended']),
           // Only the newest boot: an older one is over, wherever it was.
           eb.not(
             eb.exists(
@@ -109,6 +115,8 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
     reboots: row.reboots,
     previous_failed: row.last_ran_state === 'failed',
     own_since: (row.last_elsewhere ?? 0) + 1,
+    suspended: row.suspended_at !== null,
+    resume: row.resume,
     user_data: row.user_data_given !== null,
     flush_id: row.flush_id,
     host_key_new: row.host_key_new,

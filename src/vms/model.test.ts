@@ -20,6 +20,8 @@ const INPUTS = [
   'rebooting',
   'powered_off',
   'flush_pending',
+  'suspended',
+  'suspend_failed',
   'stopped',
   'failed',
   'deleted',
@@ -58,10 +60,19 @@ test('stopped is reached by the host saying that all is durable or gone, and by 
   );
 });
 
-test('running is reached only when the host says that the guest accepts SSH', () => {
+test('suspended is reached only from suspending, by the host saying that memory and disk are durable', () => {
   fc.assert(
     fc.property(state, fc.constantFrom(...INPUTS), (from, input) => {
-      if (from !== 'running' && observe(from, input) === 'running') assert.equal(input, 'running');
+      if (observe(from, input) === 'suspended') assert.deepEqual([from, input], ['suspending', 'suspended']);
+    }),
+  );
+});
+
+test('running is reached only when the host says that the guest accepts SSH, or runs on after a failed suspend', () => {
+  fc.assert(
+    fc.property(state, fc.constantFrom(...INPUTS), (from, input) => {
+      if (observe(from, input) !== 'running') return;
+      assert.equal(input, from === 'suspending' ? 'suspend_failed' : 'running');
     }),
   );
 });

@@ -3,9 +3,10 @@
  *
  *   stopped ──start──▶ starting ──running──▶ running ◀──running── restarting
  *      ▲                  │ │                 │  │  └──restart,rebooting──▲
- *      │                  │ └──failed─┐       │  └──suspend──▶ suspending ──suspended──▶ suspended
- *   stopped            stop,powered_off│     stop,powered_off
- *      │                  ▼           ▼       ▼
+ *      │                  │ └──failed─┐    ▲  │  └──suspend──▶ suspending ──suspended──▶ suspended
+ *   stopped            stop,powered_off│  │  stop,powered_off       │
+ *      │                  │            │  └──┼─────suspend_failed────┘
+ *      │                  ▼            ▼     ▼
  *   stopping ◀────────────┴── stop ─ failed ◀─┴── failed (from any state but stopped, suspended)
  *
  * A start from stopped, suspended or failed is a new boot: a new row with a new epoch. All other changes
@@ -94,6 +95,10 @@ export function observe(state: VmState, input: VmInput): VmState | null {
       return state === 'failed' ? null : 'stopping';
     case 'flush_pending':
       return state === 'stopping' ? 'stopping' : null;
+    case 'suspended':
+      return state === 'suspending' ? 'suspended' : null;
+    case 'suspend_failed':
+      return state === 'suspending' ? 'running' : null;
     case 'stopped':
       return state === 'stopping' ? 'stopped' : null;
     case 'failed':
@@ -112,8 +117,10 @@ export function deadlineMs(state: VmState): number | null {
     case 'starting':
       return 600_000;
     case 'restarting':
-    case 'suspending':
       return 300_000;
+    case 'suspending':
+      // The host gives up before, and lets the guest run on; a large memory takes its time.
+      return 3_600_000;
     default:
       return null;
   }
@@ -126,6 +133,8 @@ export const STALL_CODES: readonly string[] = ['disk_full', 'disk_error'];
 export function remedy(state: VmState, call: VmCall): string {
   if (state === 'stopping')
     return `The VM is stopping; wait until it is stopped, then ${call === 'start' ? 'start it' : 'start it and try again'}.`;
+  if (state === 'suspending' && call === 'start')
+    return 'The VM is suspending; wait until it is suspended (GET …/vm?wait=suspended), then start it.';
   if (state === 'stopped' || state === 'suspended') return `The VM is ${state}. Start it first (POST …/vm).`;
   if (state === 'failed')
     return 'The VM has failed. Start it again (POST …/vm), or stop it to save its disk (DELETE …/vm).';

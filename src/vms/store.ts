@@ -60,6 +60,7 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
       started_at: null,
       stopped_at: null,
       deadline_at: deadlineOf('starting'),
+      suspended_at: null,
     })
     .execute();
 }
@@ -67,13 +68,14 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
 export interface VmChange {
   readonly state: VmState;
   readonly reason: VmReason;
-  readonly desired?: 'running' | 'stopped';
+  readonly desired?: 'running' | 'suspended' | 'stopped';
   readonly force?: boolean;
   readonly reboots?: number;
   readonly ssh_address?: string | null;
   readonly applied_keys?: readonly string[];
   readonly started_at?: Date;
   readonly stopped_at?: Date;
+  readonly suspended_at?: Date;
 }
 
 /**

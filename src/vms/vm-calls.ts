@@ -14,6 +14,7 @@ import { AppError } from '../lib/errors.ts';
 import { type HostId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { listIdle } from './activity.ts';
+import { handMemoryOn } from './memory-store.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
 import { insertVm, markUsed, updateVm, type VmReason } from './store.ts';
 
@@ -118,14 +119,17 @@ async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<H
     .set({ epoch, ...base })
     .where('instance_id', '=', row.id)
     .execute();
+  const id = newId('vm');
   await insertVm(tx, {
-    id: newId('vm'),
+    id,
     instance_id: row.id,
     boot: (row.boot ?? 0) + 1,
     epoch,
     host_id: host.id,
     reason,
   });
+  // Taken in this very transaction: no other boot can ever go on from it.
+  if (row.state === 'suspended') await handMemoryOn(tx, vmOf(row).id, id);
   return host.id;
 }
 
@@ -157,6 +161,17 @@ export function restartVm(tx: Tx, principal: Principal, id: InstanceId): Promise
       state: 'restarting',
       reboots: reboots + 1,
       reason: reason('restart_requested', 'A restart was asked for.'),
+    });
+  });
+}
+
+/** Memory and disk into object storage, together; a start goes on from there. */
+export function suspendVm(tx: Tx, principal: Principal, id: InstanceId): Promise<CallResult> {
+  return call(tx, principal, id, 'suspend', async (row, reason) => {
+    await updateVm(tx, vmOf(row), {
+      state: 'suspending',
+      desired: 'suspended',
+      reason: reason('suspend_requested', 'A suspend was asked for.'),
     });
   });
 }

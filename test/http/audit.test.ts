@@ -146,6 +146,7 @@ const INSTANCES: Record<string, Call> = {
   startVm: async () => api.as(owner).post(await vm('stopped')),
   stopVm: async () => api.as(owner).delete(await vm('running')),
   restartVm: async () => api.as(owner).post(`${await vm('running')}/restart`),
+  suspendVm: async () => api.as(owner).post(`${await vm('running')}/suspend`),
   flushVm: async () => api.as(owner).post(`${await vm('stopped')}/flush`),
   execInVm: async () => {
     const asked = api.as(owner).post(`${await vm('running')}/exec`, { command: ['true'] });

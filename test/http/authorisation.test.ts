@@ -51,6 +51,7 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'POST /v1/instances/{id}/vm',
   'DELETE /v1/instances/{id}/vm',
   'POST /v1/instances/{id}/vm/restart',
+  'POST /v1/instances/{id}/vm/suspend',
   'POST /v1/instances/{id}/vm/flush',
   'POST /v1/instances/{id}/vm/exec',
   'GET /v1/instances/{id}/vm/metrics',

@@ -251,7 +251,7 @@ describe('which routes take it', () => {
     await twice(`/v1/orgs/${owner.org_id}/invitations`, { email: 'once@example.org', role: 'member' });
     assert.equal(api.mails.length, before + 1);
   });
-  test('POST …/vm and …/vm/restart: the answer as it was, without a second start', async () => {
+  test('POST …/vm, …/vm/restart and …/vm/suspend: the answer as it was, without a second start', async () => {
     const { id } = await instanceIn(api, owner, 'stopped');
     const [started, again] = await twice(`/v1/instances/${id}/vm`);
     assert.equal(started.status, 202, started.text);
@@ -260,6 +260,10 @@ describe('which routes take it', () => {
     const [restarted, once_more] = await twice(`/v1/instances/${running.id}/vm/restart`);
     assert.equal(restarted.status, 202, restarted.text);
     assertReplay(once_more, restarted);
+    const awake = await instanceIn(api, owner, 'running');
+    const [suspended, repeated] = await twice(`/v1/instances/${awake.id}/vm/suspend`);
+    assert.equal(suspended.status, 202, suspended.text);
+    assertReplay(repeated, suspended);
   });
   test('POST …/vm/flush: the same receipt', async () => {
     const { id } = await instanceIn(api, owner, 'stopped');

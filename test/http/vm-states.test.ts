@@ -11,7 +11,7 @@ const api = await apiForFile();
 const owner = await api.person();
 
 type Expected = 200 | 202 | 'CONFLICT' | 'VM_NOT_RUNNING';
-/** Columns: POST vm, DELETE vm, restart, flush. */
+/** Columns: POST vm, DELETE vm, restart and suspend, flush. */
 const TABLE: Record<VmState, readonly [Expected, Expected, Expected, Expected]> = {
   stopped: [202, 200, 'VM_NOT_RUNNING', 200],
   starting: [200, 202, 'CONFLICT', 'CONFLICT'],
@@ -22,17 +22,18 @@ const TABLE: Record<VmState, readonly [Expected, Expected, Expected, Expected]> 
   stopping: ['CONFLICT', 202, 'VM_NOT_RUNNING', 200],
   failed: [202, 202, 'VM_NOT_RUNNING', 200],
 };
-const AFTER = ['starting', 'stopping', 'restarting'] as const;
+const AFTER = { start: 'starting', stop: 'stopping', restart: 'restarting', suspend: 'suspending' } as const;
 const CALLS = [
-  ['start', 'POST', 'vm'],
-  ['stop', 'DELETE', 'vm'],
-  ['restart', 'POST', 'vm/restart'],
+  ['start', 'POST', 'vm', 0],
+  ['stop', 'DELETE', 'vm', 1],
+  ['restart', 'POST', 'vm/restart', 2],
+  ['suspend', 'POST', 'vm/suspend', 2],
 ] as const;
 /** What a refusal must name, besides the state: the way out of it. */
 const REMEDY: Record<string, RegExp> = {
   starting: /wait until it is running/,
   restarting: /wait until it is running/,
-  suspending: /wait/,
+  suspending: /wait until it is (suspended|running)/,
   stopping: /wait until it is stopped/,
   stopped: /Start it first/,
   suspended: /Start it first/,
@@ -41,7 +42,7 @@ const REMEDY: Record<string, RegExp> = {
 
 for (const [state, row] of Object.entries(TABLE) as [VmState, (typeof TABLE)[VmState]][]) {
   describe(`a VM that is ${state}`, () => {
-    for (const [column, [call, method, path]] of CALLS.entries()) {
+    for (const [call, method, path, column] of CALLS) {
       const expected = row[column];
       test(`${call} answers ${expected}`, async () => {
         const { id } = await instanceIn(api, owner, state);
@@ -55,7 +56,7 @@ for (const [state, row] of Object.entries(TABLE) as [VmState, (typeof TABLE)[VmS
           return;
         }
         assert.equal(answer.status, expected, answer.text);
-        assert.equal(answer.body.state, expected === 200 ? state : AFTER[column]);
+        assert.equal(answer.body.state, expected === 200 ? state : AFTER[call]);
         assert.deepEqual(await stateOf(api, owner, id), answer.body);
         if (expected === 200) assert.deepEqual(answer.body, before_call);
         else assert.equal(answer.body.reason?.actor, owner.user_id);

@@ -197,6 +197,7 @@ describe('400', () => {
     ['POST', 'vm'],
     ['DELETE', 'vm'],
     ['POST', 'vm/restart'],
+    ['POST', 'vm/suspend'],
     ['POST', 'vm/flush'],
   ] as const) {
     test(`${method} …/${path} refuses unknown fields and parameters, and changes nothing`, async () => {
@@ -221,6 +222,7 @@ describe('404', () => {
         ['POST', 'vm'],
         ['DELETE', 'vm'],
         ['POST', 'vm/restart'],
+        ['POST', 'vm/suspend'],
         ['POST', 'vm/flush'],
       ] as const) {
         assertError(await client.call(method, `/v1/instances/${id}/${path}`), 'NOT_FOUND');

@@ -221,6 +221,7 @@ function machines(api: TestApi): Record<string, EndpointCase> {
     'POST /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },
     'DELETE /v1/instances/{id}/vm': { need: 'vm:write', resource: instance },
     'POST /v1/instances/{id}/vm/restart': { need: 'vm:write', resource: instance },
+    'POST /v1/instances/{id}/vm/suspend': { need: 'vm:write', resource: instance },
     'POST /v1/instances/{id}/vm/flush': { need: 'vm:write', resource: instance },
     'GET /v1/instances/{id}/vm/console': { need: 'vm:read', resource: instance },
     'POST /v1/instances/{id}/vm/console/ticket': { need: 'vm:write', resource: instance },

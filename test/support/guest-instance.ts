@@ -8,7 +8,7 @@ import type { InstanceBody, ReceiptBody, SshBody, VmBody } from './rest-client.t
 import type { SshClient } from './ssh-client.ts';
 import { until, untilWorks } from './waiting.ts';
 
-const SETTLE_MS = 240_000;
+const SETTLE_MS = 300_000;
 const SMALL = { memory_mib: 256, disk_gib: 2, auto_flush_seconds: null };
 
 export class GuestInstance {
@@ -72,7 +72,9 @@ export class GuestInstance {
     const { client } = this.installation;
     const deadline = performance.now() + SETTLE_MS;
     for (;;) {
-      const query = ['running', 'stopped'].includes(state) ? `?wait=${state}&timeout_seconds=60` : '';
+      const query = ['running', 'stopped', 'suspended'].includes(state)
+        ? `?wait=${state}&timeout_seconds=60`
+        : '';
       const vm = await client.expect<VmBody>(200, 'GET', `${this.path}/vm${query}`);
       if (vm.state === state) return vm;
       const tell = `the VM is ${vm.state}, not ${state}: ${JSON.stringify(vm.reason)}`;
@@ -98,6 +100,11 @@ export class GuestInstance {
     const query = force ? '?force=true' : '';
     await this.installation.client.expect([200, 202], 'DELETE', `${this.path}/vm${query}`);
     return this.reached('stopped');
+  }
+
+  async suspend(): Promise<VmBody> {
+    await this.installation.client.expect(202, 'POST', `${this.path}/vm/suspend`);
+    return this.reached('suspended');
   }
 
   async restart(): Promise<VmBody> {

@@ -12,6 +12,7 @@ import type {
   DiskReport,
   FlushReceipt,
   HostFacts,
+  MemoryRef,
   Observation,
   PollResponse,
 } from '../../src/agent-api/types.ts';
@@ -116,6 +117,7 @@ export class ScriptedAgent {
     instance_id: InstanceId,
     recovered: { code: string; message: string } | null = null,
     applied_keys: readonly string[] = [],
+    resumed = false,
   ) {
     const { vm_id, epoch, reboots } = await this.known(instance_id);
     return this.client.report({
@@ -128,8 +130,30 @@ export class ScriptedAgent {
         host_keys: [HOST_KEY],
         applied_keys,
         recovered,
+        resumed,
       },
     });
+  }
+
+  /** Memory of the VM, which stands still, with what `change` says differently. */
+  async memory(instance_id: InstanceId, change: Partial<MemoryRef> = {}): Promise<MemoryRef> {
+    const { epoch } = await this.known(instance_id);
+    const head = await this.client.head(instance_id);
+    return {
+      ...{
+        key: `disks/${instance_id}/mem/${epoch}-0badcafe`,
+        parts: 2,
+        memory_bytes: 4096,
+        stored_bytes: 1024,
+      },
+      ...{ key_id: `dk_${'0'.repeat(32)}`, salt: 'c2FsdA==', epoch, generation: head?.generation ?? 0 },
+      ...{ frozen: true, traits: { qemu: '7.2', hardware: 'h', image_version: 'i', host_cpu: '' } },
+      ...change,
+    };
+  }
+  async suspended(instance_id: InstanceId, change: Partial<MemoryRef> = {}) {
+    const memory = await this.memory(instance_id, change);
+    return this.observe(instance_id, { kind: 'suspended', memory });
   }
 
   stopped(instance_id: InstanceId) {

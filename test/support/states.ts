@@ -39,9 +39,9 @@ export async function instanceIn(api: TestApi, who: Person, state: VmState): Pro
       break;
     case 'suspending':
     case 'suspended':
-      // No call leads there yet.
       await agent.ready(instance.id);
-      await api.db.updateTable('vms').set({ state }).where('instance_id', '=', instance.id).execute();
+      accepted(await client.post(`${vm}/suspend`));
+      if (state === 'suspended') await agent.suspended(instance.id);
       break;
   }
   const answer = await client.get<VmOut>(vm);

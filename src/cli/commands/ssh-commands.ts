@@ -40,6 +40,7 @@ async function reach(call: Call, berth: Berth, instance: Instance): Promise<Conn
   }
   // One that is coming up or going down already is waited for.
   if (instance.vm.state === 'stopping') await waitFor(call, berth, instance, 'stopped', 'stopping');
+  if (instance.vm.state === 'suspending') await waitFor(call, berth, instance, 'suspended', 'suspending');
   await berth.instances.startVm(id);
   await waitFor(call, berth, instance, 'running', 'starting');
   const details = await berth.instances.ssh(id);

@@ -7,7 +7,7 @@ import { bytes, duration } from '../words.ts';
 interface Move {
   readonly doing: string;
   readonly done: string;
-  readonly to: 'running' | 'stopped';
+  readonly to: 'running' | 'stopped' | 'suspended';
   readonly begin: (berth: Berth, id: string, call: Call) => Promise<Vm>;
 }
 
@@ -30,7 +30,7 @@ async function move(call: Call, { doing, done, to, begin }: Move): Promise<undef
 }
 
 function ending({ name }: Instance, vm: Vm | undefined): string {
-  if (vm?.reason?.code === 'recovered') return `\n${vm.reason.message}`;
+  if (['recovered', 'cold_boot'].includes(vm?.reason?.code ?? '')) return `\n${vm?.reason?.message}`;
   return vm?.state === 'running' ? `. Log in: berth ssh ${name}` : '';
 }
 
@@ -104,6 +104,22 @@ export const VM_COMMANDS: readonly Command[] = [
         done: 'runs again',
         to: 'running',
         begin: (berth, id) => berth.instances.restartVm(id),
+      }),
+  },
+  {
+    name: 'vm suspend',
+    short: ['suspend'],
+    args: ['NAME…'],
+    names_instances: true,
+    summary: 'save VMs with all that runs in them, and end them; start goes on from there',
+    example: 'berth suspend web',
+    options: NO_WAIT,
+    run: (call) =>
+      move(call, {
+        doing: 'suspending',
+        done: 'is suspended; memory and disk are saved',
+        to: 'suspended',
+        begin: (berth, id) => berth.instances.suspendVm(id),
       }),
   },
   {

@@ -266,6 +266,12 @@ export interface QmpCommands {
   stop: Call<undefined, Empty>;
   quit: Call<undefined, Empty>;
   'set-action': Call<{ readonly shutdown?: 'poweroff' | 'pause' }, Empty>;
+  'migrate-set-capabilities': Call<
+    { readonly capabilities: readonly { readonly capability: string; readonly state: boolean }[] },
+    Empty
+  >;
+  'migrate-set-parameters': Call<{ readonly 'max-bandwidth'?: number }, Empty>;
+  migrate_cancel: Call<undefined, Empty>;
   migrate: Call<{ readonly uri: string }, Empty>;
   'query-migrate': Call<undefined, { readonly status?: string; readonly 'error-desc'?: string }>;
   'human-monitor-command': Call<{ readonly 'command-line': string }, string>;

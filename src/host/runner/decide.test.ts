@@ -4,10 +4,11 @@ import fc from 'fast-check';
 import { decide, type MachineView, type Situation, type Step } from './decide.ts';
 
 const situation: fc.Arbitrary<Situation> = fc.record({
-  desired: fc.constantFrom('running', 'stopped', 'failed', 'deleted', 'unassigned'),
+  desired: fc.constantFrom('running', 'suspended', 'stopped', 'failed', 'deleted', 'unassigned'),
   machine: fc.constantFrom<MachineView>('none', 'stale', 'booting', 'up', 'off'),
   launched: fc.boolean(),
   unsaved: fc.boolean(),
+  saved: fc.boolean(),
   ended: fc.boolean(),
   reboots_wanted: fc.nat(3),
   reboots_done: fc.nat(3),
@@ -28,6 +29,10 @@ function after(now: Situation, step: Step): Situation {
       return { ...now, flush_wanted: false };
     case 'say_stall':
       return { ...now, stall_unsaid: false };
+    case 'suspend':
+      return { ...now, saved: true };
+    case 'say_suspended':
+      return { ...now, machine: 'none', saved: false, unsaved: false, ended: true };
     case 'power_off':
       return { ...now, machine: 'off' };
     case 'save':
@@ -78,10 +83,26 @@ test('a machine is started only where none is, and only once a boot', () => {
   );
 });
 
+test('a guest that stands still for good is never let go on without being told of: its memory is said first', () => {
+  fc.assert(
+    fc.property(situation, (now) => {
+      const step = decide(now);
+      if (now.saved && !now.ended && now.machine !== 'stale') {
+        const given_up = ['end_machine', 'remove', 'nothing', 'save_offline'];
+        const over = ['failed', 'deleted', 'unassigned'].includes(now.desired);
+        assert.ok(over ? given_up.includes(step) : step === 'say_suspended', step);
+      }
+      if (step === 'say_suspended') assert.ok(now.saved);
+      if (step === 'suspend') assert.ok(now.desired === 'suspended' && now.machine === 'up' && !now.saved);
+    }),
+  );
+});
+
 test('a guest that is up is never ended without its part while a stop is wanted', () => {
   fc.assert(
     fc.property(situation, (now) => {
-      if (now.desired === 'stopped' && now.machine === 'up') assert.equal(decide(now), 'power_off');
+      if (now.desired === 'stopped' && now.machine === 'up' && !now.saved)
+        assert.equal(decide(now), 'power_off');
     }),
   );
 });

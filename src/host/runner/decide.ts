@@ -25,6 +25,8 @@ export interface Situation {
   readonly launched: boolean;
   /** The overlay here holds writes beyond the head, and no machine has it open. */
   readonly unsaved: boolean;
+  /** Memory and disk of this boot are durable, and its guest stands still. */
+  readonly saved: boolean;
   /** The end of this boot was reported and accepted. */
   readonly ended: boolean;
   readonly reboots_wanted: number;
@@ -39,6 +41,7 @@ export const STEPS = [
   'await_guest',
   'reboot',
   'flush',
+  'suspend',
   'power_off',
   'save',
   'save_offline',
@@ -46,6 +49,7 @@ export const STEPS = [
   'remove',
   'say_stall',
   'say_powered_off',
+  'say_suspended',
   'say_stopped',
   'say_died',
   'nothing',
@@ -64,6 +68,8 @@ export function decide(now: Situation): Step {
       return now.flush_wanted ? 'save_offline' : 'nothing';
     case 'running':
       return decideRunning(now);
+    case 'suspended':
+      return decideSuspended(now);
     case 'stopped':
       return decideStopped(now);
   }
@@ -71,6 +77,7 @@ export function decide(now: Situation): Step {
 
 function decideRunning(now: Situation): Step {
   if (now.ended) return 'nothing';
+  if (now.saved && now.machine !== 'stale') return 'say_suspended';
   switch (now.machine) {
     case 'stale':
       return 'end_machine';
@@ -87,7 +94,26 @@ function decideRunning(now: Situation): Step {
   }
 }
 
+function decideSuspended(now: Situation): Step {
+  if (now.ended) return 'nothing';
+  if (now.saved && now.machine !== 'stale') return 'say_suspended';
+  switch (now.machine) {
+    case 'stale':
+      return 'end_machine';
+    case 'none':
+      return 'say_died';
+    case 'booting':
+      return 'await_guest';
+    case 'off':
+      return 'say_powered_off';
+    case 'up':
+      return 'suspend';
+  }
+}
+
 function decideStopped(now: Situation): Step {
+  // The durable memory is said, wanted or not: who answers knows whether its machine may end.
+  if (now.saved && !now.ended && now.machine !== 'stale') return 'say_suspended';
   switch (now.machine) {
     case 'stale':
       return 'end_machine';
@@ -107,5 +133,5 @@ export function isInterruptible(step: Step, desired: Assignment['desired'] | und
   if (step === 'flush' || step === 'save' || step === 'save_offline') {
     return desired === undefined || desired === 'deleted';
   }
-  return step !== 'remove' && step !== 'end_machine';
+  return step !== 'remove' && step !== 'end_machine' && step !== 'say_suspended';
 }

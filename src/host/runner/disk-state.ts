@@ -66,10 +66,12 @@ export class DiskState {
   }
   /** What to encrypt new ones with; null: not at all. */
   get write_key(): DataKey | null {
-    const { encryption, keys } = this.head;
-    if (!encryption) return null;
+    return this.head.encryption ? this.own_key : null;
+  }
+  /** The disk's own, which is there whether or not new objects of the disk are encrypted. */
+  get own_key(): DataKey {
     const own = present(
-      keys.find((key) => key.own),
+      this.head.keys.find((key) => key.own),
       'the data key to write with',
     );
     return { key_id: own.key_id, key: Buffer.from(own.key, 'base64') };

@@ -39,8 +39,8 @@ export interface FlushOptions {
   readonly disk: DiskState;
   /** The VM's user, which must reach the socket. */
   readonly owner: { readonly uid: number; readonly gid: number } | null;
-  /** `frozen`: by the guest agent, if it answers. Otherwise the guest is off and this says how its disk was left. */
-  readonly quiesce: 'freeze' | 'offline' | 'crash';
+  /** `freeze`: by the guest agent, if it answers. Otherwise the guest stands still and this says how its disk was left. */
+  readonly quiesce: 'freeze' | Consistency;
   readonly signal: AbortSignal;
 }
 
@@ -145,7 +145,7 @@ async function begin(
     await qmp.execute('transaction', { actions: backupActions(job_id, machine.record.full_compare) });
     begun = true;
   } finally {
-    if (machine.record.frozen) await thaw(machine);
+    if (quiesce === 'freeze' && machine.record.frozen) await thaw(machine);
     // A job that has ended already needs no speed.
     if (begun) await qmp.execute('block-job-set-speed', { device: job_id, speed: 0 }).catch(() => undefined);
     if (!begun) await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE }).catch(() => undefined);
@@ -185,7 +185,8 @@ function backupActions(job_id: string, full_compare: boolean): TransactionAction
   ];
 }
 
-async function freeze(machine: Machine): Promise<boolean> {
+/** False when the guest did not answer in time, and its file systems may be frozen or not. */
+export async function freeze(machine: Machine): Promise<boolean> {
   // A thaw that is still to be confirmed could end a new freeze before its time.
   if (thawing.has(machine)) return false;
   await machine.update({ frozen: true });
@@ -203,7 +204,7 @@ const thawing = new WeakMap<Machine, Promise<void>>();
  * Thaws. A guest whose agent hangs, or is made to, must hold up neither its flush nor its stop: past its time the
  * thaw goes on by itself.
  */
-async function thaw(machine: Machine): Promise<void> {
+export async function thaw(machine: Machine): Promise<void> {
   const confirmed =
     thawing.get(machine) ?? thawUntilConfirmed(machine).finally(() => thawing.delete(machine));
   thawing.set(machine, confirmed);

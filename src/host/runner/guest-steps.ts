@@ -1,13 +1,18 @@
 /** The guest's part in a VM's life: coming up, rebooting, shutting down; each with a limit to the patience. */
 import type { HostKey } from '../../agent-api/types.ts';
 import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
+import { thaw } from './flush-machine.ts';
 import type { KeyPusher } from './key-pusher.ts';
 import type { Machine } from './machine.ts';
 import { readHostKeys, waitForSsh } from './personalise.ts';
 
 const GUEST_UP_MS = 300_000;
 /** On a host with more guests booting than processors its sshd may come long after its agent. */
+/** One that goes on from its memory need not boot. */
+const GUEST_AWAKE_MS = 120_000;
 const SSHD_UP_MS = 180_000;
+/** The guest writes its hardware clock too, which waits for a second to begin. */
+const CLOCK_MS = 20_000;
 /** How long the guest may take to shut down or to begin a reboot before it is done without it. */
 const GUEST_PART_MS = 10_000;
 
@@ -16,6 +21,8 @@ export interface GuestUp {
   readonly host_keys: readonly HostKey[];
   /** Fingerprints. */
   readonly applied_keys: readonly string[];
+  /** It goes on from saved memory. */
+  readonly resumed: boolean;
 }
 
 /** Waits for the guest and puts its keys in place; null when it was reset, went off or died meanwhile. */
@@ -27,11 +34,14 @@ export async function awaitGuest(
   give: (signal: AbortSignal) => Promise<void> = async () => undefined,
 ): Promise<GuestUp | null> {
   const { resets } = machine;
+  const resumed = machine.record.resuming === true;
   const port = machine.record.ssh_forward_port;
   const otherwise = () =>
     machine.gone || machine.broken || machine.view !== 'booting' || machine.resets !== resets;
   try {
-    await agentUp(machine, AbortSignal.any([signal, machine.upset(resets)]));
+    const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
+    if (resumed) await wakeGuest(machine, undisturbed);
+    else await agentUp(machine, undisturbed);
     // Side by side: both wait for the guest, and nobody gets in before the keys are there.
     const [applied_keys] = await Promise.all([
       keys.apply(machine),
@@ -40,8 +50,9 @@ export async function awaitGuest(
     const host_keys = await readHostKeys(machine.agent);
     await give(AbortSignal.any([signal, machine.upset(resets)]));
     if (otherwise()) return null;
+    if (resumed) await machine.update({ resuming: false });
     machine.markUp(resets);
-    return { ssh_address: `127.0.0.1:${port}`, host_keys, applied_keys };
+    return { ssh_address: `127.0.0.1:${port}`, host_keys, applied_keys, resumed };
   } catch (error) {
     if (otherwise()) return null;
     throw error;
@@ -57,6 +68,19 @@ async function agentUp(machine: Machine, signal: AbortSignal): Promise<void> {
       if (machine.stall === null || !(error instanceof GuestAgentTimeoutError)) throw error;
     }
   }
+}
+
+/** A guest that goes on from its memory: its file systems thaw, and its clock is told how long it was away. */
+async function wakeGuest(machine: Machine, signal: AbortSignal): Promise<void> {
+  const deadline = performance.now() + GUEST_AWAKE_MS;
+  while (machine.record.frozen) {
+    signal.throwIfAborted();
+    await thaw(machine);
+    if (performance.now() >= deadline) break;
+  }
+  if (machine.record.frozen) throw new Error('its file systems do not thaw');
+  await machine.agent.waitUntilUp(GUEST_AWAKE_MS, signal);
+  await machine.agent.setTime(BigInt(Date.now()) * 1_000_000n, { timeout_ms: CLOCK_MS });
 }
 
 /** The guest's own reboot if it begins in time, else a reset. False when the machine went off or died instead. */

@@ -5,13 +5,14 @@
  * Invariant: at most one machine at a time, and none while the overlay is looked at or removed.
  */
 import { stat } from 'node:fs/promises';
-import type { Assignment, FlushReceipt, Reason } from '../../agent-api/types.ts';
+import type { Assignment, FlushReceipt, MemoryRef, Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
+import { removeOverlay } from '../vm/overlay.ts';
 import { isAlive } from '../vm/process-identity.ts';
 import type { MachineView } from './decide.ts';
 import { DiskState, InstanceGoneError } from './disk-state.ts';
@@ -19,7 +20,9 @@ import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts
 import { fillMachine, launchMachine, vmOwner } from './launch-machine.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
 import { Machine } from './machine.ts';
-import { readRecord, removeRecord, type VmFolder, type VmRecord } from './record.ts';
+import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from './record.ts';
+import { coldReason, launchOrResume } from './resume-machine.ts';
+import { runOn, suspendMachine } from './suspend-machine.ts';
 
 const LIMIT_REMOVAL_TRIES = 10;
 
@@ -65,7 +68,16 @@ export class HeldMachine {
   }
   /** A machine of this boot was launched, now or before. */
   wasLaunched(vm_id: string | null): boolean {
-    return vm_id !== null && this.#last?.vm_id === vm_id;
+    return vm_id !== null && this.#last?.vm_id === vm_id && !this.#last.cold;
+  }
+  /** The durable memory and disk of this boot, whose guest stands still for good. */
+  savedMemory(vm_id: string | null): MemoryRef | null {
+    const record = this.#machine?.record ?? this.#last;
+    return (vm_id !== null && record?.vm_id === vm_id && record.memory) || null;
+  }
+  /** The last machine ended before its guest was found to go on from saved memory. */
+  get resuming(): boolean {
+    return (this.#machine?.record ?? this.#last)?.resuming === true;
   }
 
   view(vm_id: string | null): MachineView {
@@ -95,6 +107,9 @@ export class HeldMachine {
     }
     this.#machine = machine;
     log.info({ vm_id: record.vm_id, pid: record.identity.pid }, 'VM adopted');
+    // Nothing of a flush is left, and nothing of it is to move.
+    if (machine.record.memory) return;
+    if (machine.record.suspending) await retrying(() => runOn(machine));
     await retrying(() => settleFlush(machine, this.disk));
     if (lazy) await retrying(() => this.#fillOn(machine, lazy));
   }
@@ -126,8 +141,10 @@ export class HeldMachine {
     assert(this.#machine === null, 'no machine has the disk');
     this.#unsaved = null;
     const launch = { context: this.#context, assignment, disk: this.disk, changed: this.#changed, signal };
+    const cold = (this.#last?.vm_id === assignment.vm_id && this.#last.cold) || null;
     const turn = run ? await this.#context.boots.take(signal) : null;
-    const launched = await launchMachine(launch, { run }).catch((error: unknown) => {
+    const launching = run ? launchOrResume(launch, cold) : launchMachine(launch, { run });
+    const launched = await launching.catch((error: unknown) => {
       turn?.();
       throw error;
     });
@@ -151,6 +168,49 @@ export class HeldMachine {
     return lazy ? lazy.duringFlush(() => flushMachine(options)) : flushMachine(options);
   }
 
+  /** Makes memory and disk durable together. @throws FencedError, or what failed; then the guest runs on */
+  suspend(assignment: Assignment, signal: AbortSignal, closing: AbortSignal): Promise<MemoryRef> {
+    const machine = this.running;
+    const { spec } = assignment;
+    const owner = vmOwner(this.#context, spec.ssh_port);
+    const options = { context: this.#context, machine, disk: this.disk, spec, owner, signal, closing };
+    const { lazy } = machine;
+    if (!lazy) return suspendMachine(options);
+    return lazy.duringFlush(async () => {
+      const memory = await suspendMachine(options);
+      // QEMU has let go of its disk: nothing may be copied into it any more.
+      await lazy.stopFilling();
+      return memory;
+    });
+  }
+
+  /** The suspend is not wanted any more: the guest runs on where there still is a machine. */
+  async runOn(): Promise<void> {
+    if (this.#machine && !this.#machine.gone) return runOn(this.#machine);
+    await this.#note({ memory: null });
+  }
+
+  /** Ends the machine, whose memory and disk are durable; the overlay, if it is what it should be, is a cache of the head. */
+  async endSuspended({ epoch, own_since }: Assignment, { generation }: MemoryRef): Promise<void> {
+    await this.end();
+    await this.disk.refresh();
+    const worth = await this.disk.overlayState(own_since);
+    if (worth === 'unsaved' && this.disk.head.generation === generation) await this.disk.vouch(epoch, true);
+    this.#unsaved = false;
+  }
+
+  /** This boot does not go on from its memory: its next launch boots. */
+  async bootCold(why: Reason): Promise<void> {
+    await this.end();
+    await this.#note({ cold: coldReason(why), resuming: false, released: false });
+  }
+
+  async #note(change: Partial<VmRecord>): Promise<void> {
+    if (!this.#last) return;
+    this.#last = { ...this.#last, ...change };
+    await writeRecord(this.#folder, this.#last);
+  }
+
   /** Ends the machine if there is one; what it wrote stays in the overlay. */
   async end(): Promise<void> {
     const machine = this.#machine;
@@ -158,6 +218,7 @@ export class HeldMachine {
     await machine.end();
     this.#panicked = machine.panicked;
     this.#damage = machine.damage;
+    this.#last = machine.record;
     this.#machine = null;
     this.#unsaved = null;
     await this.#removeLimits();
@@ -180,15 +241,26 @@ export class HeldMachine {
     this.#unsaved = false;
   }
 
-  async lookForUnsaved(own_since: number): Promise<void> {
+  async lookForUnsaved(assignment: Assignment): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
     try {
       await this.disk.refresh();
-      this.#unsaved = (await this.disk.overlayState(own_since)) === 'unsaved';
+      this.#unsaved = (await this.disk.overlayState(assignment.own_since)) === 'unsaved';
+      // The head is all that the guest wrote; what the overlay has instead may have lost some of it.
+      if (this.#unsaved && this.#isAllDurable(assignment)) {
+        await removeOverlay(this.#context.paths.overlays, this.#instance_id);
+        this.#unsaved = false;
+      }
     } catch (error) {
       if (!(error instanceof InstanceGoneError)) throw error;
       this.#unsaved = false;
     }
+  }
+
+  /** Of a boot that was suspended, and of one that is to go on from there as long as its guest has not. */
+  #isAllDurable({ vm_id, suspended, resume }: Assignment): boolean {
+    const went_on = this.#last?.vm_id === vm_id && !this.#last.resuming && !this.#last.cold;
+    return suspended || (resume !== null && !went_on);
   }
 
   /** Something else is to be looked at: another boot. */

@@ -3,7 +3,7 @@
  * head's blocks served below a new one, the dirty bitmap in place before the guest can write.
  */
 import { createServer } from 'node:net';
-import type { Assignment, Reason } from '../../agent-api/types.ts';
+import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../images.ts';
@@ -16,6 +16,7 @@ import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
 import type { DiskState } from './disk-state.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
+import { checkFit, incomingSocket, loadMemory } from './load-memory.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY, Machine } from './machine.ts';
 import { makeVmFolder, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
 
@@ -38,8 +39,15 @@ export function vmOwner(context: HostContext, ssh_port: number): { uid: number; 
   return context.vm_gid === null ? null : { uid: vmUser(ssh_port).uid, gid: context.vm_gid };
 }
 
-/** With `run: false` the guest is never let go: the machine only holds the disk. */
-export async function launchMachine(launch: Launch, { run }: { run: boolean }): Promise<Launched> {
+export interface How {
+  /** False: the guest is never let go, the machine only holds the disk. */
+  readonly run: boolean;
+  /** What the guest goes on from; without it the machine boots. */
+  readonly memory?: MemoryRef;
+}
+
+/** @throws MemoryUnfitError, MemoryDamagedError, or why the machine cannot be had */
+export async function launchMachine(launch: Launch, { run, memory }: How): Promise<Launched> {
   const { context, assignment, disk, signal } = launch;
   const { instance_id, epoch, spec } = assignment;
   const folder = vmFolder(context.paths.vms, instance_id);
@@ -49,6 +57,7 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
   // From here on this placement answers for what the overlay holds, whatever fails below.
   if (overlay === 'unsaved') await disk.vouch(epoch, false);
   const image = await context.images.forDisk(spec.image, head.image_version, signal);
+  if (memory) checkFit(launch, memory, { generation: head.generation, image_version: image.version });
   await makeVmFolder(folder);
   if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
   else await makeVmFolder({ ...folder, folder: folder.runtime });
@@ -62,10 +71,12 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
     });
   }
   const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
-  const launched = await launchQemu(launch, folder, image, owner, lazy).catch(async (error: unknown) => {
-    await lazy?.close();
-    throw error;
-  });
+  const launched = await launchQemu(launch, folder, image, { owner, lazy, memory }).catch(
+    async (error: unknown) => {
+      await lazy?.close();
+      throw error;
+    },
+  );
   const { qmp, identity } = launched.vm;
   const record: VmRecord = {
     instance_id,
@@ -78,13 +89,15 @@ export async function launchMachine(launch: Launch, { run }: { run: boolean }): 
     identity,
     released: false,
     full_compare: overlay === 'unsaved',
-    frozen: false,
+    frozen: memory?.frozen === true,
     lazy: lazy && { size_bytes: head.size_bytes, base_path: image.rootfs_path },
     reboots_done: 0,
     flush: null,
+    resuming: memory !== undefined,
   };
   try {
     await writeRecord(folder, record);
+    if (memory) await loadMemory(launch, folder, qmp, memory);
     if (overlay !== 'unsaved') await addBitmap(qmp);
     signal.throwIfAborted();
     context.lease.require();
@@ -170,14 +183,19 @@ interface LaunchedQemu {
   readonly ssh_forward_port: number;
 }
 
+interface Parts {
+  readonly owner: { uid: number; gid: number } | null;
+  readonly lazy: LazyOverlay | null;
+  readonly memory: MemoryRef | undefined;
+}
+
 const LAUNCH_TRIES = 3;
 
 async function launchQemu(
   { context, assignment }: Launch,
   folder: VmFolder,
   image: HostImage,
-  owner: { uid: number; gid: number } | null,
-  lazy: LazyOverlay | null,
+  { owner, lazy, memory }: Parts,
 ): Promise<LaunchedQemu> {
   const { instance_id, vm_id, spec } = assignment;
   for (let attempt = 1; ; attempt++) {
@@ -199,6 +217,7 @@ async function launchQemu(
           ...(lazy ? { lazy: lazy.backing } : {}),
           runtime_dir: folder.runtime,
           ssh_forward_port,
+          ...(memory ? { incoming_socket_path: incomingSocket(folder) } : {}),
         }),
         ...(owner ? { run_as: owner } : {}),
         runtime_dir: folder.runtime,

@@ -162,6 +162,11 @@ export class LazyOverlay {
     }
   }
 
+  /** Nothing is copied any more; reads are served on. */
+  async stopFilling(): Promise<void> {
+    await this.#fill?.stop();
+  }
+
   /** Reads that wait fail now, which pauses the guest; it goes on with `cont`. */
   refuseReads(): void {
     this.#disk.refuse();

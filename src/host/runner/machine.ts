@@ -162,6 +162,7 @@ export class Machine {
 
   /** The guest has been up for longer than we know it, or is up: somebody may be logged in. */
   get may_be_connected(): boolean {
+    if (this.#record.resuming) return true;
     return this.#view === 'up' || (this.#adopted && this.#resets === 0);
   }
 
@@ -352,8 +353,10 @@ export class Machine {
       this.#cleanly_off = true;
     }
     if (status === 'guest-panicked') this.#panicked = true;
-    // Paused by an agent that had begun a forced stop.
-    if (status === 'paused') this.#view = 'off';
+    const { suspending, resuming, released } = this.#record;
+    // Paused by an agent that had begun a forced stop; for a suspend whoever adopts it sees to it.
+    if (status === 'paused' && !suspending && !resuming) this.#view = 'off';
+    if (status === 'paused' && resuming && released) await this.qmp.execute('cont', undefined);
     await this.resumeIfStalled();
     // Its record says that the guest was let go; the agent died just before it was.
     if (status === 'prelaunch' && this.#record.released) await this.qmp.execute('cont', undefined);

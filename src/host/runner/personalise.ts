@@ -11,7 +11,9 @@ import { fingerprintOf } from './apply-keys.ts';
 
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
 const HOST_KEY_MAX_BYTES = 1_024;
+/** For a greeting; on a busy host it may take long, and each try that is given up has made sshd begin anew. */
 const BANNER_TRY_MS = 2_000;
+const BANNER_TRY_MAX_MS = 20_000;
 
 /** The public half of the host key that the guest made at its first boot. */
 export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
@@ -27,11 +29,14 @@ export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
 /** Resolves once an SSH server greets at `127.0.0.1:port` (RFC 4253, section 4.2). */
 export async function waitForSsh(port: number, timeout_ms: number, signal: AbortSignal): Promise<void> {
   const deadline = performance.now() + timeout_ms;
+  let try_ms = BANNER_TRY_MS;
   for (let wait_ms = 10; ; wait_ms = Math.min(200, wait_ms * 1.5)) {
     signal.throwIfAborted();
     const left_ms = deadline - performance.now();
     if (left_ms <= 0) throw new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
-    if (await greets(port, Math.min(left_ms, BANNER_TRY_MS))) return;
+    const began_ms = performance.now();
+    if (await greets(port, Math.min(left_ms, try_ms))) return;
+    if (performance.now() - began_ms >= try_ms) try_ms = Math.min(BANNER_TRY_MAX_MS, try_ms * 2);
     await pause(wait_ms, signal);
   }
 }

@@ -4,7 +4,7 @@
  */
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Consistency, SegmentRef } from '../../agent-api/types.ts';
+import type { Consistency, MemoryRef, Reason, SegmentRef } from '../../agent-api/types.ts';
 import { errnoOf } from '../../lib/errors.ts';
 import { type InstanceId, isId, type VmId } from '../../lib/ids.ts';
 import { writeFileDurably } from '../vm/overlay.ts';
@@ -39,6 +39,14 @@ export interface VmRecord {
   /** Set while the overlay has our own export below it: what an adopting agent must serve before all else. */
   readonly lazy: { readonly size_bytes: number; readonly base_path: string } | null;
   readonly reboots_done: number;
+  /** The guest may stand still for a suspend; without `memory` it is to run on. */
+  readonly suspending?: boolean;
+  /** The guest stands still for good: memory and disk of this instant are durable. */
+  readonly memory?: MemoryRef | null;
+  /** The guest goes on from saved memory, and has not been found to answer yet. */
+  readonly resuming?: boolean;
+  /** Why this boot does not go on from the memory that it was given. */
+  readonly cold?: Reason | null;
   readonly flush: FlushRecord | null;
 }
 

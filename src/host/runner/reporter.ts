@@ -19,6 +19,10 @@ export class Reporter {
     return outcome === 'accepted';
   }
 
+  async suspended(report: Report): Promise<ReportResponse['outcome']> {
+    return (await this.#untilHeard(() => this.#context.client.report(report))).outcome;
+  }
+
   async flush(report: FlushReport): Promise<void> {
     await this.#untilHeard(() => this.#context.client.reportFlush(report));
   }

@@ -9,25 +9,26 @@ import { rm } from 'node:fs/promises';
 import type { Assignment, FileSystemUse, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
-import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { removeOverlay } from '../vm/overlay.ts';
 import { boundLog } from '../vm/qemu-process.ts';
 import { AutoFlush } from './auto-flush.ts';
-import { consoleTail } from './console-log.ts';
 import { decide, isInterruptible, type Situation, type Step } from './decide.ts';
 import { DiskSaver } from './disk-saver.ts';
-import { deathReason, reasonFor } from './failure-reasons.ts';
-import { giveUserData } from './give-user-data.ts';
-import { awaitGuest, type GuestUp, powerOffGuest, rebootGuest } from './guest-steps.ts';
+import { reasonFor } from './failure-reasons.ts';
+import { GuestArrival } from './guest-arrival.ts';
+import { powerOffGuest, rebootGuest } from './guest-steps.ts';
 import { HeldMachine } from './held-machine.ts';
+import { insist } from './insist.ts';
 import { KeyPusher } from './key-pusher.ts';
 import { tellLogins } from './login-watch.ts';
 import type { Machine } from './machine.ts';
+import { News } from './news.ts';
 import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
+import { Suspension } from './suspension.ts';
 
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 /** A freeze may wait behind it. */
@@ -44,36 +45,44 @@ export class VmRunner {
   readonly #keys: KeyPusher;
   readonly #auto: AutoFlush;
   readonly #saver: DiskSaver;
+  readonly #suspension: Suspension;
+  readonly #arrival: GuestArrival;
   readonly #closing = new AbortController();
   /** undefined until the control plane has said something. */
   #assignment: Assignment | null | undefined = undefined;
-  /** The VM whose end was said; a failed one may still be saved by a stop. */
-  #ended: { readonly vm_id: string; readonly failed: boolean } | null = null;
+  /** The VM whose end was said; a failed one may still be saved by a stop, a suspended one is to be said stopped. */
+  #ended: { readonly vm_id: string; readonly how: 'stopped' | 'suspended' | 'failed' } | null = null;
   /** The machine that was last said to run. */
   #running: Machine | null = null;
   /** What was last said of the guest's waiting for this host's disk. */
   #stall_said: string | null = null;
   #step: { readonly name: Step; readonly abort: AbortController } | null = null;
-  #wake: () => void = () => undefined;
-  #news = true;
+  readonly #news = new News();
 
   constructor(context: HostContext, instance_id: InstanceId) {
     this.instance_id = instance_id;
     this.#context = { ...context, log: context.log.child({ instance_id }) };
     this.#folder = vmFolder(context.paths.vms, instance_id);
-    this.#held = new HeldMachine(this.#context, instance_id, this.#folder, () => this.#changed());
+    this.#held = new HeldMachine(this.#context, instance_id, this.#folder, () => this.#news.come());
     this.#reporter = new Reporter(this.#context, this.#closing.signal);
     this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
       this.#reporter.keys({ vm_id, epoch, applied_keys }),
     );
-    this.#auto = new AutoFlush(() => this.#changed());
-    this.#saver = new DiskSaver({
+    this.#auto = new AutoFlush(() => this.#news.come());
+    const parts = {
       held: this.#held,
       reporter: this.#reporter,
-      log: this.#context.log,
       endMachine: () => this.#endMachine(),
-      say: (observed) => this.#say(observed),
-      sayFailed: (reason) => this.#sayFailed(reason),
+      say: (observed: Observation) => this.#say(observed),
+      sayFailed: (reason: Reason) => this.#sayFailed(reason),
+    };
+    this.#saver = new DiskSaver({ ...parts, log: this.#context.log });
+    this.#suspension = new Suspension({ ...parts, context: this.#context });
+    this.#arrival = new GuestArrival({
+      ...parts,
+      context: this.#context,
+      keys: this.#keys,
+      folder: this.#folder,
     });
   }
 
@@ -94,7 +103,7 @@ export class VmRunner {
     }
     if (assignment) this.#keys.want(assignment.authorized_keys);
     this.#auto.configure(assignment?.desired === 'running' ? assignment.spec.auto_flush_seconds : null);
-    this.#changed();
+    this.#news.come();
   }
 
   /** Written by the guest and not durable, bytes; null when unknown or no machine runs. */
@@ -138,11 +147,11 @@ export class VmRunner {
   async run(): Promise<void> {
     await this.#held.adopt((work) => this.#insist(work));
     for (let failures = 0; !this.#closing.signal.aborted; ) {
-      this.#news = false;
+      this.#news.seen();
       const name = await this.#next();
       if (name === 'nothing') {
         if (this.#isOver()) break;
-        await this.#idle();
+        await this.#news.wait();
         continue;
       }
       const abort = new AbortController();
@@ -168,38 +177,26 @@ export class VmRunner {
   /** Lets go of everything; the VM runs on, to be adopted. */
   close(): void {
     this.#closing.abort(new Error('the agent is closing'));
-    this.#changed();
-  }
-
-  #changed(): void {
-    this.#news = true;
-    this.#wake();
-  }
-
-  #idle(): Promise<void> {
-    if (this.#news) return Promise.resolve();
-    return new Promise((resolve) => {
-      this.#wake = resolve;
-    });
+    this.#news.come();
   }
 
   #isOver(): boolean {
-    if (this.#held.machine || this.#news || this.#assignment === undefined) return false;
+    if (this.#held.machine || this.#news.there || this.#assignment === undefined) return false;
     const wanted = this.#assignment;
-    const over = wanted?.desired === 'stopped' || wanted?.desired === 'deleted';
+    const over = wanted !== null && ['stopped', 'suspended', 'deleted'].includes(wanted.desired);
     return wanted === null || (over && this.#hasEnded(wanted));
   }
 
   #hasEnded({ vm_id, desired }: Assignment): boolean {
     if (this.#ended?.vm_id !== vm_id) return false;
-    return !(this.#ended.failed && desired === 'stopped');
+    return desired !== 'stopped' || this.#ended.how === 'stopped';
   }
 
   async #next(): Promise<Step> {
     if (this.#assignment === undefined) return 'nothing';
     if (this.#assignment && !this.#held.machine && this.#held.unsaved === null) {
-      const { own_since } = this.#assignment;
-      await this.#insist(() => this.#held.lookForUnsaved(own_since));
+      const assignment = this.#assignment;
+      await this.#insist(() => this.#held.lookForUnsaved(assignment));
     }
     return decide(this.#situation());
   }
@@ -212,6 +209,7 @@ export class VmRunner {
       machine: this.#held.view(vm_id),
       launched: this.#held.wasLaunched(vm_id),
       unsaved: this.#held.unsaved === true,
+      saved: this.#held.savedMemory(vm_id) !== null,
       ended: assignment !== null && this.#hasEnded(assignment),
       reboots_wanted: assignment?.reboots ?? 0,
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
@@ -232,6 +230,10 @@ export class VmRunner {
         return this.#reboot(signal);
       case 'flush':
         return this.#flush(signal);
+      case 'suspend':
+        return this.#suspend(signal);
+      case 'say_suspended':
+        return this.#saySuspended();
       case 'power_off':
         await tellLogins(this.#held.machine, this.#context.client);
         return powerOffGuest(this.#held.running, this.#current.force, signal);
@@ -250,7 +252,7 @@ export class VmRunner {
       case 'say_stopped':
         return this.#sayStopped();
       case 'say_died':
-        return this.#sayFailed(deathReason(this.#held, this.#folder.console_log));
+        return this.#arrival.sayDied();
       case 'nothing':
         return;
     }
@@ -260,16 +262,14 @@ export class VmRunner {
     return present(this.#assignment, 'assignment');
   }
 
-  // Steps ------------------------------------------------------------------------------------------------
-
   /** A failed start is over, unless only the control plane was away or something else is wanted. */
   async #start(signal: AbortSignal): Promise<void> {
     try {
       await this.#held.launch(this.#current, signal, { run: true });
     } catch (error) {
       const reason = reasonFor(error, 'start_failed');
-      const to_be_tried_again = reason.code === 'control_plane_away' || error instanceof LeaseOverError;
-      if (signal.aborted || to_be_tried_again) throw error;
+      const again = reason.code === 'control_plane_away' || error instanceof LeaseOverError;
+      if (signal.aborted || again) throw error;
       this.#context.log.error({ err: error }, 'the VM could not be started');
       await this.#sayFailed(reason);
     }
@@ -284,7 +284,7 @@ export class VmRunner {
     }
     const { host_key_new } = this.#current;
     await this.#keys.rest();
-    const found = await this.#guestUp(machine, signal);
+    const found = await this.#arrival.await(this.#current, machine, signal);
     if (found === null) return;
     const { recovered, disk } = this.#held;
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
@@ -295,26 +295,6 @@ export class VmRunner {
     machine.lazy?.booted();
     // The guest has just made its host key, or may have (a fork's): it must not depend on this host for longer than it takes.
     if (disk.isUnsavedYet || host_key_new) this.#auto.hurry(FIRST_FLUSH_MS);
-  }
-
-  /** A guest that does not come up in time is ended; what it wrote is kept. */
-  async #guestUp(machine: Machine, signal: AbortSignal): Promise<GuestUp | null> {
-    try {
-      const { vm_id, user_data } = this.#current;
-      return await awaitGuest(machine, this.#keys, signal, async (still) => {
-        if (user_data) await giveUserData(this.#context.client, machine.agent, vm_id, still);
-      });
-    } catch (error) {
-      if (signal.aborted) return null;
-      const reason = reasonFor(error, 'boot_timeout');
-      const said = consoleTail(this.#folder.console_log);
-      await this.#endMachine();
-      await this.#sayFailed({
-        ...reason,
-        message: `The guest did not come up: ${reason.message} ${said}`.trim(),
-      });
-      return null;
-    }
   }
 
   async #reboot(signal: AbortSignal): Promise<void> {
@@ -336,9 +316,28 @@ export class VmRunner {
     await this.#sayStopped();
   }
 
-  async #endMachine(): Promise<void> {
+  async #suspend(signal: AbortSignal): Promise<void> {
+    const assignment = this.#current;
+    const machine = this.#held.running;
+    await this.#keys.rest();
+    if (await this.#suspension.attempt(assignment, { signal, closing: this.#closing.signal })) return;
+    if (!machine.gone) this.#keys.follow(machine);
+    if (!signal.aborted) this.#wantInstead(assignment, 'running');
+  }
+
+  async #saySuspended(): Promise<void> {
+    const assignment = this.#current;
+    if (await this.#suspension.say(assignment)) {
+      this.#ended = { vm_id: assignment.vm_id, how: 'suspended' };
+      await this.#held.forget();
+      return;
+    }
+    if (assignment.desired === 'suspended') this.#wantInstead(assignment, 'running');
+  }
+
+  #endMachine(): Promise<void> {
     void this.#keys.rest();
-    await this.#held.end();
+    return this.#held.end();
   }
 
   async #remove(): Promise<void> {
@@ -346,7 +345,7 @@ export class VmRunner {
     await removeOverlay(this.#context.paths.overlays, this.instance_id);
     await rm(this.#folder.folder, { recursive: true, force: true });
     await this.#say({ kind: 'deleted' });
-    this.#ended = { vm_id, failed: false };
+    this.#ended = { vm_id, how: 'stopped' };
     this.#assignment = null;
     this.#context.log.info('removed from this host');
   }
@@ -358,7 +357,7 @@ export class VmRunner {
     if (await this.#reporter.report({ vm_id, epoch, observed })) return;
     if (this.#held.machine) this.#context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
     await this.#endMachine();
-    this.#ended = { vm_id, failed: false };
+    this.#ended = { vm_id, how: 'stopped' };
   }
 
   async #sayStall(): Promise<void> {
@@ -371,32 +370,29 @@ export class VmRunner {
   async #sayPoweredOff(): Promise<void> {
     const assignment = this.#current;
     await this.#say({ kind: 'powered_off' });
-    if (this.#assignment === assignment) this.#assignment = { ...assignment, desired: 'stopped' };
+    this.#wantInstead(assignment, 'stopped');
+  }
+
+  #wantInstead(assignment: Assignment, desired: Assignment['desired']): void {
+    if (this.#assignment === assignment) this.#assignment = { ...assignment, desired };
   }
 
   async #sayStopped(): Promise<void> {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'stopped' });
-    this.#ended = { vm_id, failed: false };
+    this.#ended = { vm_id, how: 'stopped' };
     await this.#held.forget();
   }
 
   async #sayFailed(reason: Reason): Promise<void> {
     const { vm_id } = this.#current;
     await this.#say({ kind: 'failed', reason });
-    this.#ended = { vm_id, failed: true };
+    this.#ended = { vm_id, how: 'failed' };
   }
 
-  /** Tries until it succeeds or the agent closes: for what cannot be decided without the control plane. */
-  async #insist(work: () => Promise<void>): Promise<void> {
-    for (let attempt = 0; !this.#closing.signal.aborted; attempt++) {
-      try {
-        return await work();
-      } catch (error) {
-        if (this.#held.machine?.gone) return;
-        this.#context.log.warn({ reason: messageOf(error) }, 'waiting to look at the disk');
-        await pause(backoffMs(attempt, 200, 3_000), this.#closing.signal);
-      }
-    }
+  /** For what cannot be decided without the control plane. */
+  #insist(work: () => Promise<void>): Promise<void> {
+    const { log } = this.#context;
+    return insist(work, { log, signal: this.#closing.signal, over: () => this.#held.machine?.gone === true });
   }
 }

@@ -6,7 +6,7 @@ import { vmView } from '../../instances/view.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { awaitReceipt, beginFlush } from '../../vms/flush-vm.ts';
-import { type CallResult, restartVm, startVm, stopVm } from '../../vms/vm-calls.ts';
+import { type CallResult, restartVm, startVm, stopVm, suspendVm } from '../../vms/vm-calls.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
@@ -170,6 +170,26 @@ function registerCalls(app: App, context: AppContext): void {
         reply,
         { action: 'vm.restart' },
         async (tx, principal) => outcome(await restartVm(tx, principal, id)),
+      );
+      return reply.status(202).send(body);
+    },
+  });
+  app.route({
+    method: 'POST',
+    url: '/v1/instances/:id/vm/suspend',
+    config: { access: 'vm:write', idempotent: true },
+    schema: {
+      ...describe('suspendVm', 'Save memory and disk together, then end the VM; a start goes on from there'),
+      response: { 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING') },
+    },
+    handler: async (request, reply) => {
+      const id = instanceId(request.params);
+      const { body } = await mutate(
+        context,
+        request,
+        reply,
+        { action: 'vm.suspend' },
+        async (tx, principal) => outcome(await suspendVm(tx, principal, id)),
       );
       return reply.status(202).send(body);
     },

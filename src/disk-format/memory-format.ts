@@ -1,0 +1,260 @@
+/**
+ * The memory of a suspended VM in the object store: QEMU's migration stream, cut into parts of 8 MiB, each compressed and
+ * encrypted by itself. Always encrypted, with the disk's own data key: a memory holds what no disk does.
+ *
+ *   <prefix>/mem/<epoch>-<attempt>/<part>:   0 "berthmem"  8 u32 version  12 u32 part  16 key id  32 salt  64 zstd, sealed
+ *
+ * Bounded: a part is held while it is compressed and sent, at most PARTS_AT_ONCE of them. Verified: what is authenticated
+ * beside a part says disk, placement, generation, number and whether it is the last, so none is taken for another, left out,
+ * or cut off.
+ */
+import { randomBytes } from 'node:crypto';
+import { promisify } from 'node:util';
+import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
+import { assert } from '../lib/assert.ts';
+import { messageOf } from '../lib/errors.ts';
+import {
+  ObjectExistsError,
+  ObjectNotFoundError,
+  ObjectRangeError,
+  type ObjectStore,
+} from '../object-store/object-store.ts';
+import { openPart, sealPart } from './frame-cipher.ts';
+import {
+  type AttemptKey,
+  type DataKey,
+  type Encryption,
+  type KeyRing,
+  keyIdBytes,
+  newAttemptKey,
+  PURPOSE,
+} from './key-ring.ts';
+
+export const PART_BYTES = 8 * 1024 * 1024;
+const PARTS_AT_ONCE = 3;
+const MAGIC = 'berthmem';
+const VERSION = 1;
+const HEADER_BYTES = 64;
+const DISK_ID_BYTES = 64;
+const LEVEL = { params: { [constants.ZSTD_c_compressionLevel]: 1 } };
+const compress = promisify(zstdCompress);
+const decompress = promisify(zstdDecompress);
+
+/** The memory is not whole, or not this one: nobody can go on from it. */
+export class MemoryDamagedError extends Error {
+  override name = 'MemoryDamagedError';
+}
+
+/** What a memory belongs to. */
+export interface MemoryPlace {
+  readonly disk_id: string;
+  readonly epoch: number;
+  readonly generation: number;
+}
+
+/** A memory that is whole and durable. */
+export interface StoredMemory {
+  readonly key: string;
+  readonly parts: number;
+  readonly memory_bytes: number;
+  readonly stored_bytes: number;
+  readonly encryption: Encryption;
+}
+
+interface StoreOptions {
+  readonly store: ObjectStore;
+  readonly key_prefix: string;
+  readonly place: MemoryPlace;
+  readonly data_key: DataKey;
+  /** More is not taken: what sends it is no friend. */
+  readonly max_bytes: number;
+  readonly signal: AbortSignal;
+}
+
+/** Stores what `stream` brings, at the store's speed; what was stored of one that fails is removed as far as possible. */
+export async function storeMemory(
+  stream: AsyncIterable<Buffer>,
+  options: StoreOptions,
+): Promise<StoredMemory> {
+  const { store, key_prefix, place, data_key, max_bytes, signal } = options;
+  const attempt = newAttemptKey(data_key, PURPOSE.memory);
+  const key = `${key_prefix}/mem/${place.epoch}-${randomBytes(4).toString('hex')}`;
+  const sending = new Set<Promise<void>>();
+  let failure: { readonly cause: unknown } | undefined;
+  let [parts, memory_bytes, stored_bytes] = [0, 0, 0];
+  const send = async (plain: Buffer, last: boolean): Promise<void> => {
+    while (sending.size >= PARTS_AT_ONCE) await Promise.race(sending);
+    if (failure) throw failure.cause;
+    signal.throwIfAborted();
+    const part = parts++;
+    memory_bytes += plain.length;
+    if (memory_bytes > max_bytes) throw new Error(`the memory is larger than ${max_bytes} bytes`);
+    const sent = sealMemoryPart(attempt, place, part, last, plain)
+      .then(async (body) => {
+        stored_bytes += body.reduce((sum, { length }) => sum + length, 0);
+        await putOnce(store, partKey(key, part), body, signal);
+      })
+      .catch((cause: unknown) => {
+        failure ??= { cause };
+      })
+      .finally(() => sending.delete(sent));
+    sending.add(sent);
+  };
+  try {
+    let held: Buffer | undefined;
+    for await (const part of inParts(stream)) {
+      if (held) await send(held, false);
+      held = part;
+    }
+    await send(held ?? Buffer.alloc(0), true);
+    await Promise.all(sending);
+    if (failure) throw failure.cause;
+    return { key, parts, memory_bytes, stored_bytes, encryption: attempt.encryption };
+  } catch (error) {
+    await Promise.all(sending);
+    await discardMemory(store, { key, parts });
+    throw error;
+  }
+}
+
+/** Best effort; the sweep has the rest. */
+export async function discardMemory(
+  store: ObjectStore,
+  { key, parts }: { readonly key: string; readonly parts: number },
+): Promise<void> {
+  for (let part = 0; part < parts; part++) await store.delete(partKey(key, part)).catch(() => undefined);
+}
+
+/**
+ * The stream of a stored memory, fetched a little ahead.
+ * @throws MemoryDamagedError, and what the store throws when it cannot be used
+ */
+export async function* readMemory(
+  memory: Pick<StoredMemory, 'key' | 'parts' | 'encryption'>,
+  {
+    store,
+    place,
+    keys,
+    signal,
+  }: Pick<StoreOptions, 'store' | 'place' | 'signal'> & { readonly keys: KeyRing },
+): AsyncGenerator<Buffer, void, undefined> {
+  const derived = keys.derive(memory.encryption, PURPOSE.memory);
+  if (!derived) throw new MemoryDamagedError('the data key of the memory is not here');
+  const attempt = { encryption: memory.encryption, key: derived };
+  const fetchPart = async (part: number): Promise<Buffer> => {
+    signal.throwIfAborted();
+    const stored = await getWhole(store, partKey(memory.key, part), signal);
+    return openMemoryPart(attempt, place, part, part === memory.parts - 1, stored);
+  };
+  const ahead: Promise<Buffer>[] = [];
+  for (let part = 0; part < memory.parts; part++) {
+    for (let next = part + ahead.length; next < memory.parts && ahead.length < PARTS_AT_ONCE; next++) {
+      const fetched = fetchPart(next);
+      fetched.catch(() => undefined);
+      ahead.push(fetched);
+    }
+    yield await (ahead.shift() as Promise<Buffer>);
+  }
+}
+
+function partKey(key: string, part: number): string {
+  return `${key}/${part}`;
+}
+
+/** Pieces of PART_BYTES; the last may be shorter. */
+async function* inParts(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer, void, undefined> {
+  let part = Buffer.allocUnsafe(PART_BYTES);
+  let filled = 0;
+  for await (const chunk of stream) {
+    for (let at = 0; at < chunk.length; ) {
+      const copied = chunk.copy(part, filled, at);
+      at += copied;
+      filled += copied;
+      if (filled < PART_BYTES) continue;
+      yield part;
+      part = Buffer.allocUnsafe(PART_BYTES);
+      filled = 0;
+    }
+  }
+  if (filled > 0) yield part.subarray(0, filled);
+}
+
+async function sealMemoryPart(
+  attempt: AttemptKey,
+  place: MemoryPlace,
+  part: number,
+  last: boolean,
+  plain: Buffer,
+): Promise<Buffer[]> {
+  const header = headerOf(attempt, part);
+  const packed = await compress(plain, LEVEL);
+  return [header, ...sealPart('memory', attempt.key, part, aadOf(header, place, last), packed)];
+}
+
+async function openMemoryPart(
+  attempt: AttemptKey,
+  place: MemoryPlace,
+  part: number,
+  last: boolean,
+  stored: Buffer,
+): Promise<Buffer> {
+  const header = headerOf(attempt, part);
+  if (!stored.subarray(0, HEADER_BYTES).equals(header))
+    throw new MemoryDamagedError(`part ${part} of the memory is not what it should be`);
+  const packed = openPart(
+    'memory',
+    attempt.key,
+    part,
+    aadOf(header, place, last),
+    stored.subarray(HEADER_BYTES),
+  );
+  if (!packed) throw new MemoryDamagedError(`part ${part} of the memory is damaged`);
+  try {
+    return await decompress(packed, { maxOutputLength: PART_BYTES });
+  } catch (error) {
+    throw new MemoryDamagedError(`part ${part} of the memory cannot be unpacked (${messageOf(error)})`);
+  }
+}
+
+function headerOf({ encryption }: AttemptKey, part: number): Buffer {
+  const header = Buffer.alloc(HEADER_BYTES);
+  header.write(MAGIC, 0, 'latin1');
+  header.writeUInt32LE(VERSION, 8);
+  header.writeUInt32LE(part, 12);
+  keyIdBytes(encryption.key_id).copy(header, 16);
+  header.set(encryption.salt, 32);
+  return header;
+}
+
+/** The header, 64 disk id, 128 u64 epoch, 136 u64 generation, 144 u8 1 for the last. */
+function aadOf(header: Buffer, { disk_id, epoch, generation }: MemoryPlace, last: boolean): Buffer {
+  assert(disk_id.length <= DISK_ID_BYTES, 'a disk id fits its field');
+  const aad = Buffer.alloc(HEADER_BYTES + DISK_ID_BYTES + 17);
+  header.copy(aad);
+  aad.write(disk_id, 64, 'latin1');
+  aad.writeBigUInt64LE(BigInt(epoch), 128);
+  aad.writeBigUInt64LE(BigInt(generation), 136);
+  aad.writeUInt8(last ? 1 : 0, 144);
+  return aad;
+}
+
+/** An earlier try inside the store may have been written though its answer was lost. */
+async function putOnce(store: ObjectStore, key: string, body: Buffer[], signal: AbortSignal): Promise<void> {
+  try {
+    await store.put(key, body, signal);
+  } catch (error) {
+    if (!(error instanceof ObjectExistsError)) throw error;
+    const there = await store.get(key, undefined, signal);
+    if (!there.equals(Buffer.concat(body))) throw error;
+  }
+}
+
+async function getWhole(store: ObjectStore, key: string, signal: AbortSignal): Promise<Buffer> {
+  try {
+    return await store.get(key, undefined, signal);
+  } catch (error) {
+    if (error instanceof ObjectNotFoundError || error instanceof ObjectRangeError)
+      throw new MemoryDamagedError('a part of the memory is missing');
+    throw error;
+  }
+}

@@ -1,0 +1,72 @@
+/**
+ * Whether a guest comes up, and what becomes of a boot whose guest does not: it is ended and said, what it wrote is kept; or,
+ * where it was to go on from saved memory, it boots cold instead.
+ */
+import type { Assignment, Reason } from '../../agent-api/types.ts';
+import type { HostContext } from '../host-context.ts';
+import { consoleTail } from './console-log.ts';
+import { deathReason, reasonFor } from './failure-reasons.ts';
+import { giveUserData } from './give-user-data.ts';
+import { awaitGuest, type GuestUp } from './guest-steps.ts';
+import type { HeldMachine } from './held-machine.ts';
+import type { KeyPusher } from './key-pusher.ts';
+import type { Machine } from './machine.ts';
+import type { VmFolder } from './record.ts';
+
+export interface GuestArrivalParts {
+  readonly context: HostContext;
+  readonly folder: VmFolder;
+  readonly held: HeldMachine;
+  readonly keys: KeyPusher;
+  readonly endMachine: () => Promise<void>;
+  readonly sayFailed: (reason: Reason) => Promise<void>;
+}
+
+export class GuestArrival {
+  readonly #parts: GuestArrivalParts;
+
+  constructor(parts: GuestArrivalParts) {
+    this.#parts = parts;
+  }
+
+  /** null when it did not come up, or something else is to be looked at. */
+  async await(
+    { vm_id, user_data }: Assignment,
+    machine: Machine,
+    signal: AbortSignal,
+  ): Promise<GuestUp | null> {
+    const { context, folder, keys, endMachine } = this.#parts;
+    try {
+      return await awaitGuest(machine, keys, signal, async (still) => {
+        if (user_data) await giveUserData(context.client, machine.agent, vm_id, still);
+      });
+    } catch (error) {
+      if (signal.aborted) return null;
+      const reason = reasonFor(error, 'boot_timeout');
+      const said = consoleTail(folder.console_log);
+      await endMachine();
+      await this.#sayLost(reason, {
+        ...reason,
+        message: `The guest did not come up: ${reason.message} ${said}`.trim(),
+      });
+      return null;
+    }
+  }
+
+  /** A machine that nobody ended is gone. */
+  async sayDied(): Promise<void> {
+    const { held, folder } = this.#parts;
+    const reason = deathReason(held, folder.console_log);
+    await this.#sayLost(reason, reason);
+  }
+
+  async #sayLost(of_resume: Reason, of_boot: Reason): Promise<void> {
+    const { context, held, sayFailed } = this.#parts;
+    if (!held.resuming) {
+      await sayFailed(of_boot);
+      return;
+    }
+    context.log.warn({ reason: of_resume }, 'the resumed guest is lost; it boots cold');
+    await held.bootCold(of_resume);
+  }
+}

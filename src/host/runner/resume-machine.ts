@@ -1,0 +1,44 @@
+/**
+ * A boot that is given the memory of a suspended VM: it goes on from there, or, for whatever reason it cannot, boots cold
+ * from the same generation of the disk and says why. Memory is loaded before the machine's first instruction, and a boot
+ * whose guest has run once never loads it again.
+ */
+import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
+import type { Reason } from '../../agent-api/types.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
+import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { reasonFor } from './failure-reasons.ts';
+import { type Launch, type Launched, launchMachine } from './launch-machine.ts';
+
+/** A store that comes back by then keeps the memory worth waiting for. */
+const STORE_PATIENCE_MS = 60_000;
+/** @param cold why this boot is not to go on from its memory, as was found before */
+export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Launched> {
+  const { resume } = launch.assignment;
+  if (!resume) return launchMachine(launch, { run: true });
+  let why = cold;
+  const deadline = performance.now() + STORE_PATIENCE_MS;
+  for (let attempt = 0; why === null; attempt++) {
+    try {
+      return await launchMachine(launch, { run: true, memory: resume });
+    } catch (error) {
+      if (launch.signal.aborted || error instanceof ControlPlaneUnavailable) throw error;
+      launch.context.log.warn(
+        { err: error, instance_id: launch.assignment.instance_id },
+        'the VM cannot be resumed',
+      );
+      const away = error instanceof ObjectStoreUnavailableError && performance.now() < deadline;
+      if (away && (await pause(backoffMs(attempt, 500, 5_000), launch.signal))) continue;
+      why = coldReason(reasonFor(error, 'resume_failed'));
+    }
+  }
+  const launched = await launchMachine(launch, { run: true });
+  return { ...launched, recovered: why };
+}
+
+export function coldReason({ message }: Reason): Reason {
+  return {
+    code: 'cold_boot',
+    message: `The VM could not be resumed and was booted from its disk as it was suspended; what was in its memory is lost. ${message}`,
+  };
+}

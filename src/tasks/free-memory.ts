@@ -1,0 +1,23 @@
+import type { Db } from '../db/pool.ts';
+import type { Log } from '../lib/log.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
+import { forgetMemory, listSpentMemory } from '../vms/memory-store.ts';
+
+const BATCH = 100;
+
+/**
+ * Removes the memory of VMs that have gone on, or never will. Objects first: killed anywhere, the row is there for the next
+ * time. What a suspend has left that came to nothing has no row; the sweep finds it.
+ */
+export async function freeMemory(db: Db, store: ObjectStore, log: Log): Promise<void> {
+  for (;;) {
+    const keys = await listSpentMemory(db, BATCH);
+    for (const key of keys) {
+      for await (const entry of store.list(`${key}/`)) await store.delete(entry.key);
+      await forgetMemory(db, key);
+    }
+    if (keys.length > 0)
+      log.info({ memories: keys.length }, 'memory of suspended VMs that is not needed any more removed');
+    if (keys.length < BATCH) return;
+  }
+}

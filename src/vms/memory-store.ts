@@ -1,0 +1,56 @@
+/** Memory of suspended VMs: which there is, and whose it is. */
+import { sql } from 'kysely';
+import type { MemoryRef } from '../agent-api/types.ts';
+import type { Db, Tx } from '../db/pool.ts';
+import type { InstanceId, VmId } from '../lib/ids.ts';
+
+/**
+ * The VM's one memory, if it is `wanted`; else it is spent as it comes, and only to be removed. Said twice it is kept once.
+ */
+export async function keepMemory(
+  tx: Tx,
+  vm: { readonly id: VmId; readonly instance_id: InstanceId },
+  ref: MemoryRef,
+  wanted: boolean,
+): Promise<void> {
+  if (wanted) await spendMemory(tx, vm.id, ref.key);
+  await tx
+    .insertInto('memory_images')
+    .values({
+      key: ref.key,
+      instance_id: vm.instance_id,
+      vm_id: wanted ? vm.id : null,
+      ref: JSON.stringify(ref),
+    })
+    .onConflict((conflict) => conflict.column('key').doNothing())
+    .execute();
+}
+
+/** Nobody goes on from what the VM had, but for `key`: its guest has gone on from there, or was saved anew. */
+export async function spendMemory(tx: Tx, vm_id: VmId, key = ''): Promise<void> {
+  await tx
+    .updateTable('memory_images')
+    .set({ vm_id: null })
+    .where('vm_id', '=', vm_id)
+    .where('key', '!=', key)
+    .execute();
+}
+
+/** From here on `to` alone may go on from it. */
+export async function handMemoryOn(tx: Tx, from: VmId, to: VmId): Promise<void> {
+  await tx.updateTable('memory_images').set({ vm_id: to }).where('vm_id', '=', from).execute();
+}
+
+/** Keys of what nobody will go on from any more. */
+export async function listSpentMemory(db: Db, limit: number): Promise<string[]> {
+  const { rows } = await sql<{ key: string }>`
+    select m.key from memory_images m
+    where not exists (select from vms v where v.id = m.vm_id and v.state in ('suspended', 'starting')
+      and not exists (select from vms newer where newer.instance_id = v.instance_id and newer.boot > v.boot))
+    order by m.key limit ${limit}`.execute(db);
+  return rows.map(({ key }) => key);
+}
+
+export async function forgetMemory(db: Db, key: string): Promise<void> {
+  await db.deleteFrom('memory_images').where('key', '=', key).execute();
+}

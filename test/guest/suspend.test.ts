@@ -1,0 +1,156 @@
+/**
+ * A VM whose memory and disk go to object storage together, and that goes on from there: with what ran in it, and with the
+ * keys of now. The tests are one story: each goes on where the one before it ended.
+ */
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { vmFolder } from '../../src/host/runner/record.ts';
+import { killProcess } from '../../src/host/vm/process-identity.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { SshClient } from '../support/ssh-client.ts';
+import { THOROUGH } from '../support/thorough.ts';
+import { until } from '../support/waiting.ts';
+
+/** Counts on in tmpfs, ten times a second. */
+const COUNTER =
+  "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /run/count; sleep 0.1; done' > /dev/null 2>&1 < /dev/null &";
+
+describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+  let other: SshClient;
+  let other_key: string;
+
+  const memoryFolder = () => join(berth.objectFolder(guest.id), 'mem');
+  const count = async () => Number(await guest.sh('cat /run/count'));
+  const counts = async () => {
+    const from = await count();
+    await until('the process of before counts on', async () => (await count()) > from);
+    return from;
+  };
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'sleeper');
+    other = new SshClient(berth.data_dir, 'other-key');
+    other.know(guest.target.known_hosts);
+    const body = { name: 'other-key', public_key: other.public_key };
+    other_key = (await berth.client.expect<{ id: string }>(201, 'POST', '/v1/me/ssh-keys', body)).id;
+  });
+  after(() => berth?.dispose());
+
+  test('goes on where it stood: processes, tmpfs and host key; with its clock right and a revoked key out', async () => {
+    await guest.sh(`${COUNTER} echo here > /run/kept; echo dirty > /srv/kept`);
+    const boot = await guest.bootId();
+    await until('the second key gets in', async () => (await other.run(guest.target, 'true')).code === 0);
+    const before_suspend = await counts();
+    const suspended = await guest.suspend();
+    assert.equal(suspended.reason?.code, 'suspended');
+    assert.equal(suspended.disk.dirty_bytes, 0);
+    assert.deepEqual(readdirSync(memoryFolder()).length, 1);
+    await berth.client.expect(204, 'DELETE', `/v1/me/ssh-keys/${other_key}`);
+    const vm = await guest.start();
+    assert.deepEqual([vm.reason?.code, vm.boot], ['resumed', 2]);
+    const refused = await other.run(guest.target, 'true');
+    assert.match(refused.stderr, /Permission denied/);
+    const clock = Number(await guest.sh('date +%s'));
+    assert(Math.abs(clock - Date.now() / 1_000) < 20, `the guest's clock says ${clock}`);
+    assert.equal(await guest.sh('cat /run/kept /srv/kept'), 'here\ndirty');
+    assert.equal(await guest.bootId(), boot);
+    assert((await counts()) >= before_suspend);
+  });
+
+  test('from the object store alone, with what was written since the resume; a flush after it is right', async () => {
+    await guest.sh(
+      'head -c 3000000 /dev/urandom > /srv/data; sha256sum /srv/data > /srv/sum; echo more > /srv/kept',
+    );
+    await guest.suspend();
+    await berth.removeOverlays(guest.id);
+    assert.equal((await guest.start()).reason?.code, 'resumed');
+    await guest.sh(
+      'echo 3 > /proc/sys/vm/drop_caches; sha256sum --quiet -c /srv/sum; echo again >> /srv/kept; sync',
+    );
+    const receipt = await guest.flush();
+    assert(receipt.uploaded_bytes > 0);
+    await counts();
+    await guest.moveThroughStore();
+    assert.equal(await guest.shAgain('sha256sum --quiet -c /srv/sum; cat /srv/kept'), 'more\nagain');
+  });
+
+  test('boots cold, and says why, from the same disk where the memory is damaged', async () => {
+    await guest.sh('echo cold > /run/kept; echo disk > /srv/kept');
+    const { disk } = await guest.suspend();
+    const [newest] = readdirSync(memoryFolder()).sort().slice(-1);
+    const part = join(memoryFolder(), newest ?? '', '1');
+    const bytes = readFileSync(part);
+    bytes[bytes.length - 1] = (bytes[bytes.length - 1] ?? 0) ^ 1;
+    writeFileSync(part, bytes);
+    const vm = await guest.start();
+    assert.equal(vm.reason?.code, 'cold_boot');
+    assert.match(vm.reason?.message ?? '', /could not be resumed.*part 1 of the memory is damaged/i);
+    assert.equal(vm.disk.generation, disk.generation);
+    assert.equal(await guest.shAgain('cat /srv/kept; cat /run/kept 2> /dev/null || echo gone'), 'disk\ngone');
+  });
+
+  /** Asks for a suspend, and returns while the guest stands still for it. */
+  const suspending = async () => {
+    const { record } = vmFolder(berth.paths.vms, guest.id as InstanceId);
+    await berth.client.expect(202, 'POST', `${guest.path}/vm/suspend`);
+    await until('the guest stands still', () => JSON.parse(readFileSync(record, 'utf8')).suspending, {
+      timeout_ms: 60_000,
+      every_ms: 1,
+    });
+  };
+
+  test(
+    'an agent or control plane that is killed meanwhile: it is suspended in the end, and loses nothing',
+    THOROUGH,
+    async () => {
+      for (const role of ['agent', 'control-plane'] as const) {
+        await guest.shAgain(`${COUNTER} echo ${role} > /srv/kept; echo ${role} > /run/kept`);
+        await suspending();
+        await berth.kill(role);
+        await berth.recovered(role);
+        await guest.reached('suspended');
+        assert.equal((await guest.start()).reason?.code, 'resumed');
+        assert.equal(await guest.shAgain('cat /srv/kept /run/kept'), `${role}\n${role}`);
+      }
+    },
+  );
+
+  test('an agent that is killed during a resume: its successor goes on with it', THOROUGH, async () => {
+    await guest.suspend();
+    await berth.client.expect(202, 'POST', `${guest.path}/vm`);
+    await berth.kill('agent');
+    await berth.recovered('agent');
+    const vm = await guest.reached('running');
+    assert(['resumed', 'ready'].includes(vm.reason?.code ?? ''), vm.reason?.code);
+    assert.equal(await guest.shAgain('cat /run/kept'), 'control-plane');
+  });
+
+  test(
+    'QEMU that is killed meanwhile: the VM has failed or is suspended, and its disk has all',
+    THOROUGH,
+    async () => {
+      await guest.shAgain('echo synced > /srv/kept; sync');
+      await suspending();
+      killProcess(guest.qemu, 'SIGKILL');
+      const { state } = await guest.becomes('over', (vm) => ['failed', 'suspended'].includes(vm.state));
+      await guest.start();
+      assert.equal(await guest.shAgain('cat /srv/kept'), 'synced', state);
+    },
+  );
+
+  test('a stop that comes meanwhile ends in stopped, with all that was written', THOROUGH, async () => {
+    await guest.shAgain('echo stopped > /srv/kept');
+    await suspending();
+    await guest.stop();
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await guest.shAgain('cat /srv/kept'), 'stopped');
+  });
+});

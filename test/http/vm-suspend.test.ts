@@ -1,0 +1,245 @@
+/** A suspend beyond the table of states: what the host says, whose the memory is, and when it goes. */
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, describe, test } from 'node:test';
+import { knownObjects } from '../../src/disks/segment-store.ts';
+import type { InstanceId } from '../../src/lib/ids.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
+import type { ObjectStore } from '../../src/object-store/object-store.ts';
+import { freeMemory } from '../../src/tasks/free-memory.ts';
+import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
+import { applyDeadlines } from '../../src/vms/apply-report.ts';
+import { listSpentMemory } from '../../src/vms/memory-store.ts';
+import { apiForFile, type VmOut } from '../support/api.ts';
+import { assertError } from '../support/expect.ts';
+import { instanceIn, stateOf } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const client = api.as(owner);
+const { agent } = api;
+
+const start = (id: InstanceId) => client.post<VmOut>(`/v1/instances/${id}/vm`);
+const stop = (id: InstanceId) => client.delete<VmOut>(`/v1/instances/${id}/vm`);
+const suspend = (id: InstanceId) => client.post<VmOut>(`/v1/instances/${id}/vm/suspend`);
+const isSpent = async (key: string) => (await listSpentMemory(api.db, 1_000)).includes(key);
+const isKnown = async (key: string) => (await knownObjects(api.db, [key])).has(key);
+const lastEvent = async (id: InstanceId) => {
+  const row = await api.db
+    .selectFrom('events')
+    .select('type')
+    .where('instance_id', '=', id)
+    .orderBy('sequence', 'desc')
+    .limit(1)
+    .executeTakeFirstOrThrow();
+  return row.type;
+};
+
+describe('suspend and resume', () => {
+  test('the host is asked, says it, and the next boot alone is given the memory, until it runs', async () => {
+    const { id } = await instanceIn(api, owner, 'suspending');
+    assert.equal((await agent.known(id)).desired, 'suspended');
+    const waiting = client.get<VmOut>(`/v1/instances/${id}/vm?wait=suspended&timeout_seconds=60`);
+    const memory = await agent.memory(id);
+    assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
+    const { body } = await waiting;
+    assert.deepEqual(
+      [body.state, body.reason?.code, body.reason?.actor],
+      ['suspended', 'suspended', api.host_id],
+    );
+    assert.equal(await lastEvent(id), 'vm.suspended');
+    const gone = (await agent.assignments()).every((each) => each.instance_id !== id);
+    assert(gone, 'nothing of it is left to do for a host');
+    assert.deepEqual([await isSpent(memory.key), await isKnown(`${memory.key}/1`)], [false, true]);
+
+    const started = (await start(id)).body;
+    assert.deepEqual([started.state, started.boot], ['starting', 2]);
+    const assignment = await agent.assigned(id);
+    assert.deepEqual([assignment.resume, assignment.suspended], [memory, false]);
+    assert.equal(await isSpent(memory.key), false);
+    await agent.ready(id, null, [], true);
+    assert.equal((await stateOf(api, owner, id)).reason?.code, 'resumed');
+    assert.equal((await agent.known(id)).resume, null);
+    assert.equal(await isSpent(memory.key), true);
+    assert.equal(await lastEvent(id), 'vm.started');
+  });
+
+  test('suspended again, the next boot is given the newer memory alone', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    const older = await agent.memory(id);
+    await start(id);
+    await agent.ready(id, null, [], true);
+    await suspend(id);
+    const newer = await agent.memory(id);
+    assert.equal(newer.generation, older.generation);
+    await agent.suspended(id);
+    assert.deepEqual([await isSpent(older.key), await isSpent(newer.key)], [true, false]);
+    await start(id);
+    const { resume } = await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3);
+    assert.equal(resume?.key, newer.key);
+  });
+
+  test('a boot that could not go on from it says so, as reason and as event', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    await start(id);
+    await agent.ready(id, { code: 'cold_boot', message: 'The memory is damaged.' });
+    const { reason } = await stateOf(api, owner, id);
+    assert.deepEqual([reason?.code, reason?.message], ['cold_boot', 'The memory is damaged.']);
+    assert.equal(await lastEvent(id), 'vm.recovered');
+  });
+
+  test('no boot after the first is given the memory, whatever became of that one', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    const { key } = await agent.memory(id);
+    await start(id);
+    await agent.assigned(id);
+    await agent.failed(id);
+    assert.equal(await isSpent(key), true);
+    await start(id);
+    assert.equal((await agent.assigned(id, 'the third boot', ({ boot }) => boot === 3)).resume, null);
+  });
+
+  test('a stop drops the memory, keeps the disk, and tells the host that the head is all there is', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    const { key } = await agent.memory(id);
+    assert.equal((await stop(id)).status, 202);
+    const assignment = await agent.assigned(id);
+    assert.deepEqual([assignment.desired, assignment.suspended, assignment.resume], ['stopped', true, null]);
+    assert.equal(await isSpent(key), true);
+    await agent.stopped(id);
+    assert.equal((await stateOf(api, owner, id)).state, 'stopped');
+    await start(id);
+    assert.equal((await agent.assigned(id, 'the next boot', ({ boot }) => boot === 2)).resume, null);
+  });
+
+  test('a connection wakes it, with its memory', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    await client.patch(`/v1/instances/${id}`, { wake_on_connect: true });
+    assert.deepEqual(await agent.client.wake({ instance_id: id }, AbortSignal.timeout(10_000)), {
+      outcome: 'coming',
+    });
+    assert.notEqual((await agent.assigned(id)).resume, null);
+  });
+
+  test('it is deleted like any other; its rows go with it', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    assert.equal((await client.delete(`/v1/instances/${id}`)).status, 202);
+    assert.equal((await agent.assigned(id)).desired, 'deleted');
+  });
+
+  test('sizes and generations do not change while there is memory that goes with them', async () => {
+    const { id } = await instanceIn(api, owner, 'suspended');
+    assertError(await client.patch(`/v1/instances/${id}`, { cpus: 2 }), 'CONFLICT', /is suspended/);
+    await client.patch(`/v1/instances/${id}`, { labels: { a: 'b' } });
+    assert.equal((await stateOf(api, owner, id)).state, 'suspended');
+  });
+});
+
+async function keysOf(store: ObjectStore, id: InstanceId): Promise<string[]> {
+  const keys: string[] = [];
+  for await (const { key } of store.list(`disks/${id}/`)) keys.push(key);
+  return keys.sort();
+}
+
+describe('the objects of a memory', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'bmem-'));
+  after(() => rmSync(folder, { recursive: true, force: true }));
+
+  test('stay while it may be needed and go once it is spent, whoever is killed between', async () => {
+    const store = await FolderStore.open(folder);
+    const { id } = await instanceIn(api, owner, 'suspended');
+    const { key } = await agent.memory(id);
+    const keys = [0, 1].map((part) => `${key}/${part}`);
+    for (const each of keys) await store.put(each, [Buffer.from('memory')]);
+    const there = () => keysOf(store, id);
+    const free = (from: ObjectStore = store) => freeMemory(api.db, from, api.context.log);
+    await free();
+    await sweepOrphans(api.db, store, api.context.log, -60_000);
+    assert.deepEqual(await there(), keys);
+    await start(id);
+    await free();
+    assert.deepEqual(await there(), keys);
+    await agent.ready(id, null, [], true);
+    const broken: Partial<ObjectStore> = {
+      list: (prefix) => store.list(prefix),
+      delete: async (each) => {
+        if (each.endsWith('/1')) throw new Error('killed here');
+        await store.delete(each);
+      },
+    };
+    await assert.rejects(free(broken as ObjectStore), /killed here/);
+    assert.equal(await isSpent(key), true);
+    await free();
+    assert.deepEqual([await there(), await isSpent(key)], [[], false]);
+  });
+
+  test('of a suspend that came to nothing go with the sweep', async () => {
+    const store = await FolderStore.open(folder);
+    const { id } = await instanceIn(api, owner, 'running');
+    const { key } = await agent.memory(id);
+    await store.put(`${key}/0`, [Buffer.from('memory')]);
+    await sweepOrphans(api.db, store, api.context.log, -60_000);
+    assert.deepEqual(await keysOf(store, id), []);
+  });
+});
+
+describe('what the host says of a suspend', () => {
+  test('said twice it counts once, and of another point in time not at all', async () => {
+    const { id } = await instanceIn(api, owner, 'suspending');
+    assert.deepEqual(await agent.suspended(id, { generation: 9 }), { outcome: 'unwanted' });
+    assert.equal((await stateOf(api, owner, id)).state, 'suspending');
+    const { vm_id, epoch } = await agent.known(id);
+    const observed = { kind: 'suspended', memory: await agent.memory(id) } as const;
+    const say = () => agent.client.report({ vm_id, epoch, observed });
+    assert.deepEqual([await say(), await say()], [{ outcome: 'accepted' }, { outcome: 'accepted' }]);
+    assert.deepEqual(await agent.client.report({ vm_id, epoch: epoch + 1, observed }), { outcome: 'fenced' });
+  });
+
+  for (const state of ['starting', 'running', 'restarting'] as const) {
+    test(`where the VM is ${state} it is unwanted: the guest is to run on`, async () => {
+      const { id } = await instanceIn(api, owner, state);
+      assert.deepEqual(await agent.suspended(id), { outcome: 'unwanted' });
+      assert.equal((await stateOf(api, owner, id)).state, state);
+    });
+  }
+
+  for (const state of ['stopping', 'failed'] as const) {
+    test(`where the VM is ${state} the machine may end; the memory is spent`, async () => {
+      const { id } = await instanceIn(api, owner, state);
+      assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
+      assert.equal((await stateOf(api, owner, id)).state, state);
+      assert.equal(await isSpent((await agent.memory(id)).key), true);
+    });
+  }
+
+  test('a failed one leaves the VM running and says why; it can be asked for again', async () => {
+    const { id } = await instanceIn(api, owner, 'suspending');
+    const reason = { code: 'suspend_failed', message: 'The object store is away.' };
+    await agent.observe(id, { kind: 'suspend_failed', reason });
+    const vm = await stateOf(api, owner, id);
+    assert.deepEqual([vm.state, vm.reason?.code], ['running', 'suspend_failed']);
+    assert.equal((await agent.known(id)).desired, 'running');
+    assert.equal((await suspend(id)).status, 202);
+  });
+
+  test('a guest that goes off by itself meanwhile is stopped, one that dies has failed', async () => {
+    const off = await instanceIn(api, owner, 'suspending');
+    await agent.observe(off.id, { kind: 'powered_off' });
+    assert.equal((await stateOf(api, owner, off.id)).state, 'stopping');
+    const dead = await instanceIn(api, owner, 'suspending');
+    await agent.failed(dead.id);
+    assert.equal((await stateOf(api, owner, dead.id)).state, 'failed');
+  });
+
+  test('memory that comes after the deadline is spent', async () => {
+    const { id } = await instanceIn(api, owner, 'suspending');
+    const past = { deadline_at: new Date(Date.now() - 1) };
+    await api.db.updateTable('vms').set(past).where('instance_id', '=', id).execute();
+    await applyDeadlines(api.db);
+    assert.deepEqual(await agent.suspended(id), { outcome: 'accepted' });
+    assert.equal((await stateOf(api, owner, id)).state, 'failed');
+    assert.equal(await isSpent((await agent.memory(id)).key), true);
+  });
+});
