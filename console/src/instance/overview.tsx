@@ -75,9 +75,15 @@ function SshCommand({ instance }: Props) {
   );
 }
 
-function Fact({ name, children }: { readonly name: string; readonly children: ComponentChildren }) {
+interface FactProps {
+  readonly name: string;
+  readonly children: ComponentChildren;
+  readonly wide?: boolean;
+}
+
+function Fact({ name, children, wide = false }: FactProps) {
   return (
-    <div>
+    <div class={wide ? 'wide' : undefined}>
       <dt>{name}</dt>
       <dd>{children}</dd>
     </div>
@@ -109,7 +115,7 @@ function DiskFacts({ instance }: Props) {
         <Fact name="Created">
           <Time at={created_at} />
         </Fact>
-        <Fact name="Id">
+        <Fact name="Id" wide>
           <code class="wrap">{id}</code>
         </Fact>
       </dl>

@@ -71,8 +71,8 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
       }
     >
       <Failure text={problem} />
-      <div class={line === 'closed' ? 'terminal closed' : 'terminal'}>
-        <div ref={place} class="terminal-screen" />
+      <div class={line === 'closed' ? 'console-box closed' : 'console-box'}>
+        <div ref={place} class="console-screen" />
         {line === 'closed' && (
           <p class="dim">
             {possible ? 'Not connected.' : 'There is a console while the VM starts, runs or stops.'}
