@@ -3,6 +3,7 @@
  * on where the one before it has left the page.
  */
 import assert from 'node:assert/strict';
+import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
 import {
@@ -22,8 +23,9 @@ import { until } from '../support/waiting.ts';
 const EMAIL = 'admin@localhost';
 const PASSWORD = 'harbour lantern seven';
 const STEP_S = 30;
+const BOOT_MS = 240_000;
 
-describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 500_000 }, () => {
+describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 900_000 }, () => {
   let berth: Installation;
   let browser: WatchedBrowser;
   let receiver: Receiver;
@@ -44,6 +46,14 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 500_0
       .expect<{ data: InstanceBody[] }>(200, 'GET', '/v1/instances?name=web')
       .then(({ data }) => data[0] as InstanceBody);
 
+  /** For docs/images, when asked for. */
+  const picture = async (name: string, colorScheme: 'light' | 'dark' = 'light') => {
+    const folder = process.env['BERTH_TEST_PICTURES'];
+    if (folder === undefined) return;
+    await page.emulateMedia({ colorScheme });
+    await page.screenshot({ path: join(folder, `console-${name}.png`) });
+    await page.emulateMedia({ colorScheme: 'light' });
+  };
   const logIn = async () => {
     await page.getByLabel('E-mail').fill(EMAIL);
     await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
@@ -105,14 +115,16 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 500_0
     await dialog().getByText('Keys, flush, idle stop').click();
     await dialog().getByLabel('Automatic flush, seconds').fill('');
     await dialog().getByLabel('Labels').fill('team=console');
+    await picture('create');
     await button('Create').click();
     await heading('web').waitFor();
     await state('starting').waitFor();
-    await state('running').waitFor();
+    await state('running').waitFor({ timeout: BOOT_MS });
     const { id } = await instance();
     const ssh = await berth.client.expect<SshBody>(200, 'GET', `/v1/instances/${id}/ssh`);
     await page.getByText(`ssh -p ${ssh.port} root@${ssh.host}`).waitFor();
     await page.locator('.chart-line').first().waitFor();
+    await picture('instance');
   });
 
   test('has the serial console as a terminal', async () => {
@@ -123,6 +135,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 500_0
     await screen.filter({ hasText: /[#$]/ }).waitFor();
     await page.keyboard.type('echo "$((6 * 7)) knots"; echo kept > /root/kept; sync\n');
     await screen.filter({ hasText: '42 knots' }).waitFor();
+    await picture('terminal');
     await button('Disconnect').click();
     await button('Connect').waitFor();
   });
@@ -161,6 +174,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 500_0
       .locator('.timeline li.head')
       .filter({ hasText: String(head + 1) })
       .waitFor();
+    await picture('generations');
     await button(`Fork generation ${head}`).click();
     await dialog().getByLabel('Name').fill('web-2');
     await dialog().getByRole('button', { name: 'Fork', exact: true }).click();
@@ -300,6 +314,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 500_0
       await page.goto(`${origin}${path}`);
       await page.locator('h1').waitFor();
       await page.locator('[aria-busy="true"]').first().waitFor({ state: 'detached' });
+      if (path === '/') await picture('instances-dark', 'dark');
       for (const colorScheme of ['light', 'dark'] as const) {
         await page.emulateMedia({ colorScheme });
         found.push(...(await accessibilityFindings(page)).map((each) => `${path} ${colorScheme}: ${each}`));

@@ -1,5 +1,5 @@
 /** One instance: what it is, what can be done with it, and its parts as tabs. */
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { mebibytes } from '../format.ts';
 import { ActionButtons } from '../instance/action-buttons.tsx';
@@ -53,14 +53,17 @@ export function InstancePage({ name, tab }: { readonly name: string; readonly ta
 
 function Found({ instance, tab }: { readonly instance: Instance; readonly tab: Tab }) {
   const { Panel, name: tab_name } = TABS[tab];
+  const tabs = useRef<HTMLElement>(null);
   useEffect(() => {
     document.title = `${instance.name}: ${tab_name} · Berth`;
+    // On a narrow screen the tabs scroll.
+    tabs.current?.querySelector('[aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' });
   }, [instance.name, tab_name]);
   return (
     <>
       <Head instance={instance} />
       <Receipt instance={instance} />
-      <nav class="tabs" aria-label="Parts of this instance">
+      <nav ref={tabs} class="tabs" aria-label="Parts of this instance">
         {TAB_NAMES.map((each) => (
           <a
             key={each}

@@ -62,7 +62,7 @@ export function Chart({ title, points, format, max, span_ms }: Props) {
                 class="chart-area"
                 d={`M${x(first.at_ms).toFixed(1)},${HEIGHT} L${line} L${x(last.at_ms).toFixed(1)},${HEIGHT} Z`}
               />
-              <path class="chart-line" d={`M${line}`} />
+              <path class="chart-line" d={`M${line}${segment.length === 1 ? 'h0' : ''}`} />
             </g>
           );
         })}
