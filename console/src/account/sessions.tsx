@@ -56,7 +56,7 @@ export function Sessions() {
                     <Button
                       small
                       kind="quiet"
-                      aria-label={`End the session of ${browserOf(each.user_agent)}, ${each.ip}`}
+                      aria-label={`${each.current ? 'Log out' : 'End'}: ${browserOf(each.user_agent)}, ${each.ip}`}
                       onClick={() => void end(each)}
                     >
                       {each.current ? 'Log out' : 'End'}

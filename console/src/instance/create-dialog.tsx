@@ -1,13 +1,14 @@
 /** A new instance, in one dialog: what most want on top, the rest folded away with its defaults. */
 import { useState } from 'preact/hooks';
 import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
-import { call } from '../api.ts';
+import { call, sayError } from '../api.ts';
 import { putInstance, putVm } from '../live/instances.ts';
 import { navigate } from '../router.ts';
 import { Button } from '../ui/button.tsx';
 import { Dialog, DialogActions } from '../ui/dialog.tsx';
 import { Failure } from '../ui/failure.tsx';
 import { Checkbox, Field, Select, TextArea } from '../ui/field.tsx';
+import { tell } from '../ui/toasts.tsx';
 import { useAction } from '../use-action.ts';
 import { useQuery } from '../use-query.ts';
 import {
@@ -40,8 +41,13 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
     const instance = await call('createInstance', { body: readForm(form) });
     putInstance(instance);
     const path = { id: instance.id };
-    if (explicit) await call('replaceKeySet', { path, body: { ssh_key_ids: chosenKeys(form) } });
-    if (form.get('start') !== null) putVm(await call('startVm', { path }));
+    try {
+      if (explicit) await call('replaceKeySet', { path, body: { ssh_key_ids: chosenKeys(form) } });
+      if (form.get('start') !== null) putVm(await call('startVm', { path }));
+    } catch (error) {
+      // It is there; to ask for it again would only say that its name is taken.
+      tell('bad', `${instance.name} is made, but: ${sayError(error)}`);
+    }
     navigate(`/instances/${instance.name}`);
   });
   const submit = async (event: SubmitEvent) => {

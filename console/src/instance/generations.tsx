@@ -134,8 +134,7 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
           small
           kind="quiet"
           disabled={fixed}
-          aria-pressed={pinned}
-          aria-label={`Pin generation ${number}`}
+          aria-label={`${pinned ? 'Unpin' : 'Pin'} generation ${number}`}
           onClick={onPin}
         >
           <Icon name="pin" />

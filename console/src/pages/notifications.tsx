@@ -132,7 +132,7 @@ function Entry({
       <Button
         small
         kind="quiet"
-        aria-label={`Mark as ${read_at === null ? 'read' : 'unread'}: ${title}`}
+        aria-label={`Mark ${read_at === null ? 'read' : 'unread'}: ${title}`}
         onClick={() => onRead(read_at === null)}
       >
         {read_at === null ? 'Mark read' : 'Mark unread'}

@@ -29,6 +29,12 @@ export function Dialog({ title, onClose, children, wide = false, stubborn = fals
         event.preventDefault();
         if (!stubborn) onClose();
       }}
+      onClose={() => {
+        // Browsers let nobody hold a dialog open against a second Escape. Gone already: it was closed by us.
+        if (!element.current) return;
+        if (stubborn) element.current.showModal();
+        else onClose();
+      }}
     >
       <header class="dialog-head">
         <h2 id={title_id}>{title}</h2>
