@@ -133,6 +133,7 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
         <Button
           small
           kind="quiet"
+          class="pin-button"
           disabled={fixed}
           aria-label={`${pinned ? 'Unpin' : 'Pin'} generation ${number}`}
           onClick={onPin}

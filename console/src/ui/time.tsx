@@ -2,6 +2,7 @@
 import { signal } from '@preact/signals';
 import { ago, exactly } from '../format.ts';
 
+/** Its change is what makes the times be told anew. */
 const now = signal(Date.now());
 setInterval(() => {
   now.value = Date.now();
@@ -11,7 +12,7 @@ export function Time({ at, none = 'never' }: { readonly at: string | null; reado
   if (at === null) return <span class="dim">{none}</span>;
   return (
     <time dateTime={at} title={exactly(at)}>
-      {ago(at, Math.max(now.value, Date.now() - 10_000))}
+      {ago(at, Math.max(now.value, Date.now()))}
     </time>
   );
 }
