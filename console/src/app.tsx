@@ -1,7 +1,7 @@
 /** Which page stands at which path, and who may see it. */
 import { useEffect } from 'preact/hooks';
 import { sayError } from './api.ts';
-import { runInstances } from './live/instances.ts';
+import { instances, runInstances } from './live/instances.ts';
 import { loadMembership, org, switches } from './live/membership.ts';
 import { runStreams } from './live/streams.ts';
 import { runUnread } from './live/unread.ts';
@@ -72,7 +72,12 @@ function Inside() {
       runStreams(stop.signal);
     };
     begin().catch((error: unknown) => tell('bad', sayError(error)));
-    return () => stop.abort();
+    return () => {
+      stop.abort();
+      // What one person has seen is not shown to the next.
+      org.value = null;
+      instances.value = undefined;
+    };
   }, []);
   return <Shell>{org.value === null ? null : <Page />}</Shell>;
 }

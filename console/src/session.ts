@@ -4,7 +4,7 @@
  *
  *   unknown ── refresh ──▶ in ── logout, or refused ──▶ out ── login ──▶ in
  *
- * Tabs tell each other when somebody logs in or out.
+ * Tabs tell each other when somebody logs in (by the user's id) or out.
  */
 import { signal } from '@preact/signals';
 import { Berth, BerthError } from '../../client/src/berth.ts';
@@ -30,7 +30,10 @@ export const anonymous = new Berth({ url: location.origin, retries: 0 });
 const tabs = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel('berth-session');
 tabs?.addEventListener('message', ({ data }) => {
   if (data === 'out' && session.value === 'in') forget('You have logged out in another tab.');
-  if (data === 'in' && session.value === 'out') void resumeSession();
+  if (typeof data !== 'string' || !data.startsWith('usr_')) return;
+  if (session.value === 'out') void resumeSession();
+  // The cookie is another person's now: nothing of the one before may stay on this page.
+  if (session.value === 'in' && data !== user.value?.id) location.reload();
 });
 
 export function tokenNow(): string | null {
@@ -84,7 +87,7 @@ export function begin(opened: SessionResponse): void {
   user.value = opened.user;
   ended.value = null;
   session.value = 'in';
-  tabs?.postMessage('in');
+  tabs?.postMessage(opened.user.id);
 }
 
 export function forget(why: string | null): void {
