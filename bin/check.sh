@@ -5,5 +5,6 @@ cd "$(dirname "$0")/.."
 . bin/ensure-packages.sh
 echo '== types (tsc)'
 node_modules/.bin/tsc -p .
+node_modules/.bin/tsc -p console
 echo '== style (biome)'
 node_modules/.bin/biome check .

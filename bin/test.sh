@@ -72,6 +72,7 @@ serial=$(test_files $serial_folders)
 if [ -z "$pattern" ]; then
   heading 'types (tsc)'
   node_modules/.bin/tsc -p .
+  node_modules/.bin/tsc -p console
   heading 'style (biome)'
   node_modules/.bin/biome check .
 fi
@@ -79,6 +80,7 @@ run_tests 'unit and property tests' 2 $unit
 if [ -n "$integration$serial" ]; then
   heading 'Debian packages and guest image'
   "$NODE" bin/prepare-tests.ts
+  "$NODE" console/build.ts
   BERTH_TEST_IMAGE_DIR=$(readlink -f .cache/images/debian-12/current)
   export BERTH_TEST_IMAGE_DIR
 fi

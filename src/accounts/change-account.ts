@@ -92,10 +92,11 @@ export async function requestPasswordReset(
     text: [
       'Someone, hopefully you, asked to reset the password of this account.',
       '',
-      `Token: ${token}`,
+      `Within an hour: ${public_url}/password-reset#token=${token}`,
       '',
-      `Send it with the new password to ${public_url}/v1/auth/password-reset/confirm within an hour:`,
-      '  {"token":"…","new_password":"…"}',
+      'The token by itself, for POST /v1/auth/password-reset/confirm with the new password:',
+      '',
+      token,
       '',
       'If it was not you, ignore this message: nothing has changed.',
     ].join('\n'),
@@ -142,7 +143,7 @@ export async function requestEmailChange(
   mailer.send({
     to: request.email,
     subject: 'Confirm your new address',
-    text: `Token: ${token}\n\nSend it to ${public_url}/v1/me/email/confirm within an hour:\n  {"token":"…"}`,
+    text: `Within an hour: ${public_url}/email#token=${token}\n\nThe token by itself, for POST /v1/me/email/confirm:\n\n${token}`,
   });
   mailer.send({
     to: user.email,

@@ -6,6 +6,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
+import { registerConsole } from './console.ts';
 import { ConsoleStreams, isConsoleStream } from './console-stream.ts';
 import type { AppContext } from './context.ts';
 import { DOCS_PREFIX, registerDocs } from './docs.ts';
@@ -94,6 +95,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   await fastify.register(swagger, openApiOptions());
   // Before the access rules: these pages are for everybody, as the document is.
   await registerDocs(fastify);
+  if (context.console_dir !== undefined) registerConsole(fastify, context.console_dir);
   const limits = new RateLimits(context.rate_limits);
   registerAccess(fastify, context.db, limits);
   const cursors = new CursorSealer(context.secret_key);

@@ -36,6 +36,8 @@ export interface AppContext {
   readonly rate_limits: boolean;
   /** Addresses or CIDRs whose `X-Forwarded-For` is believed. */
   readonly trusted_proxies: readonly string[];
+  /** The built web console's files; absent: none is served. */
+  readonly console_dir?: string;
   /** Of streams; absent: 15 s. */
   readonly heartbeat_ms?: number;
   /** Counts the requests that were answered; absent: nobody reads. */

@@ -2,6 +2,7 @@
 
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import type { FastifyInstance } from 'fastify';
 import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
@@ -52,6 +53,9 @@ import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { aborted } from './shutdown.ts';
+
+/** Made by `console/build.ts`. */
+const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
 
 export interface ControlPlaneOptions {
   readonly config: Config;
@@ -159,6 +163,7 @@ async function appContext(
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
     public_url: config.public_url,
+    console_dir: CONSOLE_DIR,
     trusted_proxies: config.trusted_proxies.map(({ address, prefix }) => `${address}/${prefix}`),
     tls: tls && { cert: await readFile(tls.cert_path), key: await readFile(tls.key_path) },
   };

@@ -57,8 +57,9 @@ export function importsOf(path: string): Import[] {
     }));
 }
 
-/** `src/http/v1/vm.ts` is of the room `http`, `src/main.ts` of `main`; the package beside `src` is the room `client`. */
+/** `src/http/v1/vm.ts` is of the room `http`, `src/main.ts` of `main`; beside `src` are the rooms `client` and `console`. */
 export function roomOf(path: string): string {
+  if (path.startsWith('console/src/')) return 'console';
   if (path.startsWith('client/src/')) return 'client';
   return (path.split('/')[1] ?? '').replace(/\.ts$/, '');
 }

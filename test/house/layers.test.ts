@@ -7,6 +7,7 @@
  *   disk-format → lib, object-store: what a disk is in the object store, for the host, tasks and the CLI
  *   audit → lib, db                                  cli → client: what people type; domains, launch: on the server itself
  *   backup → what saves and brings back a whole machine: db, disks, vms, object-store, launch, the host's images
+ *   console → client: the page that browsers load, and nothing of the server
  *
  * The tables are the narrowest that is true. They only shrink: a line that nothing needs any more fails.
  */
@@ -50,6 +51,7 @@ const ROOMS: Record<string, readonly string[]> = {
     ...['client', 'lib', 'config', 'db', 'audit', 'auth', 'orgs', 'images', 'launch', 'backup'],
     ...['instances', 'hosts', 'agent-api', 'disks', 'disk-format', 'object-store', 'host'],
   ],
+  console: ['client'],
   main: ['lib', 'config', 'launch', 'roles'],
 };
 const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
@@ -76,8 +78,15 @@ const EXCEPTIONS: readonly string[] = [
   'src/db/tables.ts → src/vms/model.ts',
 ];
 
-const files = [...filesBelow('src', ['.ts']), ...filesBelow('client/src', ['.ts'])];
-const imports = files.filter((path) => !isTest(path)).flatMap(importsOf);
+const files = [
+  ...filesBelow('src', ['.ts']),
+  ...filesBelow('client/src', ['.ts']),
+  ...filesBelow('console/src', ['.ts', '.tsx']),
+];
+const imports = files
+  .filter((path) => !isTest(path))
+  .flatMap(importsOf)
+  .filter(({ to }) => !to.endsWith('.css'));
 const line = ({ from, to }: Import) => `${from} → ${to}`;
 
 function allowed(room: string): readonly string[] {
@@ -112,6 +121,20 @@ test('what people type speaks HTTP by the client alone; only the commands on the
   // Those of the server are loaded when they are typed, and not before.
   assert.deepEqual(
     theirs.filter(({ to, lazy }) => ON_SERVER.includes(to) && !lazy),
+    [],
+  );
+});
+
+test('the console holds no markup as text and runs no text as code: its policy would not let it, nor should a reader', () => {
+  const dangerous =
+    /dangerouslySetInnerHTML|\.(inner|outer)HTML\b|insertAdjacentHTML|document\.write|\beval\(|new Function\(/;
+  assert.deepEqual(
+    files.filter((path) => path.startsWith('console/') && dangerous.test(read(path))),
+    [],
+  );
+  // A style attribute would need style-src 'unsafe-inline'.
+  assert.deepEqual(
+    files.filter((path) => path.endsWith('.tsx') && /\sstyle=/.test(read(path))),
     [],
   );
 });

@@ -12,7 +12,7 @@ const there = (folder: string) => existsSync(join(PROJECT, folder));
 const GENERATED = 'client/src/generated.ts';
 const code = ['src', 'test', 'bench', 'bin', 'client', 'console']
   .filter(there)
-  .flatMap((folder) => filesBelow(folder, ['.ts', '.mjs']))
+  .flatMap((folder) => filesBelow(folder, ['.ts', '.tsx', '.mjs']))
   .filter((path) => path !== GENERATED);
 const source = code.filter((path) => path.startsWith('src/'));
 /** The words that this file looks for stand in it. */
@@ -70,7 +70,7 @@ test('no name says utils, helpers, manager or service', () => {
 
 test('files are named in kebab-case', () => {
   assert.deepEqual(
-    code.filter((path) => !/^[a-z0-9]+(-[a-z0-9]+)*(\.test)?\.(ts|mjs)$/.test(basename(path))),
+    code.filter((path) => !/^[a-z0-9]+(-[a-z0-9]+)*(\.test)?\.(ts|tsx|mjs)$/.test(basename(path))),
     [],
   );
 });

@@ -1,0 +1,94 @@
+import type { CreateApiKeyRequest } from '../../../client/src/berth.ts';
+import type { CreateApiKeyResponse, ServiceAccount } from '../../../client/src/generated.ts';
+import { call } from '../api.ts';
+import { Button } from '../ui/button.tsx';
+import { Dialog, DialogActions } from '../ui/dialog.tsx';
+import { Failure } from '../ui/failure.tsx';
+import { Field, Select } from '../ui/field.tsx';
+import { useAction } from '../use-action.ts';
+import { ScopeChoice } from './scope-choice.tsx';
+import { scopeOf } from './scopes.ts';
+
+export type MadeKey = CreateApiKeyResponse;
+
+const DAY_S = 86_400;
+const LASTING = [
+  [30, '30 days'],
+  [90, '90 days'],
+  [365, 'A year'],
+] as const;
+
+interface Props {
+  /** Whose key it will be; absent: one's own. */
+  readonly holder?: ServiceAccount;
+  readonly onClose: () => void;
+  readonly onMade: (key: MadeKey) => Promise<void>;
+}
+
+function readForm(form: FormData, holder: ServiceAccount | undefined): CreateApiKeyRequest {
+  const days = Number(form.get('days'));
+  const allowed_cidrs = String(form.get('cidrs'))
+    .split(/[\s,]+/)
+    .filter(Boolean);
+  return {
+    name: String(form.get('name')).trim(),
+    scope: scopeOf(form),
+    ...(days > 0 ? { expires_in_seconds: days * DAY_S } : {}),
+    ...(allowed_cidrs.length > 0 ? { allowed_cidrs } : {}),
+    ...(holder ? { service_account_id: holder.id } : {}),
+  };
+}
+
+export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
+  const action = useAction(async (form: FormData) => {
+    await onMade(await call('createApiKey', { body: readForm(form, holder) }));
+  });
+  const submit = async (event: SubmitEvent) => {
+    event.preventDefault();
+    if (await action.run(new FormData(event.currentTarget as HTMLFormElement))) onClose();
+  };
+  const { issues } = action;
+  return (
+    <Dialog title={holder ? `New key of ${holder.name}` : 'New API key'} onClose={onClose} wide>
+      <form onSubmit={submit}>
+        <div class="dialog-body">
+          <Field
+            label="Name"
+            name="name"
+            required
+            autofocus
+            maxLength={100}
+            placeholder="deploys"
+            issue={issues['name']}
+          />
+          <ScopeChoice issue={issues['scope']} />
+          <div class="columns">
+            <Select label="Ends after" name="days" issue={issues['expires_in_seconds']}>
+              {LASTING.map(([days, name]) => (
+                <option key={days} value={days} selected={days === 90}>
+                  {name}
+                </option>
+              ))}
+              <option value="0">Never</option>
+            </Select>
+            <Field
+              label="Only from these networks"
+              name="cidrs"
+              placeholder="203.0.113.0/24"
+              hint="Empty: from everywhere"
+              spellcheck={false}
+              issue={issues['allowed_cidrs']}
+            />
+          </div>
+          <Failure text={action.error} />
+        </div>
+        <DialogActions>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button submit kind="primary" busy={action.busy}>
+            Make the key
+          </Button>
+        </DialogActions>
+      </form>
+    </Dialog>
+  );
+}

@@ -1,0 +1,51 @@
+import { useState } from 'preact/hooks';
+import { RESOURCES } from './scopes.ts';
+
+/** Everything, or a choice of resources to read and to write. */
+export function ScopeChoice({ issue }: { readonly issue?: string | undefined }) {
+  const [all, setAll] = useState(true);
+  return (
+    <fieldset class="choice">
+      <legend>What it may do</legend>
+      <label>
+        <input type="radio" name="scope-kind" value="all" checked={all} onChange={() => setAll(true)} />
+        <span>
+          Everything that its holder may <code>*</code>
+        </span>
+      </label>
+      <label>
+        <input type="radio" name="scope-kind" value="some" checked={!all} onChange={() => setAll(false)} />
+        <span>Only this</span>
+      </label>
+      {!all && (
+        <table class="table scopes">
+          <thead>
+            <tr>
+              <th>Resource</th>
+              <th>Read</th>
+              <th>Write</th>
+            </tr>
+          </thead>
+          <tbody>
+            {RESOURCES.map((resource) => (
+              <tr key={resource}>
+                <th scope="row">{resource}</th>
+                {['read', 'write'].map((action) => (
+                  <td key={action}>
+                    <input
+                      type="checkbox"
+                      name="scope"
+                      value={`${resource}:${action}`}
+                      aria-label={`${action} ${resource}`}
+                    />
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {issue !== undefined && <p class="issue">{issue}</p>}
+    </fieldset>
+  );
+}

@@ -1,0 +1,16 @@
+/** What a key may be allowed (docs/permissions.md). */
+export const RESOURCES = [
+  'instances',
+  'vm',
+  'ssh_keys',
+  'webhooks',
+  'notifications',
+  'api_keys',
+  'org',
+  'audit',
+] as const;
+
+/** What is ticked, as a scope string; `*` where all is. */
+export function scopeOf(form: FormData): string {
+  return form.get('scope-kind') === 'all' ? '*' : form.getAll('scope').join(' ');
+}

@@ -1,0 +1,69 @@
+/**
+ * Calls of the API: by the generated client, with the session's token of the moment, in the chosen organisation.
+ * A route that wants a recent password asks for it, and the call goes on by itself afterwards.
+ */
+import { signal } from '@preact/signals';
+import {
+  type Answer,
+  Berth,
+  BerthConnectionError,
+  BerthError,
+  type CallOptions,
+  type Input,
+  type OperationId,
+} from '../../client/src/berth.ts';
+import { readChoice } from './choices.ts';
+import { forget, isAboutToExpire, renew, tokenNow } from './session.ts';
+import { askForSudo } from './sudo-request.ts';
+
+/** The organisation that the session acts in; null: the one it belongs to first. */
+export const org_id = signal<string | null>(readChoice('org'));
+
+/** Those that take a password: 401 there may say that it was wrong, and saying it twice would count twice. */
+const TAKES_A_PASSWORD = /^\/v1\/(auth\/|me\/email$)/;
+
+async function authorisedFetch(input: RequestInfo | URL, init: RequestInit = {}): Promise<Response> {
+  if (isAboutToExpire() && !(await renew())) forget('Your session has ended. Log in again.');
+  const send = () => {
+    const headers = new Headers(init.headers);
+    headers.set('authorization', `Bearer ${tokenNow() ?? ''}`);
+    if (org_id.value !== null) headers.set('berth-org', org_id.value);
+    return fetch(input, { ...init, headers });
+  };
+  const response = await send();
+  if (response.status !== 401 || TAKES_A_PASSWORD.test(new URL(String(input)).pathname)) return response;
+  if (tokenNow() !== null && (await renew())) return send();
+  forget('Your session has ended. Log in again.');
+  return response;
+}
+
+export const berth = new Berth({ url: location.origin, fetch: authorisedFetch });
+
+/** @throws BerthError, BerthConnectionError, SudoRefused */
+export async function call<K extends OperationId>(
+  operation: K,
+  input: Input<K>,
+  options?: CallOptions,
+): Promise<Answer<K>> {
+  for (;;) {
+    try {
+      return await berth.call(operation, input, options);
+    } catch (error) {
+      if (!(error instanceof BerthError) || error.code !== 'SUDO_REQUIRED') throw error;
+      await askForSudo();
+    }
+  }
+}
+
+/** What went wrong, in words for who looks at it. */
+export function sayError(error: unknown): string {
+  if (error instanceof BerthConnectionError) return 'The server does not answer. Is it running?';
+  if (error instanceof BerthError) return error.message;
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** What is wrong with single fields, by their names. */
+export function fieldIssues(error: unknown): Readonly<Record<string, string>> {
+  if (!(error instanceof BerthError)) return {};
+  return Object.fromEntries(error.details.map(({ field, issue }) => [field, issue]));
+}

@@ -1,0 +1,117 @@
+/** Which page stands at which path, and who may see it. */
+import { useEffect } from 'preact/hooks';
+import { sayError } from './api.ts';
+import { instances, runInstances } from './live/instances.ts';
+import { loadMembership, org, switches } from './live/membership.ts';
+import { runStreams } from './live/streams.ts';
+import { runUnread } from './live/unread.ts';
+import { AccountPage } from './pages/account.tsx';
+import { ApiKeysPage } from './pages/api-keys.tsx';
+import { AuditPage } from './pages/audit.tsx';
+import { ConfirmEmailPage } from './pages/confirm-email.tsx';
+import { InstancePage } from './pages/instance.tsx';
+import { InstancesPage } from './pages/instances.tsx';
+import { InvitationPage } from './pages/invitation.tsx';
+import { LoginPage } from './pages/login.tsx';
+import { NotFoundPage } from './pages/not-found.tsx';
+import { NotificationsPage } from './pages/notifications.tsx';
+import { OrganisationPage } from './pages/organisation.tsx';
+import { PasswordResetPage } from './pages/password-reset.tsx';
+import { RegisterPage } from './pages/register.tsx';
+import { SshKeysPage } from './pages/ssh-keys.tsx';
+import { WebhookPage } from './pages/webhook.tsx';
+import { WebhooksPage } from './pages/webhooks.tsx';
+import { partsOf, path } from './router.ts';
+import { resumeSession, session, user } from './session.ts';
+import { Shell } from './shell.tsx';
+import { Button } from './ui/button.tsx';
+import { Gate } from './ui/gate.tsx';
+import { SudoDialog } from './ui/sudo-dialog.tsx';
+import { Toasts, tell } from './ui/toasts.tsx';
+
+export function App() {
+  return (
+    <>
+      <Screen />
+      <SudoDialog />
+      <Toasts />
+    </>
+  );
+}
+
+function Screen() {
+  const [first = ''] = partsOf(path.value);
+  if (first === 'password-reset') return <PasswordResetPage />;
+  if (session.value === 'unknown') return <div class="waiting" role="status" aria-label="Loading" />;
+  if (session.value === 'unreachable') return <Unreachable />;
+  if (session.value === 'out')
+    return first === 'register' || first === 'invitation' ? <RegisterPage /> : <LoginPage />;
+  // What is shown belongs to one person in one organisation; with another, all of it begins anew.
+  return <Inside key={`${user.value?.id} ${switches.value}`} />;
+}
+
+function Unreachable() {
+  return (
+    <Gate title="The server does not answer">
+      <p>Berth is not reachable at {location.host}, or is just starting.</p>
+      <Button kind="primary" onClick={() => void resumeSession()}>
+        Try again
+      </Button>
+    </Gate>
+  );
+}
+
+function Inside() {
+  useEffect(() => {
+    const stop = new AbortController();
+    const begin = async () => {
+      await loadMembership();
+      if (stop.signal.aborted) return;
+      runUnread(stop.signal);
+      runInstances(stop.signal);
+      runStreams(stop.signal);
+    };
+    begin().catch((error: unknown) => tell('bad', sayError(error)));
+    return () => {
+      stop.abort();
+      // What one person has seen is not shown to the next.
+      org.value = null;
+      instances.value = undefined;
+    };
+  }, []);
+  return <Shell>{org.value === null ? null : <Page />}</Shell>;
+}
+
+function Page() {
+  const [first = 'instances', second, third] = partsOf(path.value);
+  switch (first) {
+    case 'instances':
+    case 'login':
+    case 'register':
+      return second === undefined ? (
+        <InstancesPage />
+      ) : (
+        <InstancePage key={second} name={second} tab={third ?? 'overview'} />
+      );
+    case 'ssh-keys':
+      return <SshKeysPage />;
+    case 'api-keys':
+      return <ApiKeysPage />;
+    case 'webhooks':
+      return second === undefined ? <WebhooksPage /> : <WebhookPage key={second} id={second} />;
+    case 'notifications':
+      return <NotificationsPage />;
+    case 'organisation':
+      return <OrganisationPage />;
+    case 'audit':
+      return <AuditPage />;
+    case 'account':
+      return <AccountPage />;
+    case 'invitation':
+      return <InvitationPage />;
+    case 'email':
+      return <ConfirmEmailPage />;
+    default:
+      return <NotFoundPage />;
+  }
+}

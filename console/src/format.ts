@@ -1,0 +1,64 @@
+/** Numbers and times as people read them. */
+
+const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
+
+export function bytes(value: number): string {
+  let amount = value;
+  let unit = 0;
+  while (amount >= 1024 && unit < UNITS.length - 1) {
+    amount /= 1024;
+    unit += 1;
+  }
+  const digits = unit === 0 || amount >= 100 ? 0 : 1;
+  return `${amount.toFixed(digits)} ${UNITS[unit]}`;
+}
+
+export function mebibytes(value: number): string {
+  return bytes(value * 1024 * 1024);
+}
+
+const STEPS = [
+  [60, 'second'],
+  [60, 'minute'],
+  [24, 'hour'],
+  [30, 'day'],
+  [12, 'month'],
+  [Number.POSITIVE_INFINITY, 'year'],
+] as const;
+const relative = new Intl.RelativeTimeFormat('en', { numeric: 'auto', style: 'short' });
+
+/** "2 min. ago", "in 3 hr.", "now". */
+export function ago(time: string | null, now_ms = Date.now()): string {
+  if (time === null) return 'never';
+  let amount = (Date.parse(time) - now_ms) / 1000;
+  if (Math.abs(amount) < 5) return 'just now';
+  for (const [step, unit] of STEPS) {
+    if (Math.abs(amount) < step) return relative.format(Math.round(amount), unit);
+    amount /= step;
+  }
+  return time;
+}
+
+const moment = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
+
+/** In this browser's time zone. */
+export function exactly(time: string): string {
+  return moment.format(new Date(time));
+}
+
+/** 90 → "1 min 30 s". */
+export function duration(seconds: number): string {
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return joined(Math.floor(seconds / 60), 'min', seconds % 60, 's');
+  if (seconds < 86_400)
+    return joined(Math.floor(seconds / 3600), 'h', Math.floor((seconds % 3600) / 60), 'min');
+  return joined(Math.floor(seconds / 86_400), 'd', Math.floor((seconds % 86_400) / 3600), 'h');
+}
+
+function joined(large: number, large_unit: string, small: number, small_unit: string): string {
+  return small === 0 ? `${large} ${large_unit}` : `${large} ${large_unit} ${small} ${small_unit}`;
+}
+
+export function plural(count: number, one: string, many = `${one}s`): string {
+  return `${count} ${count === 1 ? one : many}`;
+}

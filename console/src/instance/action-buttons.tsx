@@ -1,0 +1,60 @@
+/** The actions that its state allows, always in the same places, so that nothing jumps when it changes. */
+import { useState } from 'preact/hooks';
+import type { Instance } from '../../../client/src/berth.ts';
+import { sayError } from '../api.ts';
+import { works } from '../live/membership.ts';
+import { SudoRefused } from '../sudo-request.ts';
+import { Button } from '../ui/button.tsx';
+import { Icon } from '../ui/icon.tsx';
+import { tell } from '../ui/toasts.tsx';
+import { ACTIONS, actionsOf, runAction, type VmAction } from './actions.ts';
+
+interface Props {
+  readonly instance: Instance;
+  readonly small?: boolean;
+  readonly only?: readonly VmAction[];
+}
+
+export function ActionButtons({ instance, small = false, only }: Props) {
+  const [busy, setBusy] = useState<VmAction | null>(null);
+  const possible = actionsOf(instance);
+  const run = async (action: VmAction) => {
+    if (busy !== null) return;
+    setBusy(action);
+    try {
+      await runAction(action, instance);
+      if (action === 'flush' && small)
+        tell('good', `${instance.name} is flushed.`, `/instances/${instance.name}`);
+    } catch (error) {
+      if (!(error instanceof SudoRefused)) tell('bad', sayError(error));
+    } finally {
+      setBusy(null);
+    }
+  };
+  const first: VmAction = possible.includes('start') ? 'start' : possible.includes('halt') ? 'halt' : 'stop';
+  const shown = (only ?? [
+    first,
+    'restart',
+    'flush',
+    ...(possible.includes('start') && possible.includes('stop') ? (['stop'] as const) : []),
+  ]) as readonly VmAction[];
+  return (
+    <div class="actions">
+      {shown.map((action) => (
+        <Button
+          key={action}
+          small={small}
+          kind={action === 'start' && !small ? 'primary' : 'plain'}
+          busy={busy === action}
+          disabled={!works() || !possible.includes(action)}
+          title={ACTIONS[action].about}
+          aria-label={small ? `${ACTIONS[action].name} ${instance.name}` : undefined}
+          onClick={() => void run(action)}
+        >
+          <Icon name={ACTIONS[action].icon} />
+          {ACTIONS[action].name}
+        </Button>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,70 @@
+/** What can be done with a VM in which state: the one table (the API's own is in src/vms/model.ts). */
+import { signal } from '@preact/signals';
+import type { FlushReceipt, Instance, VmState } from '../../../client/src/berth.ts';
+import { call } from '../api.ts';
+import { putVm } from '../live/instances.ts';
+import type { IconName } from '../ui/icon.tsx';
+
+export const VM_ACTIONS = ['start', 'stop', 'restart', 'flush', 'halt'] as const;
+export type VmAction = (typeof VM_ACTIONS)[number];
+
+const BY_STATE: Record<VmState, readonly VmAction[]> = {
+  stopped: ['start'],
+  starting: ['stop'],
+  running: ['stop', 'restart', 'flush'],
+  restarting: ['stop', 'flush'],
+  suspending: ['stop'],
+  suspended: ['start', 'stop'],
+  stopping: ['halt'],
+  failed: ['start', 'stop', 'flush'],
+};
+
+export interface ActionFacts {
+  readonly name: string;
+  readonly icon: IconName;
+  /** What it does, for who points at it. */
+  readonly about: string;
+}
+
+export const ACTIONS: Record<VmAction, ActionFacts> = {
+  start: { name: 'Start', icon: 'play', about: 'Boot the VM; ready once SSH works' },
+  stop: { name: 'Stop', icon: 'stop', about: 'Shut the guest down, flush its disk, end the VM' },
+  restart: { name: 'Restart', icon: 'restart', about: 'Soft reboot: same VM, same disk, nothing flushed' },
+  flush: { name: 'Flush', icon: 'flush', about: 'Make durable what was written up to now' },
+  halt: {
+    name: 'Force stop',
+    icon: 'stop',
+    about: 'Do not wait for the guest; its disk is flushed all the same',
+  },
+};
+
+export function actionsOf({ vm, deleting }: Instance): readonly VmAction[] {
+  return deleting ? [] : BY_STATE[vm.state];
+}
+
+/** The last receipt of each instance, until it is put away. */
+export const receipts = signal<ReadonlyMap<string, FlushReceipt>>(new Map());
+
+export function dropReceipt(id: string): void {
+  const left = new Map(receipts.value);
+  left.delete(id);
+  receipts.value = left;
+}
+
+export async function runAction(action: VmAction, { id }: Instance): Promise<void> {
+  const path = { id };
+  switch (action) {
+    case 'start':
+      return putVm(await call('startVm', { path }));
+    case 'restart':
+      return putVm(await call('restartVm', { path }));
+    case 'stop':
+      return putVm(await call('stopVm', { path }));
+    case 'halt':
+      return putVm(await call('stopVm', { path, query: { force: 'true' } }));
+    case 'flush': {
+      const receipt = await call('flushVm', { path });
+      receipts.value = new Map(receipts.value).set(id, receipt);
+    }
+  }
+}

@@ -1,0 +1,155 @@
+/** The settings of an instance as a form: for a new one, and for one that is there. */
+import type { Instance } from '../../../client/src/berth.ts';
+import { Checkbox, Field } from '../ui/field.tsx';
+
+type Issues = Readonly<Record<string, string>>;
+
+/** What every form of an instance asks. `null` of a time: never. */
+export interface Settings {
+  readonly idle_timeout_seconds: number | null;
+  readonly auto_flush_seconds: number | null;
+  readonly wake_on_connect: boolean;
+}
+
+const DEFAULTS: Settings = { idle_timeout_seconds: null, auto_flush_seconds: 60, wake_on_connect: false };
+
+export function SettingsFields({
+  of = DEFAULTS,
+  issues,
+}: {
+  readonly of?: Settings;
+  readonly issues: Issues;
+}) {
+  return (
+    <>
+      <div class="columns">
+        <Field
+          label="Automatic flush, seconds"
+          name="auto_flush_seconds"
+          type="number"
+          min={1}
+          defaultValue={of.auto_flush_seconds ?? ''}
+          placeholder="never"
+          hint="Empty: only when you ask, and at a stop"
+          issue={issues['auto_flush_seconds']}
+        />
+        <Field
+          label="Idle stop, seconds"
+          name="idle_timeout_seconds"
+          type="number"
+          min={60}
+          defaultValue={of.idle_timeout_seconds ?? ''}
+          placeholder="never"
+          hint="Stops, with its flush, when nobody uses it"
+          issue={issues['idle_timeout_seconds']}
+        />
+      </div>
+      <Checkbox
+        label="Wake on connect"
+        name="wake_on_connect"
+        defaultChecked={of.wake_on_connect}
+        hint="An SSH connection to the stopped VM starts it, and waits"
+      />
+    </>
+  );
+}
+
+export function readSettings(form: FormData): Settings {
+  return {
+    idle_timeout_seconds: numberOrNull(form.get('idle_timeout_seconds')),
+    auto_flush_seconds: numberOrNull(form.get('auto_flush_seconds')),
+    wake_on_connect: form.get('wake_on_connect') !== null,
+  };
+}
+
+function numberOrNull(value: FormDataEntryValue | null): number | null {
+  return value === null || value === '' ? null : Number(value);
+}
+
+type Size = Pick<Instance, 'cpus' | 'memory_mib' | 'disk_gib'>;
+const DEFAULT_SIZE: Size = { cpus: 1, memory_mib: 512, disk_gib: 8 };
+
+export function SizeFields({
+  of = DEFAULT_SIZE,
+  issues,
+  fixed,
+}: {
+  readonly of?: Size;
+  readonly issues: Issues;
+  readonly fixed?: boolean;
+}) {
+  const common = { type: 'number', required: true, disabled: fixed ?? false } as const;
+  return (
+    <div class="columns three">
+      <Field
+        {...common}
+        label="CPUs"
+        name="cpus"
+        min={1}
+        max={16}
+        defaultValue={of.cpus}
+        issue={issues['cpus']}
+      />
+      <Field
+        {...common}
+        label="Memory, MiB"
+        name="memory_mib"
+        min={128}
+        max={65_536}
+        defaultValue={of.memory_mib}
+        issue={issues['memory_mib']}
+      />
+      <Field
+        {...common}
+        label="Disk, GiB"
+        name="disk_gib"
+        min={fixed === undefined ? 1 : of.disk_gib}
+        max={1024}
+        defaultValue={of.disk_gib}
+        issue={issues['disk_gib']}
+      />
+    </div>
+  );
+}
+
+export function readSize(form: FormData): Size {
+  const [cpus, memory_mib, disk_gib] = ['cpus', 'memory_mib', 'disk_gib'].map((name) =>
+    Number(form.get(name)),
+  ) as [number, number, number];
+  return { cpus, memory_mib, disk_gib };
+}
+
+/** `a=1, b=2` → {a: '1', b: '2'}. @throws Error for a person to read */
+export function readLabels(text: string): Record<string, string> {
+  const pairs = text
+    .split(/[,\n]/)
+    .map((each) => each.trim())
+    .filter(Boolean);
+  return Object.fromEntries(
+    pairs.map((pair) => {
+      const at = pair.indexOf('=');
+      if (at < 1) throw new Error(`Labels are written key=value, and "${pair}" is not.`);
+      return [pair.slice(0, at).trim(), pair.slice(at + 1).trim()];
+    }),
+  );
+}
+
+export function LabelsField({
+  of,
+  issue,
+}: {
+  readonly of?: Readonly<Record<string, string>>;
+  readonly issue: string | undefined;
+}) {
+  const text = Object.entries(of ?? {}).map(([key, value]) => `${key}=${value}`);
+  return (
+    <Field
+      label="Labels"
+      name="labels"
+      defaultValue={text.join(', ')}
+      placeholder="team=web, env=dev"
+      issue={issue}
+      spellcheck={false}
+    />
+  );
+}

@@ -1,0 +1,63 @@
+/** Whose SSH keys an instance lets in: all of its creator's account, whatever they are then, or just these. */
+import type { KeySetKey } from '../../../client/src/generated.ts';
+import { call } from '../api.ts';
+import { org } from '../live/membership.ts';
+import { useQuery } from '../use-query.ts';
+
+type Offered = Pick<KeySetKey, 'id' | 'name' | 'fingerprint'>;
+
+interface Props {
+  readonly explicit: boolean;
+  readonly onChange: (explicit: boolean) => void;
+  /** Chosen now. */
+  readonly chosen?: readonly Offered[];
+}
+
+export function KeyChoice({ explicit, onChange, chosen = [] }: Props) {
+  const own = useQuery('key-choice', () => call('listSshKeys', { query: { limit: 200 } }));
+  // Of other members too, where they are let in already.
+  const offered: Offered[] = [...(own.data?.data ?? [])];
+  offered.push(...chosen.filter((each) => !offered.some(({ id }) => id === each.id)));
+  return (
+    <fieldset class="choice">
+      <legend>Who may log in by SSH</legend>
+      <label>
+        <input type="radio" name="key-mode" checked={!explicit} onChange={() => onChange(false)} />
+        <span>
+          All keys of its creator’s account
+          <span class="dim"> – also those added later</span>
+        </span>
+      </label>
+      <label>
+        <input type="radio" name="key-mode" checked={explicit} onChange={() => onChange(true)} />
+        <span>Only the keys chosen here</span>
+      </label>
+      {explicit && (
+        <div class="choice-list">
+          {offered.length === 0 && (
+            <p class="dim">
+              Your account in {org.value?.name} has no keys. With none chosen, nobody can log in.
+            </p>
+          )}
+          {offered.map(({ id, name, fingerprint }) => (
+            <label key={id}>
+              <input
+                type="checkbox"
+                name="key"
+                value={id}
+                defaultChecked={chosen.some((each) => each.id === id)}
+              />
+              <span>
+                {name} <code class="dim">{fingerprint.slice(0, 23)}…</code>
+              </span>
+            </label>
+          ))}
+        </div>
+      )}
+    </fieldset>
+  );
+}
+
+export function chosenKeys(form: FormData): string[] {
+  return form.getAll('key').map(String);
+}

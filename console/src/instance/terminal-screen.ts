@@ -1,0 +1,109 @@
+/**
+ * xterm.js on a WebSocket. Loaded when a console is opened, not before.
+ *
+ * xterm.js writes its rules into `<style>` elements, which the page's policy forbids as it forbids all that stands in
+ * the page. While it sets itself up it is given elements whose text goes into a constructed style sheet instead (CSSOM,
+ * section 6.2.1): rules that only a script of ours can have made.
+ */
+import { FitAddon } from '@xterm/addon-fit';
+import { Terminal } from '@xterm/xterm';
+
+export interface Screen {
+  readonly dispose: () => void;
+}
+
+/** The text of one element as a sheet of its own. */
+function asSheet(element: HTMLElement): HTMLElement {
+  const sheet = new CSSStyleSheet();
+  document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
+  Object.defineProperty(element, 'textContent', {
+    get: () => '',
+    set: (text: string) => sheet.replaceSync(text),
+  });
+  const { remove } = element;
+  element.remove = () => {
+    document.adoptedStyleSheets = document.adoptedStyleSheets.filter((each) => each !== sheet);
+    remove.call(element);
+  };
+  return element;
+}
+
+function withSheets(work: () => void): void {
+  const { createElement } = document;
+  document.createElement = ((name: string, options?: ElementCreationOptions) => {
+    // Even an empty style element is against the policy.
+    if (name === 'style') return asSheet(createElement.call(document, 'template'));
+    return createElement.call(document, name, options);
+  }) as typeof document.createElement;
+  try {
+    work();
+  } finally {
+    document.createElement = createElement;
+  }
+}
+
+const COLOURS = {
+  background: '#0b1418',
+  foreground: '#d6e2e6',
+  cursor: '#7fd3e8',
+  selectionBackground: '#2b4a55',
+  black: '#1d2a30',
+  red: '#f2777a',
+  green: '#8fd694',
+  yellow: '#e8c67a',
+  blue: '#7ab8f0',
+  magenta: '#d3a0e8',
+  cyan: '#7fd3e8',
+  white: '#d6e2e6',
+  brightBlack: '#8298a1',
+  brightRed: '#ff9a9c',
+  brightGreen: '#b0ecb4',
+  brightYellow: '#ffe09c',
+  brightBlue: '#a5d2ff',
+  brightMagenta: '#ecc2fb',
+  brightCyan: '#aceefb',
+  brightWhite: '#ffffff',
+};
+
+export function openScreen(place: HTMLElement, socket: WebSocket): Screen {
+  const terminal = new Terminal({
+    theme: COLOURS,
+    fontFamily: 'ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace',
+    fontSize: 13,
+    scrollback: 5_000,
+    screenReaderMode: true,
+    cursorBlink: !matchMedia('(prefers-reduced-motion: reduce)').matches,
+  });
+  const fit = new FitAddon();
+  terminal.loadAddon(fit);
+  withSheets(() => terminal.open(place));
+  fit.fit();
+  const resized = new ResizeObserver(() => fit.fit());
+  resized.observe(place);
+  socket.binaryType = 'arraybuffer';
+  socket.addEventListener('open', () => {
+    terminal.focus();
+    // The line is silent until somebody types: this brings its prompt.
+    socket.send('\r');
+  });
+  socket.addEventListener('message', ({ data }) => terminal.write(new Uint8Array(data as ArrayBuffer)));
+  const sent = new TextEncoder();
+  terminal.onData((text) => {
+    if (socket.readyState === WebSocket.OPEN) socket.send(sent.encode(text));
+  });
+  terminal.attachCustomKeyEventHandler((event) => {
+    if (!(event.key === 'Escape' && event.ctrlKey && event.shiftKey)) return true;
+    terminal.blur();
+    document.getElementById('content')?.focus();
+    return false;
+  });
+  let disposed = false;
+  return {
+    dispose: () => {
+      if (disposed) return;
+      disposed = true;
+      resized.disconnect();
+      terminal.dispose();
+    },
+  };
+}

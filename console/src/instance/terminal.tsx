@@ -1,0 +1,93 @@
+/** The serial console as a terminal in the page. Opened on purpose: each time is in the audit log. */
+import { useEffect, useRef, useState } from 'preact/hooks';
+import type { Instance } from '../../../client/src/berth.ts';
+import { call, sayError } from '../api.ts';
+import { works } from '../live/membership.ts';
+import { Button } from '../ui/button.tsx';
+import { Failure } from '../ui/failure.tsx';
+import { Section } from '../ui/page.tsx';
+import { ConsoleLog } from './console-log.tsx';
+
+const OPEN_IN = ['starting', 'running', 'restarting', 'stopping'];
+/** Why a console closed, by its code (the API's description of createConsoleTicket). */
+const CLOSED: Readonly<Record<number, string>> = {
+  1000: 'The VM has ended, and its console with it.',
+  1001: 'The server is restarting. Connect again in a moment.',
+  1006: 'The connection broke. Connect again.',
+  1008: 'Your session may not use this console any more.',
+  1013: 'The page was too slow to follow. Connect again.',
+};
+
+type Line = 'closed' | 'opening' | 'open';
+
+export function TerminalPanel({ instance }: { readonly instance: Instance }) {
+  const place = useRef<HTMLDivElement>(null);
+  const [line, setLine] = useState<Line>('closed');
+  const [problem, setProblem] = useState<string | null>(null);
+  const close = useRef<() => void>(() => undefined);
+  useEffect(() => () => close.current(), []);
+
+  const open = async () => {
+    setLine('opening');
+    setProblem(null);
+    try {
+      const [{ openScreen }, { ticket }] = await Promise.all([
+        import('./terminal-screen.ts'),
+        call('createConsoleTicket', { path: { id: instance.id }, body: {} }),
+      ]);
+      if (!place.current) return;
+      const socket = new WebSocket(streamAddress(instance.id, ticket));
+      const screen = openScreen(place.current, socket);
+      close.current = () => {
+        socket.close();
+        screen.dispose();
+      };
+      socket.addEventListener('open', () => setLine('open'));
+      socket.addEventListener('close', ({ code }) => {
+        setLine('closed');
+        setProblem(CLOSED[code] ?? `The console has closed (${code}).`);
+        screen.dispose();
+      });
+    } catch (error) {
+      setLine('closed');
+      setProblem(sayError(error));
+    }
+  };
+  const possible = works() && OPEN_IN.includes(instance.vm.state);
+  return (
+    <Section
+      title="Serial console"
+      lead="A root shell on the guest’s serial line, also where its network does not work."
+      actions={
+        line === 'closed' ? (
+          <Button kind="primary" disabled={!possible} onClick={() => void open()}>
+            Connect
+          </Button>
+        ) : (
+          <Button busy={line === 'opening'} onClick={() => close.current()}>
+            Disconnect
+          </Button>
+        )
+      }
+    >
+      <Failure text={problem} />
+      <div class={line === 'closed' ? 'console-box closed' : 'console-box'}>
+        <div ref={place} class="console-screen" />
+        {line === 'closed' && (
+          <p class="dim">
+            {possible ? 'Not connected.' : 'There is a console while the VM starts, runs or stops.'}
+          </p>
+        )}
+      </div>
+      <p class="hint">Ctrl+Shift+Escape leaves the terminal with the keyboard.</p>
+      <ConsoleLog instance={instance} />
+    </Section>
+  );
+}
+
+function streamAddress(id: string, ticket: string): string {
+  const address = new URL(`/v1/instances/${id}/vm/console/stream`, location.href);
+  address.protocol = address.protocol === 'https:' ? 'wss:' : 'ws:';
+  address.searchParams.set('ticket', ticket);
+  return address.href;
+}

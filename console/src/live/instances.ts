@@ -1,0 +1,119 @@
+/**
+ * The organisation's instances as they are now. Events say when to look again at once; between them the list is read
+ * again as often as what it shows can change: dirty bytes of a running VM every few seconds, a VM on its way sooner.
+ */
+import { signal } from '@preact/signals';
+import type { Instance, Vm } from '../../../client/src/berth.ts';
+import { berth, sayError } from '../api.ts';
+import { listen } from './streams.ts';
+
+export const instances = signal<readonly Instance[] | undefined>(undefined);
+export const instances_error = signal<string | null>(null);
+
+export interface DirtySample {
+  readonly at_ms: number;
+  readonly dirty_bytes: number;
+}
+/** By instance, since this page was opened: the server keeps no history of it. */
+export const dirty_samples = new Map<string, DirtySample[]>();
+
+const ON_ITS_WAY_MS = 1_500;
+const RUNNING_MS = 5_000;
+const AT_REST_MS = 20_000;
+const AT_ONCE_MS = 60;
+const KEPT_SAMPLES = 360;
+const AT_MOST = 1_000;
+
+const TRANSIENT: readonly Vm['state'][] = ['starting', 'restarting', 'suspending', 'stopping'];
+
+export function isOnItsWay({ vm, deleting }: Instance): boolean {
+  return deleting || TRANSIENT.includes(vm.state);
+}
+
+let timer: ReturnType<typeof setTimeout> | undefined;
+let running: AbortController | null = null;
+
+function planNext(within_ms?: number): void {
+  clearTimeout(timer);
+  if (running === null) return;
+  const list = instances.value ?? [];
+  const usual = list.some(isOnItsWay)
+    ? ON_ITS_WAY_MS
+    : list.some(({ vm }) => vm.state === 'running')
+      ? RUNNING_MS
+      : AT_REST_MS;
+  timer = setTimeout(() => void look(), within_ms ?? usual);
+}
+
+async function look(): Promise<void> {
+  const controller = running;
+  if (controller === null) return;
+  // Nobody sees it; when somebody does again, it is asked for at once.
+  if (document.hidden) return;
+  try {
+    const found: Instance[] = [];
+    for await (const each of berth.list(
+      'listInstances',
+      { query: { limit: 200 } },
+      { signal: controller.signal },
+    )) {
+      found.push(each);
+      if (found.length >= AT_MOST) break;
+    }
+    if (controller !== running) return;
+    instances.value = found;
+    instances_error.value = null;
+    found.forEach(sample);
+  } catch (error) {
+    if (controller !== running) return;
+    instances_error.value = sayError(error);
+  }
+  planNext();
+}
+
+function sample({ id, disk, vm }: Instance): void {
+  if (vm.state === 'stopped') return;
+  const samples = dirty_samples.get(id) ?? [];
+  samples.push({ at_ms: Date.now(), dirty_bytes: disk.dirty_bytes });
+  dirty_samples.set(id, samples.slice(-KEPT_SAMPLES));
+}
+
+/** Soon, once for many askings. */
+export function lookAgain(): void {
+  planNext(AT_ONCE_MS);
+}
+
+/** What an answer has just said of one, until the next look. */
+export function putInstance(next: Instance): void {
+  const list = instances.value ?? [];
+  instances.value = list.some(({ id }) => id === next.id)
+    ? list.map((each) => (each.id === next.id ? next : each))
+    : [next, ...list];
+  lookAgain();
+}
+
+export function putVm(vm: Vm): void {
+  instances.value = instances.value?.map((each) =>
+    each.id === vm.instance_id ? { ...each, vm, disk: vm.disk } : each,
+  );
+  lookAgain();
+}
+
+/** Until the signal says so. */
+export function runInstances(stop: AbortSignal): void {
+  running?.abort();
+  running = new AbortController();
+  instances.value = undefined;
+  const ended = listen(({ kind }) => {
+    if (kind === 'event' || kind === 'reset') lookAgain();
+  });
+  document.addEventListener('visibilitychange', lookAgain);
+  stop.addEventListener('abort', () => {
+    ended();
+    document.removeEventListener('visibilitychange', lookAgain);
+    clearTimeout(timer);
+    running?.abort();
+    running = null;
+  });
+  void look();
+}

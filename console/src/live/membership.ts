@@ -1,0 +1,42 @@
+/** The organisation that is shown, those there are beside it, and what the person may do in it. */
+import { signal } from '@preact/signals';
+import type { Org } from '../../../client/src/berth.ts';
+import type { Member } from '../../../client/src/generated.ts';
+import { berth, org_id } from '../api.ts';
+import { writeChoice } from '../choices.ts';
+import { user } from '../session.ts';
+
+export const orgs = signal<readonly Org[]>([]);
+export const org = signal<Org | null>(null);
+export const role = signal<Member['role'] | null>(null);
+
+/** Roles as docs/permissions.md has them. The server decides; this only keeps away what would be refused. */
+export const leads = () => role.value === 'owner' || role.value === 'admin';
+export const works = () => role.value !== null && role.value !== 'billing';
+
+/** How often another was chosen: with each, everything that is shown begins anew. */
+export const switches = signal(0);
+
+export function chooseOrganisation(id: string | null): void {
+  org_id.value = id;
+  org.value = null;
+  writeChoice('org', id);
+  switches.value += 1;
+}
+
+export async function loadMembership(): Promise<void> {
+  const me = user.value;
+  if (!me) return;
+  // Without a choice: this list does not depend on it, and a choice may be of an organisation left since.
+  const found: Org[] = [];
+  for await (const each of berth.list('listOrgs', {})) found.push(each);
+  orgs.value = found;
+  const chosen = found.find(({ id }) => id === org_id.value);
+  // The first that the account belonged to is the last of the list, and the server's own choice.
+  const current = chosen ?? found.at(-1) ?? null;
+  org_id.value = current?.id ?? null;
+  org.value = current;
+  role.value = current
+    ? (await berth.call('getMember', { path: { id: current.id, user_id: me.id } })).role
+    : null;
+}

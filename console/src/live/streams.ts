@@ -1,0 +1,78 @@
+/**
+ * Events and notifications as they happen. A browser has few connections to one host, and each stream takes one for as
+ * long as it lasts: of all tabs of one organisation a single one (who holds the lock) reads, and tells the others.
+ */
+import { BerthError, type Event, type Notification } from '../../../client/src/berth.ts';
+import { berth, org_id } from '../api.ts';
+import { session, user } from '../session.ts';
+
+export type Told =
+  | { readonly kind: 'event'; readonly event: Event }
+  | { readonly kind: 'notification'; readonly notification: Notification }
+  | { readonly kind: 'unread'; readonly count: number }
+  /** Something may have been missed: ask anew. */
+  | { readonly kind: 'reset' };
+
+const listeners = new Set<(told: Told) => void>();
+const AGAIN_MS = 5_000;
+
+/** @returns what ends the listening */
+export function listen(listener: (told: Told) => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function deliver(told: Told): void {
+  for (const each of listeners) each(told);
+}
+
+/** Until the signal says so. */
+export function runStreams(signal: AbortSignal): void {
+  const name = `berth-live ${user.value?.id} ${org_id.value}`;
+  const tabs = new BroadcastChannel(name);
+  tabs.onmessage = ({ data }) => deliver(data as Told);
+  signal.addEventListener('abort', () => tabs.close());
+  const tell = (told: Told) => {
+    if (signal.aborted) return;
+    deliver(told);
+    tabs.postMessage(told);
+  };
+  const read = () =>
+    Promise.all([
+      again(signal, () => readEvents(signal, tell)),
+      again(signal, () => readNotifications(signal, tell)),
+    ]);
+  // A tab that takes over may have been told less than all.
+  const lead = () => {
+    tell({ kind: 'reset' });
+    return read();
+  };
+  const reading = 'locks' in navigator ? navigator.locks.request(name, { signal }, lead) : lead();
+  reading.catch(() => undefined);
+}
+
+/** The client goes on by itself over cuts; what it cannot mend is a token that has expired, which the next call does. */
+async function again(signal: AbortSignal, read: () => Promise<void>): Promise<void> {
+  while (!signal.aborted && session.value === 'in') {
+    try {
+      await read();
+    } catch (error) {
+      const renewed = error instanceof BerthError && error.status === 401;
+      if (signal.aborted) return;
+      if (!renewed) await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+      else await berth.call('getMe', {}).catch(() => undefined);
+    }
+  }
+}
+
+async function readEvents(signal: AbortSignal, tell: (told: Told) => void): Promise<void> {
+  for await (const event of berth.events({}, { signal })) tell({ kind: 'event', event });
+}
+
+async function readNotifications(signal: AbortSignal, tell: (told: Told) => void): Promise<void> {
+  for await (const { event, data } of berth.notifications({ signal })) {
+    if (event === 'notification') tell({ kind: 'notification', notification: data as Notification });
+    else if (event === 'unread') tell({ kind: 'unread', count: (data as { count: number }).count });
+    else tell({ kind: 'reset' });
+  }
+}

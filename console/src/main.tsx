@@ -1,0 +1,21 @@
+/** The console's beginning: styles, the session that the browser may still have, the page. */
+import { render } from 'preact';
+import '@xterm/xterm/css/xterm.css';
+import './styles/tokens.css';
+import './styles/base.css';
+import './styles/layout.css';
+import './styles/controls.css';
+import './styles/tables.css';
+import './styles/dialogs.css';
+import './styles/pages.css';
+import './styles/instance.css';
+import { App } from './app.tsx';
+import { listenForNavigation } from './router.ts';
+import { resumeSession } from './session.ts';
+import { applyTheme } from './theme.ts';
+
+applyTheme();
+listenForNavigation();
+const root = document.getElementById('app');
+if (root) render(<App />, root);
+void resumeSession();

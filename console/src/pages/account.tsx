@@ -1,0 +1,22 @@
+/** One's account: name and address, password, second factors, sessions, and its end. */
+
+import { DeleteAccount } from '../account/delete-account.tsx';
+import { Factors } from '../account/factors.tsx';
+import { PasswordForm } from '../account/password-form.tsx';
+import { ProfileForm } from '../account/profile-form.tsx';
+import { Sessions } from '../account/sessions.tsx';
+import { user } from '../session.ts';
+import { PageHead } from '../ui/page.tsx';
+
+export function AccountPage() {
+  return (
+    <>
+      <PageHead title="Account" lead={user.value?.email} />
+      <Factors />
+      <Sessions />
+      <ProfileForm />
+      <PasswordForm />
+      <DeleteAccount />
+    </>
+  );
+}

@@ -1,0 +1,126 @@
+/** One instance: what it is, what can be done with it, and its parts as tabs. */
+import { useEffect, useRef, useState } from 'preact/hooks';
+import type { Instance } from '../../../client/src/berth.ts';
+import { mebibytes } from '../format.ts';
+import { ActionButtons } from '../instance/action-buttons.tsx';
+import { Activity } from '../instance/activity.tsx';
+import { ForkDialog } from '../instance/fork-dialog.tsx';
+import { Generations } from '../instance/generations.tsx';
+import { InstanceSettings } from '../instance/instance-settings.tsx';
+import { KeySetPanel } from '../instance/key-set.tsx';
+import { Overview } from '../instance/overview.tsx';
+import { Receipt } from '../instance/receipt.tsx';
+import { StateBadge } from '../instance/state-badge.tsx';
+import { TerminalPanel } from '../instance/terminal.tsx';
+import { instances, instances_error, lookAgain } from '../live/instances.ts';
+import { works } from '../live/membership.ts';
+import { Button } from '../ui/button.tsx';
+import { Icon } from '../ui/icon.tsx';
+import { Loaded } from '../ui/page.tsx';
+import { Labels } from './instances.tsx';
+import { NotFoundPage } from './not-found.tsx';
+
+const TABS = {
+  overview: { name: 'Overview', Panel: Overview },
+  generations: { name: 'Generations', Panel: Generations },
+  terminal: { name: 'Terminal', Panel: TerminalPanel },
+  keys: { name: 'Keys', Panel: KeySetPanel },
+  activity: { name: 'Activity', Panel: Activity },
+  settings: { name: 'Settings', Panel: InstanceSettings },
+} as const;
+/** Reasons of VMs that are well which say more than their state (docs/errors.md). */
+const WORTH_A_WORD = ['recovered', 'flush_pending'];
+
+type Tab = keyof typeof TABS;
+const TAB_NAMES = Object.keys(TABS) as Tab[];
+
+export function InstancePage({ name, tab }: { readonly name: string; readonly tab: string }) {
+  const query = { data: instances.value, error: instances_error.value, reload: async () => lookAgain() };
+  const shown = TAB_NAMES.find((each) => each === tab);
+  return (
+    <Loaded query={query} lines={6}>
+      {(list) => {
+        const instance = list.find((each) => each.name === name || each.id === name);
+        return instance && shown ? (
+          <Found instance={instance} tab={shown} />
+        ) : (
+          <NotFoundPage what="instance" />
+        );
+      }}
+    </Loaded>
+  );
+}
+
+function Found({ instance, tab }: { readonly instance: Instance; readonly tab: Tab }) {
+  const { Panel, name: tab_name } = TABS[tab];
+  const tabs = useRef<HTMLElement>(null);
+  useEffect(() => {
+    document.title = `${instance.name}: ${tab_name} · Berth`;
+    // On a narrow screen the tabs scroll.
+    tabs.current?.querySelector('[aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' });
+  }, [instance.name, tab_name]);
+  return (
+    <>
+      <Head instance={instance} />
+      <Receipt instance={instance} />
+      <nav ref={tabs} class="tabs" aria-label="Parts of this instance">
+        {TAB_NAMES.map((each) => (
+          <a
+            key={each}
+            href={`/instances/${instance.name}${each === 'overview' ? '' : `/${each}`}`}
+            aria-current={each === tab ? 'page' : undefined}
+          >
+            {TABS[each].name}
+          </a>
+        ))}
+      </nav>
+      <Panel key={tab} instance={instance} />
+    </>
+  );
+}
+
+function Head({ instance }: { readonly instance: Instance }) {
+  const [forking, setForking] = useState(false);
+  const { name, image, cpus, memory_mib, disk_gib, vm, labels, disk, deleting } = instance;
+  return (
+    <header class="page-head instance-head">
+      <div>
+        <a class="crumb" href="/">
+          <Icon name="back" />
+          Instances
+        </a>
+        <div class="title-line">
+          <h1>{name}</h1>
+          <span aria-live="polite">
+            <StateBadge instance={instance} />
+          </span>
+        </div>
+        <p class="lead">
+          {image} · {cpus} cpu · {mebibytes(memory_mib)} memory · {disk_gib} GiB disk{' '}
+          <Labels labels={labels} />
+        </p>
+        {vm.reason && (vm.state === 'failed' || WORTH_A_WORD.includes(vm.reason.code)) && (
+          <p class={vm.state === 'failed' ? 'reason bad' : 'reason'}>
+            {vm.reason.message} <code>{vm.reason.code}</code>
+          </p>
+        )}
+      </div>
+      <div class="page-actions">
+        <ActionButtons instance={instance} />
+        <Button
+          disabled={!works() || deleting || disk.generation === 0}
+          title={
+            disk.generation === 0
+              ? 'There is no generation to fork yet'
+              : 'A new instance with the same files'
+          }
+          onClick={() => setForking(true)}
+        >
+          <Icon name="fork" />
+          Fork
+        </Button>
+      </div>
+      {forking && <ForkDialog instance={instance} onClose={() => setForking(false)} />}
+    </header>
+  );
+}

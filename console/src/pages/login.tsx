@@ -1,0 +1,78 @@
+/** Logging in: by password, then a second factor if the account has one; or by a passkey alone. */
+import { useState } from 'preact/hooks';
+import { BerthError } from '../../../client/src/berth.ts';
+import type { LoginByPasskeyRequest, LoginRequest } from '../../../client/src/generated.ts';
+import { passkeyProblem, usePasskey } from '../passkeys.ts';
+import { anonymous, begin, ended } from '../session.ts';
+import { Button } from '../ui/button.tsx';
+import { Failure } from '../ui/failure.tsx';
+import { Field } from '../ui/field.tsx';
+import { Gate } from '../ui/gate.tsx';
+import { useAction } from '../use-action.ts';
+import { SecondFactor } from './second-factor.tsx';
+
+/** What was right so far; the second step sends it again with a factor. */
+export type FirstStep = Pick<LoginRequest, 'email' | 'password'>;
+
+export function LoginPage() {
+  const [first, setFirst] = useState<FirstStep | null>(null);
+  if (first) return <SecondFactor first={first} onBack={() => setFirst(null)} />;
+  return (
+    <Gate title="Log in">
+      {ended.value !== null && (
+        <p class="notice" role="status">
+          {ended.value}
+        </p>
+      )}
+      <PasswordForm onFactorNeeded={setFirst} />
+      <Passkey />
+      <p class="gate-links">
+        <a href="/password-reset">Forgotten password</a>
+        <a href="/register">Make an account</a>
+      </p>
+    </Gate>
+  );
+}
+
+function PasswordForm({ onFactorNeeded }: { readonly onFactorNeeded: (first: FirstStep) => void }) {
+  const action = useAction(async (form: FormData) => {
+    const first = { email: String(form.get('email')), password: String(form.get('password')) };
+    try {
+      begin(await anonymous.call('login', { body: first }));
+    } catch (error) {
+      if (!(error instanceof BerthError) || error.code !== 'MFA_REQUIRED') throw error;
+      onFactorNeeded(first);
+    }
+  });
+  const submit = (event: SubmitEvent) => {
+    event.preventDefault();
+    void action.run(new FormData(event.currentTarget as HTMLFormElement));
+  };
+  return (
+    <form class="stack" onSubmit={submit}>
+      <Field label="E-mail" name="email" type="text" inputMode="email" autocomplete="username" required />
+      <Field label="Password" name="password" type="password" autocomplete="current-password" required />
+      <Failure text={action.error} />
+      <Button submit kind="primary" busy={action.busy}>
+        Log in
+      </Button>
+    </form>
+  );
+}
+
+function Passkey() {
+  const problem = passkeyProblem();
+  const action = useAction(async () => {
+    const answer = await usePasskey(await anonymous.call('passkeyOptions', { body: {} }));
+    begin(await anonymous.call('loginByPasskey', { body: answer as LoginByPasskeyRequest }));
+  });
+  return (
+    <div class="stack or">
+      <Button busy={action.busy} disabled={problem !== null} onClick={() => void action.run()}>
+        Log in with a passkey
+      </Button>
+      {problem !== null && <p class="hint">{problem}</p>}
+      <Failure text={action.error} />
+    </div>
+  );
+}

@@ -1,0 +1,142 @@
+/** One's notifications, as they are raised, and which of them go by mail too. */
+import { useEffect, useState } from 'preact/hooks';
+import type { Notification } from '../../../client/src/berth.ts';
+import { NotificationPreferencesForm } from '../account/notification-preferences.tsx';
+import { call, sayError } from '../api.ts';
+import { instances } from '../live/instances.ts';
+import { listen } from '../live/streams.ts';
+import { unread } from '../live/unread.ts';
+import { Button } from '../ui/button.tsx';
+import { Icon, type IconName } from '../ui/icon.tsx';
+import { More } from '../ui/more.tsx';
+import { Empty, Loaded, PageHead } from '../ui/page.tsx';
+import { Time } from '../ui/time.tsx';
+import { tell } from '../ui/toasts.tsx';
+import { useList } from '../use-list.ts';
+
+const ICONS: Record<Notification['severity'], IconName> = {
+  info: 'bell',
+  warning: 'warning',
+  critical: 'warning',
+};
+
+export function NotificationsPage() {
+  const [only_unread, setOnlyUnread] = useState(false);
+  const list = useList(`notifications ${only_unread}`, (cursor) =>
+    call('listNotifications', {
+      query: {
+        ...(only_unread ? { status: 'unread' as const } : {}),
+        ...(cursor === undefined ? {} : { cursor }),
+      },
+    }),
+  );
+  const { reload } = list;
+  useEffect(
+    () =>
+      listen(
+        ({ kind }) => void ((kind === 'notification' || kind === 'unread' || kind === 'reset') && reload()),
+      ),
+    [reload],
+  );
+  const attempt = async (work: () => Promise<unknown>) => {
+    try {
+      await work();
+      unread.value = (await call('countUnreadNotifications', {})).count;
+      await reload();
+    } catch (error) {
+      tell('bad', sayError(error));
+    }
+  };
+  const readAll = () => {
+    const newest = list.data?.[0];
+    return attempt(() =>
+      call('markAllNotifications', { body: newest && !only_unread ? { before: newest.id } : {} }),
+    );
+  };
+  return (
+    <>
+      <PageHead
+        title="Notifications"
+        lead="What you should know of your account and your instances."
+        actions={
+          <>
+            <Button aria-pressed={only_unread} onClick={() => setOnlyUnread(!only_unread)}>
+              {only_unread ? 'Show all' : 'Only unread'}
+            </Button>
+            <Button disabled={unread.value === 0} onClick={() => void readAll()}>
+              Mark all as read
+            </Button>
+          </>
+        }
+      />
+      <Loaded query={list}>
+        {(found) =>
+          found.length === 0 ? (
+            <Empty icon="bell" title={only_unread ? 'Nothing unread' : 'Nothing yet'}>
+              <p>
+                A VM that fails, a flush that does not get through, a new key or a login from a new place are
+                told here, and by mail.
+              </p>
+            </Empty>
+          ) : (
+            <ul class="notifications">
+              {found.map((each) => (
+                <Entry
+                  key={each.id}
+                  notification={each}
+                  onRead={(read) =>
+                    attempt(() => call('markNotification', { path: { id: each.id }, body: { read } }))
+                  }
+                />
+              ))}
+            </ul>
+          )
+        }
+      </Loaded>
+      <More more={list.more} />
+      <NotificationPreferencesForm />
+    </>
+  );
+}
+
+function linkOf({ resource }: Notification): string | null {
+  if (resource?.type === 'instance') {
+    const name = instances.value?.find(({ id }) => id === resource.id)?.name;
+    return name === undefined ? null : `/instances/${name}`;
+  }
+  return resource?.type === 'webhook' ? `/webhooks/${resource.id}` : null;
+}
+
+function Entry({
+  notification,
+  onRead,
+}: {
+  readonly notification: Notification;
+  readonly onRead: (read: boolean) => void;
+}) {
+  const { severity, title, body, count, created_at, read_at } = notification;
+  const link = linkOf(notification);
+  return (
+    <li class={`${severity}${read_at === null ? ' unread' : ''}`}>
+      <Icon name={ICONS[severity]} />
+      <div>
+        <p class="notification-title">
+          {link === null ? title : <a href={link}>{title}</a>}
+          {count > 1 && <span class="tag">{count} times</span>}
+        </p>
+        <p class="dim">{body}</p>
+        <p class="dim">
+          {severity} · <Time at={created_at} />
+        </p>
+      </div>
+      <Button
+        small
+        kind="quiet"
+        aria-label={`Mark ${read_at === null ? 'read' : 'unread'}: ${title}`}
+        onClick={() => onRead(read_at === null)}
+      >
+        {read_at === null ? 'Mark read' : 'Mark unread'}
+      </Button>
+    </li>
+  );
+}

@@ -1,0 +1,53 @@
+/** Where we are. Paths are the browser's own, so that a reload, a bookmark and the back button do what they should. */
+import { signal } from '@preact/signals';
+
+export const path = signal(location.pathname);
+
+export function navigate(to: string, { replace = false } = {}): void {
+  if (to === location.pathname + location.search + location.hash) return;
+  history[replace ? 'replaceState' : 'pushState'](null, '', to);
+  arrived();
+}
+
+function arrived(): void {
+  const before = path.value;
+  path.value = location.pathname;
+  if (before === path.value) return;
+  scrollTo(0, 0);
+  // Who reads by ear or goes by keyboard begins at the new page's content.
+  requestAnimationFrame(() => document.querySelector<HTMLElement>('main')?.focus({ preventScroll: true }));
+}
+
+/** Links within the console do not load it anew; everything else is the browser's to follow. */
+export function listenForNavigation(): void {
+  addEventListener('popstate', arrived);
+  document.addEventListener('click', (event) => {
+    if (event.defaultPrevented || event.button !== 0) return;
+    if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    const link = event.target instanceof Element ? event.target.closest('a') : null;
+    if (link?.target !== '' || link.hasAttribute('download') || link.origin !== location.origin) return;
+    if (/^\/(v1|docs)(\/|$)/.test(link.pathname)) return;
+    event.preventDefault();
+    navigate(link.pathname + link.search + link.hash);
+  });
+}
+
+/** The parts of a path, decoded: `/instances/web/terminal` is `['instances', 'web', 'terminal']`. */
+export function partsOf(pathname: string): string[] {
+  return pathname.split('/').filter(Boolean).map(decodeOrSame);
+}
+
+function decodeOrSame(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+/** A token that a mail's link carries behind `#`, where no server and no log sees it. Taken out of the address bar. */
+export function takeTokenOfLink(): string {
+  const token = new URLSearchParams(location.hash.slice(1)).get('token') ?? '';
+  if (token !== '') history.replaceState(null, '', location.pathname);
+  return token;
+}

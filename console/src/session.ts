@@ -1,0 +1,108 @@
+/**
+ * Who is logged in. The bearer token lives in this module and nowhere else: not in storage, not in the page. What a
+ * reload finds again is the refresh cookie, which scripts cannot read and other sites cannot send.
+ *
+ *   unknown ── refresh ──▶ in ── logout, or refused ──▶ out ── login ──▶ in
+ *
+ * Tabs tell each other when somebody logs in (by the user's id) or out.
+ */
+import { signal } from '@preact/signals';
+import { Berth, BerthError } from '../../client/src/berth.ts';
+import type { SessionResponse, User } from '../../client/src/generated.ts';
+
+type State = 'unknown' | 'out' | 'in' | 'unreachable';
+
+export const session = signal<State>('unknown');
+export const user = signal<User | null>(null);
+/** Why somebody who was in is out. */
+export const ended = signal<string | null>(null);
+
+let token: string | null = null;
+let expires_at_ms = 0;
+let renewing: Promise<boolean> | null = null;
+
+/** A token is renewed when it has less than this left. */
+const MARGIN_MS = 120_000;
+
+/** Without a token, and never said twice by itself. */
+export const anonymous = new Berth({ url: location.origin, retries: 0 });
+
+const tabs = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel('berth-session');
+tabs?.addEventListener('message', ({ data }) => {
+  if (data === 'out' && session.value === 'in') forget('You have logged out in another tab.');
+  if (typeof data !== 'string' || !data.startsWith('usr_')) return;
+  if (session.value === 'out') void resumeSession();
+  // The cookie is another person's now: nothing of the one before may stay on this page.
+  if (session.value === 'in' && data !== user.value?.id) location.reload();
+});
+
+export function tokenNow(): string | null {
+  return token;
+}
+
+export function isAboutToExpire(): boolean {
+  return token !== null && expires_at_ms - Date.now() < MARGIN_MS;
+}
+
+function keep(next: { readonly session_token: string; readonly expires_at: string }): void {
+  token = next.session_token;
+  expires_at_ms = Date.parse(next.expires_at);
+}
+
+/** False: the session is over. One request, however many ask. @throws what a failed request throws */
+export function renew(): Promise<boolean> {
+  renewing ??= anonymous
+    .call('refresh', { body: {} })
+    .then((next) => {
+      keep(next);
+      return true;
+    })
+    .catch((error: unknown) => {
+      if (error instanceof BerthError && error.status === 401) return false;
+      throw error;
+    })
+    .finally(() => {
+      renewing = null;
+    });
+  return renewing;
+}
+
+/** Goes on with the session of the refresh cookie, if there is one. */
+export async function resumeSession(): Promise<void> {
+  try {
+    if (!(await renew())) {
+      session.value = 'out';
+      return;
+    }
+    user.value = await new Berth({ url: location.origin, token: token ?? '' }).call('getMe', {});
+    session.value = 'in';
+  } catch {
+    session.value = 'unreachable';
+  }
+}
+
+/** After a login, of whatever kind. */
+export function begin(opened: SessionResponse): void {
+  keep(opened);
+  user.value = opened.user;
+  ended.value = null;
+  session.value = 'in';
+  tabs?.postMessage(opened.user.id);
+}
+
+export function forget(why: string | null): void {
+  token = null;
+  user.value = null;
+  ended.value = why;
+  session.value = 'out';
+}
+
+/** Ends the session on the server too. */
+export async function logout(): Promise<void> {
+  try {
+    await new Berth({ url: location.origin, token: token ?? '' }).call('logout', { body: {} });
+  } finally {
+    forget(null);
+    tabs?.postMessage('out');
+  }
+}

@@ -1,0 +1,32 @@
+/**
+ * Asking for the password again. Whoever needs it waits here; the dialog (ui/sudo-dialog.tsx) shows as long as
+ * somebody waits, and answers all of them at once.
+ */
+import { signal } from '@preact/signals';
+
+/** The person has closed the dialog: what they wanted does not happen, and that is no failure. */
+export class SudoRefused extends Error {
+  override readonly name = 'SudoRefused';
+}
+
+interface Waiting {
+  readonly granted: () => void;
+  readonly refused: (error: SudoRefused) => void;
+}
+
+export const sudo_waiting = signal<readonly Waiting[]>([]);
+
+export function askForSudo(): Promise<void> {
+  return new Promise((granted, refused) => {
+    sudo_waiting.value = [...sudo_waiting.value, { granted, refused }];
+  });
+}
+
+export function answerSudo(granted: boolean): void {
+  const waiting = sudo_waiting.value;
+  sudo_waiting.value = [];
+  for (const each of waiting) {
+    if (granted) each.granted();
+    else each.refused(new SudoRefused('Not done: the password was not given.'));
+  }
+}

@@ -1,0 +1,19 @@
+/** Light, dark, or as the system has it. Kept in this browser: it is of the screen, not of the account. */
+import { signal } from '@preact/signals';
+import { readChoice, writeChoice } from './choices.ts';
+
+export const THEMES = ['system', 'light', 'dark'] as const;
+export type Theme = (typeof THEMES)[number];
+
+const kept = readChoice('theme');
+export const theme = signal<Theme>(THEMES.find((each) => each === kept) ?? 'system');
+
+export function applyTheme(): void {
+  document.documentElement.dataset['theme'] = theme.value;
+}
+
+export function setTheme(next: Theme): void {
+  theme.value = next;
+  writeChoice('theme', next);
+  applyTheme();
+}

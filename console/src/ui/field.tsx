@@ -1,0 +1,107 @@
+/** A labelled input with its hint and what is wrong with it, bound together for those who hear the page. */
+import type { ComponentChildren, JSX } from 'preact';
+import { useEffect, useId, useRef } from 'preact/hooks';
+
+interface Common {
+  readonly label: string;
+  readonly hint?: ComponentChildren;
+  readonly issue?: string | undefined;
+}
+
+function Around({
+  id,
+  label,
+  hint,
+  issue,
+  children,
+}: Common & { readonly id: string; readonly children: ComponentChildren }) {
+  return (
+    <div class={issue === undefined ? 'field' : 'field wrong'}>
+      <label for={id}>{label}</label>
+      {children}
+      {issue !== undefined && (
+        <p class="issue" id={`${id}-issue`}>
+          {issue}
+        </p>
+      )}
+      {hint !== undefined && issue === undefined && (
+        <p class="hint" id={`${id}-hint`}>
+          {hint}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function described(id: string, { hint, issue }: Common) {
+  if (issue !== undefined) return { 'aria-invalid': true, 'aria-describedby': `${id}-issue` } as const;
+  return hint === undefined ? {} : { 'aria-describedby': `${id}-hint` };
+}
+
+/** The browser minds `autofocus` of what is there when a page or dialog opens; this also of what comes later. */
+function useFocus<T extends HTMLElement>(wanted: boolean) {
+  const element = useRef<T>(null);
+  useEffect(() => {
+    if (wanted) element.current?.focus();
+  }, [wanted]);
+  return element;
+}
+
+export function Field({ label, hint, issue, ...rest }: Common & JSX.IntrinsicElements['input']) {
+  const id = useId();
+  const element = useFocus<HTMLInputElement>(rest.autofocus === true);
+  const common = { label, issue, ...(hint === undefined ? {} : { hint }) };
+  return (
+    <Around id={id} {...common}>
+      <input {...rest} ref={element} id={id} {...described(id, common)} />
+    </Around>
+  );
+}
+
+export function TextArea({ label, hint, issue, ...rest }: Common & JSX.IntrinsicElements['textarea']) {
+  const id = useId();
+  const common = { label, issue, ...(hint === undefined ? {} : { hint }) };
+  return (
+    <Around id={id} {...common}>
+      <textarea {...rest} id={id} {...described(id, common)} />
+    </Around>
+  );
+}
+
+export function Select({ label, hint, issue, children, ...rest }: Common & JSX.IntrinsicElements['select']) {
+  const id = useId();
+  const common = { label, issue, ...(hint === undefined ? {} : { hint }) };
+  return (
+    <Around id={id} {...common}>
+      <select {...rest} id={id} {...described(id, common)}>
+        {children}
+      </select>
+    </Around>
+  );
+}
+
+interface CheckboxProps extends Omit<Common, 'issue'> {
+  readonly name: string;
+  readonly defaultChecked?: boolean;
+}
+
+export function Checkbox({ label, hint, name, defaultChecked = false }: CheckboxProps) {
+  const id = useId();
+  return (
+    <div class="check">
+      <input
+        type="checkbox"
+        id={id}
+        name={name}
+        defaultChecked={defaultChecked}
+        {...(hint === undefined ? {} : { 'aria-describedby': `${id}-hint` })}
+      />
+      <label for={id}>{label}</label>
+      {hint !== undefined && (
+        <p class="hint" id={`${id}-hint`}>
+          {hint}
+        </p>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,30 @@
+/** A secret that the server shows once. Closed on purpose only, and by a button that says what that means. */
+import type { ComponentChildren } from 'preact';
+import { Button } from './button.tsx';
+import { Copyable } from './copy.tsx';
+import { Dialog, DialogActions } from './dialog.tsx';
+
+interface Props {
+  readonly title: string;
+  readonly secret: string;
+  readonly label: string;
+  readonly children: ComponentChildren;
+  readonly onClose: () => void;
+}
+
+export function SecretDialog({ title, secret, label, children, onClose }: Props) {
+  return (
+    <Dialog title={title} onClose={onClose} stubborn wide>
+      <div class="dialog-body">
+        {children}
+        <Copyable text={secret} label={label} />
+        <p class="notice">This is shown once. Berth keeps only what it needs to recognise it.</p>
+      </div>
+      <DialogActions>
+        <Button kind="primary" onClick={onClose}>
+          I have kept it
+        </Button>
+      </DialogActions>
+    </Dialog>
+  );
+}

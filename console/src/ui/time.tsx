@@ -1,0 +1,18 @@
+/** A time, told from now and kept current; the exact one is there for who points at it. */
+import { signal } from '@preact/signals';
+import { ago, exactly } from '../format.ts';
+
+/** Its change is what makes the times be told anew. */
+const now = signal(Date.now());
+setInterval(() => {
+  now.value = Date.now();
+}, 10_000);
+
+export function Time({ at, none = 'never' }: { readonly at: string | null; readonly none?: string }) {
+  if (at === null) return <span class="dim">{none}</span>;
+  return (
+    <time dateTime={at} title={exactly(at)}>
+      {ago(at, Math.max(now.value, Date.now()))}
+    </time>
+  );
+}

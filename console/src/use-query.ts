@@ -1,0 +1,41 @@
+/** What a page shows, asked for when it opens and again when told to. What was there stays while the next comes. */
+import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
+import { sayError } from './api.ts';
+
+export interface Query<T> {
+  readonly data: T | undefined;
+  readonly error: string | null;
+  readonly reload: () => Promise<void>;
+  /** Shows this until the next reload. */
+  readonly put: (data: T) => void;
+}
+
+/** @param key what the question is about; another one is another question */
+export function useQuery<T>(key: string, ask: (signal: AbortSignal) => Promise<T>): Query<T> {
+  const [state, setState] = useState<{ key: string; data?: T; error: string | null }>({ key, error: null });
+  const asked = useRef(ask);
+  asked.current = ask;
+  const running = useRef<AbortController | null>(null);
+
+  const reload = useCallback(async () => {
+    running.current?.abort();
+    const controller = new AbortController();
+    running.current = controller;
+    try {
+      const data = await asked.current(controller.signal);
+      if (!controller.signal.aborted) setState({ key, data, error: null });
+    } catch (error) {
+      if (controller.signal.aborted) return;
+      setState((before) => ({ ...(before.key === key ? before : { key }), error: sayError(error) }));
+    }
+  }, [key]);
+
+  useEffect(() => {
+    void reload();
+    return () => running.current?.abort();
+  }, [reload]);
+
+  const put = useCallback((data: T) => setState({ key, data, error: null }), [key]);
+  const current = state.key === key;
+  return { data: current ? state.data : undefined, error: current ? state.error : null, reload, put };
+}

@@ -1,0 +1,99 @@
+/** A new webhook, or a change of one. */
+import { useState } from 'preact/hooks';
+import type { CreateWebhookRequest, Webhook } from '../../../client/src/berth.ts';
+import { Button } from '../ui/button.tsx';
+import { Dialog, DialogActions } from '../ui/dialog.tsx';
+import { Failure } from '../ui/failure.tsx';
+import { Field } from '../ui/field.tsx';
+import { useAction } from '../use-action.ts';
+import { EVENT_GROUPS } from './event-types.ts';
+
+interface Props {
+  readonly of?: Webhook;
+  readonly onClose: () => void;
+  readonly work: (body: CreateWebhookRequest) => Promise<void>;
+}
+
+export function WebhookDialog({ of, onClose, work }: Props) {
+  const [all, setAll] = useState(of === undefined || of.events.includes('*'));
+  const action = useAction(async (form: FormData) => {
+    const chosen = form.getAll('event') as CreateWebhookRequest['events'];
+    const events: CreateWebhookRequest['events'] = all ? ['*'] : chosen;
+    await work({ name: String(form.get('name')).trim(), url: String(form.get('url')).trim(), events });
+  });
+  const submit = async (event: SubmitEvent) => {
+    event.preventDefault();
+    if (await action.run(new FormData(event.currentTarget as HTMLFormElement))) onClose();
+  };
+  const { issues } = action;
+  return (
+    <Dialog title={of ? `Change ${of.name}` : 'New webhook'} onClose={onClose} wide>
+      <form onSubmit={submit}>
+        <div class="dialog-body">
+          <Field
+            label="Name"
+            name="name"
+            required
+            autofocus
+            maxLength={100}
+            defaultValue={of?.name ?? ''}
+            placeholder="deploy bot"
+            issue={issues['name']}
+          />
+          <Field
+            label="URL"
+            name="url"
+            type="url"
+            required
+            maxLength={2048}
+            defaultValue={of?.url ?? ''}
+            placeholder="https://hooks.example.org/berth"
+            hint="https, at a public address"
+            issue={issues['url']}
+          />
+          <fieldset class="choice">
+            <legend>Events</legend>
+            <label>
+              <input type="radio" name="which" checked={all} onChange={() => setAll(true)} />
+              <span>
+                All, also of types to come <code>*</code>
+              </span>
+            </label>
+            <label>
+              <input type="radio" name="which" checked={!all} onChange={() => setAll(false)} />
+              <span>Only these</span>
+            </label>
+            {!all && (
+              <div class="event-groups">
+                {EVENT_GROUPS.map(({ name, types }) => (
+                  <fieldset key={name}>
+                    <legend>{name}</legend>
+                    {types.map((type) => (
+                      <label key={type}>
+                        <input
+                          type="checkbox"
+                          name="event"
+                          value={type}
+                          defaultChecked={of?.events.includes(type) ?? false}
+                        />
+                        <code>{type}</code>
+                      </label>
+                    ))}
+                  </fieldset>
+                ))}
+              </div>
+            )}
+            {issues['events'] !== undefined && <p class="issue">{issues['events']}</p>}
+          </fieldset>
+          <Failure text={action.error} />
+        </div>
+        <DialogActions>
+          <Button onClick={onClose}>Cancel</Button>
+          <Button submit kind="primary" busy={action.busy}>
+            {of ? 'Save' : 'Make the webhook'}
+          </Button>
+        </DialogActions>
+      </form>
+    </Dialog>
+  );
+}

@@ -1,0 +1,345 @@
+/**
+ * The web console in a browser, on a whole installation with a VM: what a person does, in their order. Each test goes
+ * on where the one before it has left the page.
+ */
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import type { Page } from 'playwright-core';
+import {
+  accessibilityFindings,
+  addAuthenticator,
+  NO_BROWSER,
+  overhangPx,
+  startBrowser,
+  type WatchedBrowser,
+} from '../support/browser.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { type Receiver, startReceiver } from '../support/receivers.ts';
+import type { InstanceBody, SshBody } from '../support/rest-client.ts';
+import { totpCode } from '../support/totp-code.ts';
+import { until } from '../support/waiting.ts';
+
+const EMAIL = 'admin@localhost';
+const PASSWORD = 'harbour lantern seven';
+const STEP_S = 30;
+const BOOT_MS = 240_000;
+const BOOTS = 4;
+
+describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200_000 }, () => {
+  let berth: Installation;
+  let browser: WatchedBrowser;
+  let receiver: Receiver;
+  let page: Page;
+  let origin: string;
+  /** The `webhook-id`s that came. */
+  const received: string[] = [];
+
+  const button = (name: string) => page.getByRole('button', { name, exact: true });
+  const heading = (name: string) => page.getByRole('heading', { name, exact: true });
+  const tab = (name: string) => page.getByLabel('Parts of this instance').getByRole('link', { name });
+  const place = (name: string) =>
+    page.getByRole('navigation', { name: 'Console' }).getByRole('link', { name });
+  const dialog = () => page.getByRole('dialog');
+  const state = (name: string) => page.locator(`main [data-state="${name}"]`).first();
+  const instance = () =>
+    berth.client
+      .expect<{ data: InstanceBody[] }>(200, 'GET', '/v1/instances?name=web')
+      .then(({ data }) => data[0] as InstanceBody);
+
+  /** On a machine busy with other things a boot may miss its deadline. A person presses Start again, and so does this. */
+  const comesUp = async () => {
+    for (let attempt = 1; ; attempt++) {
+      await state('running').or(state('failed')).first().waitFor({ timeout: BOOT_MS });
+      if (await state('running').isVisible()) return;
+      assert.ok(
+        attempt < BOOTS,
+        `the VM has failed ${BOOTS} times: ${await page.locator('.reason').innerText()}`,
+      );
+      await button('Start').click();
+      await state('starting').waitFor();
+    }
+  };
+  /** For docs/images, when asked for. */
+  const picture = async (name: string, colorScheme: 'light' | 'dark' = 'light') => {
+    const folder = process.env['BERTH_TEST_PICTURES'];
+    if (folder === undefined) return;
+    await page.emulateMedia({ colorScheme });
+    await page.screenshot({ path: join(folder, `console-${name}.png`) });
+    await page.emulateMedia({ colorScheme: 'light' });
+  };
+  const logIn = async () => {
+    await page.getByLabel('E-mail').fill(EMAIL);
+    await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
+    await button('Log in').click();
+  };
+  const logOut = async () => {
+    await button('Log out').first().click();
+    await heading('Log in').waitFor();
+  };
+
+  before(async () => {
+    await import('../../console/build.ts');
+    berth = await Installation.start({
+      settings: { BERTH_ADMIN_PASSWORD: PASSWORD, BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.0/8' },
+    });
+    receiver = await startReceiver((request, response) => {
+      received.push(String(request.headers['webhook-id']));
+      response.end('taken');
+    });
+    // Passkeys belong to a host name; at an address of this machine it is this one.
+    origin = berth.origin.replace('127.0.0.1', 'localhost');
+    browser = await startBrowser(origin);
+    page = await (await browser.newContext()).newPage();
+    await page.goto(origin);
+  });
+  after(async () => {
+    await browser?.close();
+    await receiver?.close();
+    await berth?.dispose();
+  });
+
+  test('shows nothing before the login, and says that a password is wrong', async () => {
+    await heading('Log in').waitFor();
+    await page.getByLabel('E-mail').fill(EMAIL);
+    await page.getByLabel('Password', { exact: true }).fill('not this one');
+    await button('Log in').click();
+    await page.getByRole('alert').filter({ hasText: /\S/ }).waitFor();
+    assert.deepEqual(await accessibilityFindings(page), []);
+    await logIn();
+    await heading('No instances yet').waitFor();
+  });
+
+  test('keeps no token where a script of somebody else could read it, and goes on after a reload', async () => {
+    await page.reload();
+    await heading('No instances yet').waitFor();
+    const kept = await page.evaluate(
+      'JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, document.documentElement.outerHTML])',
+    );
+    assert.doesNotMatch(kept as string, /berth_sess_|berth_refresh/);
+    const [cookie] = (await page.context().cookies()).filter(({ name }) => name === '__Host-berth_refresh');
+    assert.deepEqual([cookie?.httpOnly, cookie?.secure, cookie?.sameSite], [true, true, 'Strict']);
+  });
+
+  test('makes an instance in one dialog and shows its VM come up by itself, with the command that logs in', async () => {
+    await button('New instance').first().click();
+    await dialog().getByLabel('Name', { exact: true }).fill('web');
+    await dialog().getByLabel('Memory, MiB').fill('256');
+    await dialog().getByLabel('Disk, GiB').fill('2');
+    await dialog().getByText('Keys, flush, idle stop').click();
+    await dialog().getByLabel('Automatic flush, seconds').fill('');
+    await dialog().getByLabel('Labels').fill('team=console');
+    await picture('create');
+    await button('Create').click();
+    await heading('web').waitFor();
+    await state('starting').waitFor();
+    await comesUp();
+    const { id } = await instance();
+    const ssh = await berth.client.expect<SshBody>(200, 'GET', `/v1/instances/${id}/ssh`);
+    await page.getByText(`ssh -p ${ssh.port} root@${ssh.host}`).waitFor();
+    await page.locator('.chart-line').first().waitFor();
+    await picture('instance');
+  });
+
+  test('has the serial console as a terminal', async () => {
+    await tab('Terminal').click();
+    await button('Connect').click();
+    await button('Disconnect').waitFor();
+    const screen = page.locator('.xterm-rows');
+    await screen.filter({ hasText: /[#$]/ }).waitFor();
+    await page.keyboard.type('echo "$((6 * 7)) knots"; echo kept > /root/kept; sync\n');
+    await screen.filter({ hasText: '42 knots' }).waitFor();
+    await picture('terminal');
+    await button('Disconnect').click();
+    await button('Connect').waitFor();
+  });
+
+  test('flushes, and shows the receipt', async () => {
+    const before = (await instance()).disk.generation;
+    await button('Flush').click();
+    const receipt = page.getByRole('status', { name: 'Flush receipt' });
+    await receipt.waitFor();
+    const text = await receipt.innerText();
+    const { generation } = (await instance()).disk;
+    assert.ok(generation > before);
+    assert.ok(text.includes(`Generation ${generation} is durable`), text);
+    assert.match(text, /Uploaded\s+[\d.]+ \w+ in \d+ segments?/);
+    await button('Put the receipt away').click();
+  });
+
+  test('shows in another tab what happens in this one', async () => {
+    const other = await page.context().newPage();
+    await other.goto(origin);
+    await other.locator('main [data-state="running"]').waitFor();
+    await button('Stop').click();
+    await other.locator('main [data-state="stopped"]').waitFor();
+    await state('stopped').waitFor();
+    await other.close();
+  });
+
+  test('lists generations as a line through time, pins, restores and forks them', async () => {
+    await tab('Generations').click();
+    const head = (await instance()).disk.generation;
+    await button('Pin generation 1').click();
+    await page.locator('.timeline li').filter({ hasText: 'pinned' }).waitFor();
+    await button('Restore generation 1').click();
+    await dialog().getByRole('button', { name: 'Restore', exact: true }).click();
+    await page
+      .locator('.timeline li.head')
+      .filter({ hasText: String(head + 1) })
+      .waitFor();
+    await picture('generations');
+    await button(`Fork generation ${head}`).click();
+    await dialog().getByLabel('Name').fill('web-2');
+    await dialog().getByRole('button', { name: 'Fork', exact: true }).click();
+    await heading('web-2').waitFor();
+    await state('stopped').waitFor();
+  });
+
+  test('replaces the key set, and goes back to the account’s keys', async () => {
+    await tab('Keys').click();
+    await page.getByLabel('Only the keys chosen here').check();
+    await button('Replace the key set').click();
+    await page.getByText('Nobody can log in').waitFor();
+    await page.getByLabel(/All keys of its creator/).check();
+    await button('Replace the key set').click();
+    await page.getByRole('cell', { name: 'admin-key' }).waitFor();
+  });
+
+  test('shows an API key once, asks for the password when it is needed, and then goes on by itself', async () => {
+    await place('API keys').click();
+    const unread = await place('Notifications').innerText();
+    await button('New API key').first().click();
+    await dialog().getByLabel('Name').fill('deploys');
+    await button('Make the key').click();
+    const first = await dialog().locator('.copyable code').innerText();
+    assert.match(first, /^berth_live_[0-9A-Za-z]{49}$/);
+    await button('I have kept it').click();
+    await page.reload();
+    await page.getByRole('cell', { name: 'deploys', exact: true }).waitFor();
+    assert.ok(!(await page.content()).includes(first));
+    // Told of by its stream.
+    await until(
+      'a notification of the new key is counted',
+      async () => (await place('Notifications').innerText()) !== unread,
+    );
+
+    const rotate = async () => {
+      await button('Rotate deploys').click();
+      await dialog().getByRole('button', { name: 'Rotate', exact: true }).click();
+    };
+    await rotate();
+    await heading('Confirm it is you').waitFor();
+    const asked = dialog().filter({ hasText: 'Confirm it is you' });
+    await asked.getByLabel('Password').fill(PASSWORD);
+    await asked.getByRole('button', { name: 'Continue' }).click();
+    const second = await dialog().locator('.copyable code').innerText();
+    assert.notEqual(second, first);
+    await button('I have kept it').click();
+    // Within its five minutes it is not asked for again.
+    await rotate();
+    await dialog().locator('.copyable code').waitFor();
+    await button('I have kept it').click();
+  });
+
+  test('makes a webhook, shows each attempt, and sends a delivery again', async () => {
+    await place('Webhooks').click();
+    await button('New webhook').first().click();
+    await dialog().getByLabel('Name').fill('bot');
+    await dialog().getByLabel('URL').fill(`${receiver.origin}/hook`);
+    await button('Make the webhook').click();
+    await dialog()
+      .getByText(/^whsec_/)
+      .waitFor();
+    await button('I have kept it').click();
+    await page.getByRole('link', { name: 'bot' }).click();
+    await button('Send a ping').click();
+    const delivery = page.locator('.deliveries > li').filter({ hasText: 'webhook.ping' });
+    await delivery.filter({ hasText: 'delivered' }).waitFor();
+    await delivery.locator('summary').click();
+    await delivery.getByText('taken').waitFor();
+    await button('Redeliver webhook.ping').click();
+    await until('it came again', () => received.length >= 2);
+    assert.equal(new Set(received).size, 1, 'with the same webhook-id');
+    await delivery.filter({ hasText: '2 attempts' }).waitFor();
+  });
+
+  test('has a second factor by an authenticator app, and its recovery codes', async () => {
+    await place('Account').click();
+    await button('Add an app').click();
+    await button('Next').click();
+    await page.getByRole('img', { name: /QR code/ }).waitFor();
+    await dialog().getByText('It cannot scan').click();
+    const secret = await dialog().locator('.copyable code').innerText();
+    const now_s = Date.now() / 1000;
+    await dialog()
+      .getByLabel('Code', { exact: true })
+      .fill(totpCode(secret, now_s - STEP_S));
+    await button('Confirm').click();
+    await heading('Recovery codes').waitFor();
+    const codes = (await dialog().locator('.copyable code').innerText()).split('\n');
+    await button('I have kept it').click();
+
+    await logOut();
+    await logIn();
+    await heading('Second factor').waitFor();
+    assert.deepEqual(await accessibilityFindings(page), []);
+    // A step later than the code before: each is good once.
+    await page.getByLabel(/Code of your/).fill(totpCode(secret, now_s));
+    await button('Log in').click();
+    await heading('Account').waitFor();
+
+    await logOut();
+    await logIn();
+    await button('Use a recovery code').click();
+    await page.getByLabel('Recovery code').fill(codes[0] ?? '');
+    await button('Log in').click();
+    await heading('Account').waitFor();
+  });
+
+  test('registers a passkey of the browser, and logs in with it alone', async () => {
+    await addAuthenticator(page);
+    await button('Add a passkey').click();
+    await page.getByRole('cell', { name: 'passkey', exact: true }).waitFor();
+    await logOut();
+    await button('Log in with a passkey').click();
+    await heading('Account').waitFor();
+    await page
+      .getByRole('row')
+      .filter({ hasText: 'passkey of' })
+      .filter({ hasText: /just now|sec\./ })
+      .waitFor();
+  });
+
+  test('is usable by everybody: nothing serious for axe, in both themes, and nothing wider than a phone', async () => {
+    const paths = [
+      ...[
+        '/',
+        '/instances/web',
+        '/instances/web/generations',
+        '/instances/web/terminal',
+        '/instances/web/keys',
+      ],
+      ...['/instances/web/activity', '/instances/web/settings', '/ssh-keys', '/api-keys', '/webhooks'],
+      ...['/notifications', '/organisation', '/audit', '/account'],
+    ];
+    const found: string[] = [];
+    for (const path of paths) {
+      await page.goto(`${origin}${path}`);
+      await page.locator('h1').waitFor();
+      await page.locator('[aria-busy="true"]').first().waitFor({ state: 'detached' });
+      if (path === '/') await picture('instances-dark', 'dark');
+      for (const colorScheme of ['light', 'dark'] as const) {
+        await page.emulateMedia({ colorScheme });
+        found.push(...(await accessibilityFindings(page)).map((each) => `${path} ${colorScheme}: ${each}`));
+      }
+      await page.setViewportSize({ width: 390, height: 800 });
+      const overhang = await overhangPx(page);
+      if (overhang > 0) found.push(`${path}: ${overhang} px wider than a phone`);
+      await page.setViewportSize({ width: 1280, height: 800 });
+    }
+    assert.deepEqual(found, []);
+  });
+
+  test('was refused nothing by its policy and asked no other host, on any page', () => browser.assertQuiet());
+});

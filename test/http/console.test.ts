@@ -1,0 +1,56 @@
+/** How the web console's files are served; what they do in a browser is in test/e2e. */
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { brotliDecompressSync, gunzipSync } from 'node:zlib';
+import { CONSOLE_PAGES, CONSOLE_SECURITY_POLICY } from '../../src/http/console.ts';
+import { PROJECT } from '../house/imports.ts';
+import { apiForFile } from '../support/api.ts';
+
+await import('../../console/build.ts');
+const api = await apiForFile({ context: { console_dir: join(PROJECT, 'console', 'dist') } });
+const get = (url: string, headers: Record<string, string> = {}) =>
+  api.app.inject({ method: 'GET', url, headers });
+
+const page = await get('/');
+const assets = [...page.payload.matchAll(/(?:src|href)="([^"]+)"/g)].map(([, path = '']) => path);
+
+test('every page is the same document, asked for anew each time, and may run and ask nothing but its own', async () => {
+  for (const path of ['/', ...CONSOLE_PAGES.map((each) => `/${each}`), '/instances/web/terminal']) {
+    const { statusCode, headers, payload } = await get(path);
+    assert.equal(statusCode, 200, path);
+    assert.equal(headers['content-type'], 'text/html; charset=utf-8');
+    assert.equal(headers['content-security-policy'], CONSOLE_SECURITY_POLICY);
+    assert.equal(headers['cache-control'], 'no-cache');
+    assert.equal(headers['x-content-type-options'], 'nosniff');
+    assert.equal(headers['cross-origin-opener-policy'], 'same-origin');
+    assert.equal(payload, page.payload);
+  }
+  assert.doesNotMatch(CONSOLE_SECURITY_POLICY, /unsafe|\*|https?:/);
+  assert.doesNotMatch(page.payload, /<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=/);
+});
+
+test('its files are named by their content, kept for ever, and sent as compressed as the browser takes them', async () => {
+  assert.equal(assets.length, 3);
+  for (const path of assets) {
+    assert.match(path, /^\/assets\/[a-z]+-[A-Z0-9]{8}\.(js|css|svg)$/);
+    const plain = await get(path);
+    assert.equal(plain.statusCode, 200);
+    assert.equal(plain.headers['cache-control'], 'public, max-age=31536000, immutable');
+    assert.equal(plain.headers['vary'], 'Accept-Encoding');
+    assert.equal(plain.headers['content-encoding'], undefined);
+    const brotli = await get(path, { 'accept-encoding': 'gzip, deflate, br, zstd' });
+    assert.equal(brotli.headers['content-encoding'], 'br');
+    assert.deepEqual(brotliDecompressSync(brotli.rawPayload), plain.rawPayload);
+    const gzip = await get(path, { 'accept-encoding': 'gzip' });
+    assert.deepEqual(gunzipSync(gzip.rawPayload), plain.rawPayload);
+  }
+});
+
+test('what is no page and no file of it is not there, and says so as the API does', async () => {
+  for (const path of ['/nothing', '/assets/nothing.js', '/assets/..%2findex.html', '/v1/instances.html']) {
+    const { statusCode, headers } = await get(path);
+    assert.equal(statusCode, 404, path);
+    assert.equal(headers['content-type'], 'application/json; charset=utf-8');
+  }
+});
