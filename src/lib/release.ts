@@ -5,8 +5,8 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 
-/** Smaller ones may be slices of a slab that Node shares. */
-const SHARED_MAX_BYTES = 16 * 1024;
+/** Not worth the while. */
+const SMALL_BYTES = 16 * 1024;
 const GARBAGE_MAX_BYTES = 4 * 1024 * 1024;
 
 /**
@@ -14,7 +14,12 @@ const GARBAGE_MAX_BYTES = 4 * 1024 * 1024;
  * who owns the whole buffer, and never while the system still reads from it or writes into it.
  */
 export function release({ buffer }: Uint8Array): void {
-  if (buffer instanceof ArrayBuffer && buffer.byteLength > SHARED_MAX_BYTES) buffer.transfer(0);
+  if (!(buffer instanceof ArrayBuffer) || buffer.byteLength <= SMALL_BYTES) return;
+  try {
+    buffer.transfer(0);
+  } catch {
+    // A slab of Node's, which many share: it refuses.
+  }
 }
 
 let garbage_bytes = 0;

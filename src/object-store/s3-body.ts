@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { assert } from '../lib/assert.ts';
-import { noteGarbage } from '../lib/release.ts';
+import { noteGarbage, release } from '../lib/release.ts';
 import { WrongAnswerError } from './s3-failures.ts';
 
 const PIECE_BYTES = 256 * 1024;
@@ -48,7 +48,9 @@ export async function readBody(body: unknown, length: number | undefined): Promi
     if (seen + chunk.length > whole.length) whole = grown(whole, seen + chunk.length);
     whole.set(chunk, seen);
     seen += chunk.length;
-    noteGarbage(chunk.length);
+    // A part of a larger buffer may have the next answer's head behind it.
+    if (chunk.length === chunk.buffer.byteLength) release(chunk);
+    else noteGarbage(chunk.length);
   }
   if (length !== undefined && seen < length) throw new WrongAnswerError('its answer was cut short');
   return seen === whole.length ? whole : Buffer.from(whole.subarray(0, seen));
