@@ -25,7 +25,7 @@ const VICTIMS = [
   ...['ingress', 'launcher', 'qemu'],
 ] as const;
 const AFTERWARDS = [...many('nothing', 9), 'through the store', 'overlay lost'] as const;
-const PATIENCE = { timeout_ms: 180_000, every_ms: 100 };
+const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
 
 function many(what: string, times: number): string[] {
   return Array.from({ length: times }, () => what);
