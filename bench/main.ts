@@ -11,12 +11,14 @@ import { parseArgs } from 'node:util';
 import { readEnv } from '../src/config/env.ts';
 import { currentGuestImage } from '../src/launch/guest-image.ts';
 import { messageOf } from '../src/lib/errors.ts';
+import { backupBench } from './backup.ts';
 import { coldStartBench } from './cold-start.ts';
 import { encryptionBench } from './encryption.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
 import { Installation } from './installation.ts';
 import { manyBench } from './many.ts';
+import { memoryBench } from './memory.ts';
 import { requestsBench } from './requests.ts';
 import { startBench } from './start.ts';
 import { webhooksBench } from './webhooks.ts';
@@ -26,6 +28,8 @@ const BENCHES: readonly Bench[] = [
   manyBench,
   coldStartBench,
   flushBench,
+  backupBench,
+  memoryBench,
   encryptionBench,
   requestsBench,
   webhooksBench,

@@ -1,28 +1,20 @@
 /** The program: its roles, and nothing else. `start` runs all of them on this machine. */
 import { join } from 'node:path';
 import { readEnv } from './config/env.ts';
+import { AGENT_ENV, AGENT_FLAGS } from './launch/agent-memory.ts';
 import { announceWhenReady } from './launch/ready.ts';
 import { configOrRefuse, start } from './launch/start.ts';
 import { refuse, StartError, sayOnStdout } from './launch/start-error.ts';
 import { createLog } from './lib/log.ts';
-import { runAgent } from './roles/agent.ts';
-import { runControlPlane } from './roles/control-plane.ts';
-import { runIngress } from './roles/ingress.ts';
 import { shutdownSignal } from './roles/shutdown.ts';
 
 const ROLES = ['start', 'control-plane', 'agent', 'ingress'] as const;
 type Role = (typeof ROLES)[number];
 
-/**
- * For the agent's buffers of a megabyte and more, from several threads: glibc, left to itself, raises this bound and
- * then keeps what was freed. With 256 MiB read lazily the agent held 250 MiB without it and 150 MiB with it.
- */
-const RETURN_FREED_MEMORY = { MALLOC_MMAP_THRESHOLD_: '131072' };
-
 const SUPERVISED = (['control-plane', 'agent', 'ingress'] as const).map((name) => ({
   name,
-  args: [import.meta.filename, name],
-  ...(name === 'agent' ? { env: RETURN_FREED_MEMORY } : {}),
+  args: [...(name === 'agent' ? AGENT_FLAGS : []), import.meta.filename, name],
+  ...(name === 'agent' ? { env: AGENT_ENV } : {}),
 }));
 
 async function run(role: Role): Promise<number> {
@@ -30,6 +22,7 @@ async function run(role: Role): Promise<number> {
   const config = configOrRefuse(env, process.cwd());
   const log = createLog(role, config.log_level);
   const say = sayOnStdout;
+  // Each role loads what it needs, and nothing of the others.
   switch (role) {
     case 'start':
       return start({
@@ -44,15 +37,21 @@ async function run(role: Role): Promise<number> {
           void announceWhenReady(config, ended, (line) => process.stdout.write(line), env);
         },
       });
-    case 'control-plane':
+    case 'control-plane': {
+      const { runControlPlane } = await import('./roles/control-plane.ts');
       await runControlPlane({ config, log, say, signal: shutdownSignal() });
       return 0;
-    case 'agent':
+    }
+    case 'agent': {
+      const { runAgent } = await import('./roles/agent.ts');
       await runAgent({ config, log, say, signal: shutdownSignal() });
       return 0;
-    case 'ingress':
+    }
+    case 'ingress': {
+      const { runIngress } = await import('./roles/ingress.ts');
       await runIngress({ config, log, signal: shutdownSignal() });
       return 0;
+    }
   }
 }
 

@@ -137,10 +137,7 @@ export class BlockMap {
 
   /** All blocks by rising number. The map must not change meanwhile. */
   *inBlockOrder(): Generator<BlockLocation> {
-    const blocks = this.#blocks;
-    const rows = Uint32Array.from({ length: this.#rows }, (_, row) => row);
-    rows.sort((a, b) => (blocks[a] ?? 0) - (blocks[b] ?? 0));
-    for (const row of rows) if (this.#kind(row) !== ABSENT) yield this.#location(row);
+    for (const row of this.#rowsByBlock()) if (this.#kind(row) !== ABSENT) yield this.#location(row);
   }
 
   /**
@@ -160,6 +157,26 @@ export class BlockMap {
   /** The segments still referred to, in the order they were applied. */
   *live(): Generator<SegmentLive> {
     for (const segment of this.#segmentCounts) if (segment.live_blocks > 0) yield { ...segment };
+  }
+
+  /** A radix sort of 16 bits at a time: with a comparator a million rows took a quarter of a second at a stretch. */
+  #rowsByBlock(): Uint32Array {
+    let rows = new Uint32Array(this.#rows);
+    for (let row = 0; row < rows.length; row++) rows[row] = row;
+    for (const shift of [0, 16]) {
+      const next = new Uint32Array(65_537);
+      const digit = (row: number): number => ((this.#blocks[row] ?? 0) >>> shift) & 0xffff;
+      for (const row of rows) next[digit(row) + 1] = (next[digit(row) + 1] ?? 0) + 1;
+      for (let i = 1; i < next.length; i++) next[i] = (next[i] ?? 0) + (next[i - 1] ?? 0);
+      const sorted = new Uint32Array(rows.length);
+      for (const row of rows) {
+        const at = next[digit(row)] ?? 0;
+        sorted[at] = row;
+        next[digit(row)] = at + 1;
+      }
+      rows = sorted;
+    }
+    return rows;
   }
 
   #rowsBySegment(): { rows: Uint32Array; starts: Uint32Array } {

@@ -1,5 +1,6 @@
 /** What a compression worker does with one batch. Pure, so that it can also be run in place. */
 import { present } from '../lib/assert.ts';
+import { release } from '../lib/release.ts';
 import {
   type PackedBatch,
   type PackTask,
@@ -34,14 +35,17 @@ export function packBatch({ blocks, known, known_present, sealing }: PackTask): 
     if (cipher && sealing) {
       marks[i] = sealing.first_counter + i;
       const number = present(sealing.numbers[i], 'a block number');
-      parts.push(...cipher.seal(number, packed.kind, marks[i] ?? 0, packed.stored));
       stored_bytes[i] = packed.stored.length + TAG_BYTES;
+      parts.push(...cipher.seal(number, packed.kind, marks[i] ?? 0, packed.stored));
+      if (packed.kind === FRAME_KIND.zstd) release(packed.stored);
     } else {
       marks[i] = frameCrc(packed.stored);
       parts.push(packed.stored);
     }
   }
-  return { kinds, stored_bytes, marks, hashes, frames: joined(parts) };
+  const frames = joined(parts);
+  for (const part of parts) if (part.buffer !== blocks.buffer) release(part);
+  return { kinds, stored_bytes, marks, hashes, frames };
 }
 
 function joined(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
@@ -70,6 +74,7 @@ export function unpackBatch({ frames, kinds, stored_bytes, hashes, sealing }: Un
       if (!plain) return { ok: false, index, problem: NOT_ITS_FRAME };
     }
     const problem = unpackFrame(kind, plain, hash, out);
+    if (plain !== stored) release(plain);
     if (problem !== undefined) return { ok: false, index, problem };
   }
   return { ok: true, blocks };

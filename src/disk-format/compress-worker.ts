@@ -1,6 +1,7 @@
 /** The program of a compression worker thread: one request, one reply, buffers moved both ways. */
 import { parentPort } from 'node:worker_threads';
 import { present } from '../lib/assert.ts';
+import { release } from '../lib/release.ts';
 import { packBatch, unpackBatch } from './compress-batch.ts';
 import type { WorkerReply, WorkerRequest } from './compress-pool.ts';
 
@@ -13,10 +14,12 @@ port.on('message', (request: WorkerRequest) => {
   try {
     if (request.op === 'pack') {
       const result = packBatch(request.task);
+      release(request.task.blocks);
       const { kinds, stored_bytes, marks, hashes, frames } = result;
       reply({ id, result }, [kinds.buffer, stored_bytes.buffer, marks.buffer, hashes.buffer, frames.buffer]);
     } else {
       const result = unpackBatch(request.task);
+      release(request.task.frames);
       reply({ id, result }, result.ok ? [result.blocks.buffer] : []);
     }
   } catch (error) {

@@ -7,6 +7,11 @@ import type { MapChange } from './map-format.ts';
  * content is the same or not. The maps must not change meanwhile.
  */
 export function* diffMaps(from: BlockMap, to: BlockMap): Generator<MapChange> {
+  for (const change of diffSteps(from, to)) if (change) yield change;
+}
+
+/** The same for `inSlices`: undefined for each block that has not changed. */
+export function* diffSteps(from: BlockMap, to: BlockMap): Generator<MapChange | undefined> {
   const before = from.inBlockOrder();
   let old = before.next();
   for (const location of to.inBlockOrder()) {
@@ -14,7 +19,7 @@ export function* diffMaps(from: BlockMap, to: BlockMap): Generator<MapChange> {
       yield { block: old.value.block, to: null };
     }
     const at_both = !old.done && old.value.block === location.block;
-    if (!at_both || !isSamePlace(old.value, location)) yield { block: location.block, to: location };
+    yield at_both && isSamePlace(old.value, location) ? undefined : { block: location.block, to: location };
     if (at_both) old = before.next();
   }
   for (; !old.done; old = before.next()) yield { block: old.value.block, to: null };

@@ -6,6 +6,7 @@ import { hash as hashOnce } from 'node:crypto';
 import { constants, crc32, zstdCompressSync, zstdDecompressSync } from 'node:zlib';
 import { assert } from '../lib/assert.ts';
 import { messageOf } from '../lib/errors.ts';
+import { release } from '../lib/release.ts';
 import { BLOCK_BYTES, FRAME_KIND, type FrameKind, HASH_BYTES } from './segment-format.ts';
 
 const ZERO_BLOCK = Buffer.alloc(BLOCK_BYTES);
@@ -47,6 +48,7 @@ export function packBlock(block: Uint8Array, known: Uint8Array | undefined): Pac
   if (zero) return { kind: FRAME_KIND.zero, stored: NOTHING, hash };
   const compressed = zstdCompressSync(block, COMPRESS);
   if (compressed.length < BLOCK_BYTES) return { kind: FRAME_KIND.zstd, stored: compressed, hash };
+  release(compressed);
   return { kind: FRAME_KIND.raw, stored: block, hash };
 }
 
@@ -76,6 +78,7 @@ export function unpackFrame(
   if (data.length !== BLOCK_BYTES) return `unpacks to ${data.length} bytes`;
   if (Buffer.compare(hashBlock(data), hash) !== 0) return 'its content does not match its hash';
   out.set(data);
+  if (data !== stored) release(data);
   return undefined;
 }
 

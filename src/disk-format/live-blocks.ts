@@ -1,7 +1,9 @@
 /** Which blocks of which segments several maps refer to, all together. */
+
+import { inSlices } from '../lib/in-slices.ts';
 import type { BlockLocation, BlockMap } from './block-map.ts';
 import { BlockSet } from './block-set.ts';
-import { diffMaps } from './diff-maps.ts';
+import { diffSteps } from './diff-maps.ts';
 import { ENTRY_BYTES, TRAILER_BYTES } from './segment-format.ts';
 
 interface Live {
@@ -14,8 +16,10 @@ export class LiveBlocks {
   readonly #segments = new Map<string, Live>();
 
   /** Adds what `map` refers to and `before`, which was added already, does not. */
-  addChanges(before: BlockMap, map: BlockMap): void {
-    for (const { to } of diffMaps(before, map)) if (to) this.#add(to);
+  async addChanges(before: BlockMap, map: BlockMap): Promise<void> {
+    await inSlices(diffSteps(before, map), ({ to }) => {
+      if (to) this.#add(to);
+    });
   }
 
   has(key: string): boolean {

@@ -6,6 +6,7 @@
  * as in the base image again.
  */
 import { assert } from '../lib/assert.ts';
+import { inSlices } from '../lib/in-slices.ts';
 import type { BlockLocation, SegmentSource } from './block-map.ts';
 import { TAG_BYTES } from './frame-cipher.ts';
 import { type Encryption, KEY_ID_BYTES, keyIdBytes, keyIdText, SALT_BYTES } from './key-ring.ts';
@@ -97,14 +98,14 @@ export function pieceCount(body_bytes: number): number {
 }
 
 /** Encodes changes, which come by rising block numbers. */
-export function encodeBody(changes: Iterable<MapChange>, full: boolean): MapBody {
+export async function encodeBody(changes: Iterable<MapChange | undefined>, full: boolean): Promise<MapBody> {
   const table = new SegmentTable();
   const chunks: Buffer[] = [];
   let chunk = Buffer.alloc(0);
   let at = 0;
   let entry_count = 0;
   let before = -1;
-  for (const { block, to } of changes) {
+  await inSlices(changes, ({ block, to }) => {
     assert(block > before, 'a map is in the order of its blocks');
     assert(to !== null || !full, 'a full map leaves out what is as in the base image');
     before = block;
@@ -116,7 +117,7 @@ export function encodeBody(changes: Iterable<MapChange>, full: boolean): MapBody
     encodeEntry(chunk.subarray(at, at + ENTRY_BYTES), block, to, to ? table.numberOf(to.segment) : 0);
     at += ENTRY_BYTES;
     entry_count += 1;
-  }
+  });
   const last = chunks.pop();
   const parts = [...table.parts, ...chunks, ...(last ? [last.subarray(0, at)] : [])];
   const body_bytes = parts.reduce((sum, { length }) => sum + length, 0);

@@ -4,6 +4,7 @@
  * goes, so a map of which a read has failed is worth nothing.
  */
 import { createHash, type Hash, randomBytes } from 'node:crypto';
+import { setImmediate as turn } from 'node:timers/promises';
 import { ObjectExistsError, type ObjectStore } from '../object-store/object-store.ts';
 import { asCorrupt } from './as-corrupt.ts';
 import type { BlockMap } from './block-map.ts';
@@ -42,8 +43,8 @@ export interface WriteMapOptions {
   readonly disk_bytes: number;
   readonly generation: number;
   readonly full: boolean;
-  /** By rising block numbers: `wholeMap` or `diffMaps`. */
-  readonly changes: Iterable<MapChange>;
+  /** By rising block numbers: `wholeMap`, `diffMaps` or `diffSteps`. */
+  readonly changes: Iterable<MapChange | undefined>;
   /** What to encrypt with; null: not at all. */
   readonly data_key: DataKey | null;
   readonly signal?: AbortSignal;
@@ -61,10 +62,14 @@ export async function writeMap(options: WriteMapOptions): Promise<WrittenMap> {
   const encryption = key?.encryption ?? null;
   const attempt = randomBytes(4).readUInt32LE();
   const identity = { disk_id, disk_bytes, generation, attempt, full, encryption };
-  const { parts, ...counts } = encodeBody(options.changes, full);
+  const { parts, ...counts } = await encodeBody(options.changes, full);
   const header: MapHeader = { identity, ...counts };
   const name = mapKey(options.key_prefix, identity);
-  const body = [...encodeObject(header, parts, key)];
+  const body: Buffer[] = [];
+  for (const bytes of encodeObject(header, parts, key)) {
+    body.push(bytes);
+    if (bytes.length >= MAP_PIECE_BYTES) await turn();
+  }
   try {
     await store.put(name, body, signal);
   } catch (error) {

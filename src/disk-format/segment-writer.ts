@@ -7,6 +7,7 @@
  * failing PUT ends it all.
  */
 import { assert } from '../lib/assert.ts';
+import { release } from '../lib/release.ts';
 import { ObjectExistsError, type ObjectStore } from '../object-store/object-store.ts';
 import type { AttemptKey } from './key-ring.ts';
 import { encodeTail, type NewEntry, SEGMENT_MAX_ENTRIES, type SegmentIdentity } from './segment-format.ts';
@@ -44,6 +45,36 @@ interface OpenSegment {
   charged_bytes: number;
 }
 
+/** Of frames in one buffer how many segments have some: its memory goes with the last. */
+class FrameBuffers {
+  readonly #segments = new Map<ArrayBufferLike, number>();
+
+  /** Frames of one segment. A frame that follows the one before in memory lengthens its part. */
+  add(body: Uint8Array[], stored: Uint8Array): void {
+    const { buffer, byteOffset } = stored;
+    const last = body.at(-1);
+    if (last && last.buffer === buffer && last.byteOffset + last.length === byteOffset) {
+      body[body.length - 1] = new Uint8Array(buffer, last.byteOffset, last.length + stored.length);
+      return;
+    }
+    if (last?.buffer !== buffer) this.#segments.set(buffer, (this.#segments.get(buffer) ?? 0) + 1);
+    body.push(stored);
+  }
+
+  /** A segment's frames are in the store, and wanted no more. */
+  drop(body: readonly Uint8Array[]): void {
+    for (const [i, part] of body.entries()) {
+      if (i > 0 && body[i - 1]?.buffer === part.buffer) continue;
+      const left = (this.#segments.get(part.buffer) ?? 0) - 1;
+      if (left > 0) this.#segments.set(part.buffer, left);
+      else {
+        this.#segments.delete(part.buffer);
+        release(part);
+      }
+    }
+  }
+}
+
 interface Upload {
   readonly key: string;
   readonly body: readonly Uint8Array[];
@@ -56,6 +87,7 @@ export class SegmentWriter {
   readonly #queue: Upload[] = [];
   readonly #segments: WrittenSegment[] = [];
   readonly #attemptedKeys: string[] = [];
+  readonly #buffers = new FrameBuffers();
   #open = emptySegment();
   #uploads = 0;
   #failed = false;
@@ -70,7 +102,10 @@ export class SegmentWriter {
     return this.#uploads > 0;
   }
 
-  /** Appends one block. `stored` is kept, not copied, until its segment is uploaded. */
+  /**
+   * Appends one block. `stored` is kept, not copied; its whole buffer is released once the segments with frames of it are
+   * uploaded, so all of them are appended in one go.
+   */
   append(entry: NewEntry, stored: Uint8Array, charged_bytes: number): void {
     const { segment_bytes } = this.#options;
     const full =
@@ -82,7 +117,7 @@ export class SegmentWriter {
     this.#open.blocks.add(entry.block);
     this.#open.frame_bytes += entry.stored_bytes;
     this.#open.charged_bytes += charged_bytes;
-    if (stored.length > 0) appendBytes(this.#open.body, stored);
+    if (stored.length > 0) this.#buffers.add(this.#open.body, stored);
   }
 
   /** Sends what there is as a segment that is not the last. */
@@ -147,6 +182,7 @@ export class SegmentWriter {
       this.#queue.length = 0;
       this.#options.onFailure(failure.cause);
     }
+    if (!failure) this.#buffers.drop(upload.body);
     this.#options.onFreed(upload.charged_bytes);
     this.#pump();
     if (this.#uploads > 0) return;
@@ -171,14 +207,4 @@ export class SegmentWriter {
 
 function emptySegment(): OpenSegment {
   return { entries: [], blocks: new Set(), body: [], frame_bytes: 0, charged_bytes: 0 };
-}
-
-/** Frames of one batch lie one after another in memory: keeps them as one part. */
-function appendBytes(body: Uint8Array[], stored: Uint8Array): void {
-  const last = body.at(-1);
-  if (last && last.buffer === stored.buffer && last.byteOffset + last.length === stored.byteOffset) {
-    body[body.length - 1] = new Uint8Array(last.buffer, last.byteOffset, last.length + stored.length);
-  } else {
-    body.push(stored);
-  }
 }

@@ -10,6 +10,7 @@ import type { Env } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { compiledSources } from './agent-memory.ts';
 import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from './data-folder.ts';
 import { ensureDebianPackages } from './debian-packages.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded-postgres.ts';
@@ -140,7 +141,7 @@ export async function start(options: StartOptions): Promise<number> {
   try {
     const supervisor = supervise({
       roles,
-      env: prepared.env,
+      env: await compiledSources(options.project_dir, prepared.env),
       log,
       inherited_fd: prepared.lock.fd,
     });

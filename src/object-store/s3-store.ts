@@ -32,7 +32,7 @@ import {
   type ObjectStore,
   type ObjectStoreUnavailableError,
 } from './object-store.ts';
-import { dropBody, readBody } from './s3-body.ts';
+import { bodyOf, dropBody, lengthOf, readBody, sha256Of } from './s3-body.ts';
 import { WrongAnswerError } from './s3-failures.ts';
 import { NoConditionsError, PATIENCE, type S3Patience, S3Requests } from './s3-requests.ts';
 
@@ -83,14 +83,13 @@ export class S3Store implements ObjectStore {
 
   async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
     assertKey(key);
-    const bytes = Buffer.concat(body);
-    if (this.#conditions === 'ignored') return this.#putUnlessThere(key, bytes, signal);
+    if (this.#conditions === 'ignored') return this.#putUnlessThere(key, body, signal);
     try {
-      await this.#put(key, bytes, { create_only: true }, signal);
+      await this.#put(key, body, { create_only: true }, signal);
     } catch (error) {
       if (!(error instanceof NoConditionsError)) throw error;
       this.#conditionsAreIgnored(error.message);
-      await this.#putUnlessThere(key, bytes, signal);
+      await this.#putUnlessThere(key, body, signal);
     }
   }
 
@@ -153,7 +152,7 @@ export class S3Store implements ObjectStore {
     const key = this.#probe_key;
     const [first, second] = [randomBytes(64), randomBytes(64)];
     await this.#delete(key, signal, CHECK_ATTEMPTS); // of an earlier check that was cut off
-    await this.#put(key, first, { create_only: false, attempts: CHECK_ATTEMPTS }, signal);
+    await this.#put(key, [first], { create_only: false, attempts: CHECK_ATTEMPTS }, signal);
     try {
       const read = await this.get(key, undefined, signal);
       if (!read.equals(first)) throw this.#requests.unavailable('a probe object was read back changed');
@@ -166,7 +165,7 @@ export class S3Store implements ObjectStore {
   /** `key` is there. A second object of that name must be refused. */
   async #learnConditions(key: string, body: Buffer, signal: AbortSignal): Promise<void> {
     try {
-      await this.#put(key, body, { create_only: true, attempts: CHECK_ATTEMPTS }, signal);
+      await this.#put(key, [body], { create_only: true, attempts: CHECK_ATTEMPTS }, signal);
       this.#conditionsAreIgnored('it wrote a key that was taken');
     } catch (error) {
       if (error instanceof ObjectExistsError) this.#conditions = 'kept';
@@ -185,7 +184,11 @@ export class S3Store implements ObjectStore {
     this.#conditions = 'ignored';
   }
 
-  async #putUnlessThere(key: string, bytes: Buffer, signal: AbortSignal | undefined): Promise<void> {
+  async #putUnlessThere(
+    key: string,
+    body: readonly Uint8Array[],
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
     const there = await this.size(key, signal).then(
       () => true,
       (error: unknown) => {
@@ -194,24 +197,32 @@ export class S3Store implements ObjectStore {
       },
     );
     if (there) throw new ObjectExistsError(`${key} is already there`);
-    await this.#put(key, bytes, { create_only: false }, signal);
+    await this.#put(key, body, { create_only: false }, signal);
   }
 
   async #put(
     key: string,
-    bytes: Buffer,
+    body: readonly Uint8Array[],
     { create_only, attempts }: { readonly create_only: boolean; readonly attempts?: number },
     signal: AbortSignal | undefined,
   ): Promise<void> {
-    const command = () =>
-      new PutObjectCommand({
+    const [sha256, length] = [sha256Of(body), lengthOf(body)];
+    const send = async (stop: AbortSignal) => {
+      const stream = bodyOf(body);
+      const command = new PutObjectCommand({
         ...this.#at(key),
-        Body: bytes,
-        ContentLength: bytes.length,
+        Body: stream,
+        ContentLength: length,
         ContentType: 'application/octet-stream',
         ...(create_only ? { IfNoneMatch: '*' } : {}),
       });
-    const send = (stop: AbortSignal) => this.#client.send(command(), { abortSignal: stop });
+      signOver(command, sha256);
+      try {
+        return await this.#client.send(command, { abortSignal: stop });
+      } finally {
+        stream.destroy();
+      }
+    };
     await this.#requests.perform(key, send, signal, attempts).catch((error: unknown) => {
       throw error instanceof ObjectNotFoundError ? this.#noBucket(error) : error;
     });
@@ -290,6 +301,18 @@ export class S3Store implements ObjectStore {
   #at(key: string): { Bucket: string; Key: string } {
     return { Bucket: this.#bucket, Key: key };
   }
+}
+
+/** The library signs over the bytes that it is given at once, and over no bytes of a stream unless it is told what they are. */
+function signOver(command: PutObjectCommand, sha256: string): void {
+  command.middlewareStack.add(
+    (next) => (args) => {
+      const { headers } = args.request as { headers: Record<string, string> };
+      headers['x-amz-content-sha256'] = sha256;
+      return next(args);
+    },
+    { step: 'build', name: 'signOver' },
+  );
 }
 
 function assertKey(key: string): void {

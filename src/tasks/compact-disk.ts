@@ -10,7 +10,7 @@ import type { MapRef } from '../agent-api/types.ts';
 import type { Db } from '../db/pool.ts';
 import { type Chain, chainMaps } from '../disk-format/chain-maps.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
-import { diffMaps, wholeMap } from '../disk-format/diff-maps.ts';
+import { diffSteps, wholeMap } from '../disk-format/diff-maps.ts';
 import { KeyRing } from '../disk-format/key-ring.ts';
 import { LiveBlocks } from '../disk-format/live-blocks.ts';
 import type { MapChange } from '../disk-format/map-format.ts';
@@ -27,6 +27,7 @@ import {
 } from '../disks/compaction-store.ts';
 import { type DiskKeys, type InstanceKeys, openDataKeys } from '../disks/data-keys.ts';
 import type { InstanceId } from '../lib/ids.ts';
+import { inSlices } from '../lib/in-slices.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { diskPrefix } from './free-deleted.ts';
 
@@ -90,7 +91,9 @@ export async function compactDisk(
 
 async function findLive({ store, keys, chains }: Work): Promise<LiveBlocks> {
   const live = new LiveBlocks();
-  for await (const { before, map } of chainMaps({ store, keys, chains })) live.addChanges(before, map);
+  for await (const { before, map } of chainMaps({ store, keys, chains })) {
+    await live.addChanges(before, map);
+  }
   return live;
 }
 
@@ -147,15 +150,15 @@ async function writeMaps(work: Work, moved: Relocations, made: NewObject[]): Pro
     const parent = kept[i - 1]?.generation ?? null;
     i += 1;
     if (!link) break;
-    const changed = countChanges(diffMaps(before, map), moved);
+    const changed = await countChanges(diffSteps(before, map), moved);
     delta_bytes += changed.count * ENTRY_BYTES;
     deltas += 1;
     const full =
       parent === null || deltas > DELTAS_MAX || delta_bytes > Math.max(full_bytes / 2, ENTRY_BYTES * 64);
-    const changes = () => (full ? wholeMap(map) : diffMaps(before, map));
+    const changes = () => (full ? wholeMap(map) : diffSteps(before, map));
     const stays = link.map?.full === full && (full || link.parent === parent);
     const ref =
-      stays && link.map && countChanges(changes(), moved).moved === 0
+      stays && link.map && (await countChanges(changes(), moved)).moved === 0
         ? link.map
         : await writeOne(work, link.generation, full, relocated(changes(), moved), made);
     if (full) {
@@ -172,7 +175,7 @@ async function writeOne(
   { store, disk, write_key }: Work,
   generation: number,
   full: boolean,
-  changes: Iterable<MapChange>,
+  changes: Iterable<MapChange | undefined>,
   made: NewObject[],
 ): Promise<MapRef> {
   const { instance_id, size_bytes } = disk;
@@ -184,21 +187,24 @@ async function writeOne(
   return written;
 }
 
-function countChanges(
-  changes: Iterable<MapChange>,
+async function countChanges(
+  changes: Iterable<MapChange | undefined>,
   moved: Relocations,
-): { readonly count: number; readonly moved: number } {
+): Promise<{ readonly count: number; readonly moved: number }> {
   let count = 0;
   let elsewhere = 0;
-  for (const { to } of changes) {
+  await inSlices(changes, ({ to }) => {
     count += 1;
     if (to && moved.concern(to.key)) elsewhere += 1;
-  }
+  });
   return { count, moved: elsewhere };
 }
 
-function* relocated(changes: Iterable<MapChange>, moved: Relocations): Generator<MapChange> {
-  for (const change of changes) yield moved.apply(change);
+function* relocated(
+  changes: Iterable<MapChange | undefined>,
+  moved: Relocations,
+): Generator<MapChange | undefined> {
+  for (const change of changes) yield change && moved.apply(change);
 }
 
 /** Best effort: the sweep has the rest. */

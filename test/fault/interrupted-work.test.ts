@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
-import { isAlive } from '../../src/host/vm/process-identity.ts';
+import { isAlive, killProcess } from '../../src/host/vm/process-identity.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { GuestWriter } from '../support/guest-writer.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
@@ -63,6 +63,43 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
       assert.equal(await guest.sh(HASH), hashes);
     });
   }
+
+  test('a flush, of the database: its commit waits, and no write of the guest fails', THOROUGH, async () => {
+    await dirty();
+    const writer = await GuestWriter.start(guest);
+    const { answer } = await flushUnderWay();
+    process.kill(await berth.postgresPid(), 'SIGKILL');
+    const counted = await writer.count();
+    await berth.ready();
+    await answer;
+    await until('the guest writes on', async () => (await writer.count()) > counted + 3);
+    await untilWorks('the next flush', () => guest.flush(), { every_ms: 200 });
+    await writer.stop();
+    const hashes = await guest.sh(`sync; ${HASH}`);
+    await guest.moveThroughStore();
+    assert.equal(await guest.sh(HASH), hashes);
+  });
+
+  test(
+    'a flush, of QEMU: the next boot has all that was synced, the store no torn generation',
+    THOROUGH,
+    async () => {
+      await dirty();
+      const hashes = await guest.sh(HASH);
+      const { generation } = (await guest.vm()).disk;
+      const { answer } = await flushUnderWay();
+      killProcess(guest.qemu, 'SIGKILL');
+      await guest.becomes('failed', ({ state }) => state === 'failed');
+      await answer;
+      const { disk } = await guest.vm();
+      assert(disk.generation === generation || disk.generation === generation + 1, `${disk.generation}`);
+      await guest.start();
+      assert.equal(await guest.sh(HASH), hashes);
+      await guest.flush();
+      await guest.moveThroughStore();
+      assert.equal(await guest.sh(HASH), hashes);
+    },
+  );
 
   test('a freeze, of the agent: the guest is thawed by the next one', async () => {
     const qemu = guest.qemu;

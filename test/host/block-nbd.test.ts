@@ -39,7 +39,7 @@ class MemoryDisk implements NbdExport {
     this.read_only = read_only;
   }
   async read(offset: number, length: number): Promise<Buffer> {
-    return this.bytes.subarray(offset, offset + length);
+    return Buffer.from(this.bytes.subarray(offset, offset + length));
   }
   async write(offset: number, data: Buffer): Promise<void> {
     data.copy(this.bytes, offset);

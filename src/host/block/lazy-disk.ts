@@ -155,7 +155,8 @@ export class LazyDisk implements NbdExport {
         const location = map.get(block);
         if (location && !map.isZero(block)) runs.add(index.runFor(map, location));
       }
-      await Promise.all([...runs].map((run) => this.#options.runs.read(run, this.#options.keys())));
+      const nothing = () => undefined;
+      await Promise.all([...runs].map((run) => this.#options.runs.read(run, this.#options.keys(), nothing)));
     });
   }
 
@@ -195,14 +196,15 @@ export class LazyDisk implements NbdExport {
   }
 
   async #readRun(run: FrameRun, blocks: readonly number[], out: Buffer, offset: number): Promise<void> {
-    const content = await this.#options.runs.read(run, this.#options.keys());
-    for (const [i, frame] of run.frames.entries()) {
-      if (!blocks.includes(frame.block)) continue;
-      const at = frame.block * BLOCK_BYTES - offset;
-      const from = Math.max(0, -at);
-      const to = Math.min(BLOCK_BYTES, out.length - at);
-      content.copy(out, at + from, i * BLOCK_BYTES + from, i * BLOCK_BYTES + to);
-    }
+    await this.#options.runs.read(run, this.#options.keys(), (content) => {
+      for (const [i, frame] of run.frames.entries()) {
+        if (!blocks.includes(frame.block)) continue;
+        const at = frame.block * BLOCK_BYTES - offset;
+        const from = Math.max(0, -at);
+        const to = Math.min(BLOCK_BYTES, out.length - at);
+        content.copy(out, at + from, i * BLOCK_BYTES + from, i * BLOCK_BYTES + to);
+      }
+    });
   }
 
   async #readBase(into: Buffer, offset: number): Promise<void> {

@@ -8,6 +8,7 @@
 import type { Socket } from 'node:net';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { release } from '../../lib/release.ts';
 import { ByteBudget } from './byte-budget.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';
 import { negotiate } from './nbd-handshake.ts';
@@ -27,7 +28,7 @@ import {
 } from './nbd-protocol.ts';
 import { SocketReader } from './socket-reader.ts';
 
-const CONNECTION_BYTES = 64 * 1024 * 1024;
+const CONNECTION_BYTES = 8 * 1024 * 1024;
 /** What a request costs besides its payload: bounds their number to 4,096. */
 const REQUEST_CHARGE_BYTES = 16 * 1024;
 const HANDSHAKE_TIMEOUT_MS = 10_000;
@@ -117,15 +118,18 @@ export class NbdConnection {
       data = NOTHING;
       this.#log?.warn({ error: messageOf(error), type: request.type, errno }, 'nbd request failed');
     }
+    release(payload);
     const reply = encodeSimpleReply(request.cookie, errno);
     if (!this.#socket.writable) return;
     // The callback comes in every case, with an error when the socket is destroyed before.
-    await new Promise<void>((resolve) => {
+    const error = await new Promise<unknown>((resolve) => {
       this.#socket.cork();
       this.#socket.write(reply);
-      this.#socket.write(data, () => resolve());
+      this.#socket.write(data, resolve);
       this.#socket.uncork();
     });
+    // After an error the system may still have it.
+    if (!error) release(data);
   }
 }
 

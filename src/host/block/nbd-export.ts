@@ -6,9 +6,9 @@ export interface NbdExport {
   readonly read_only: boolean;
   /** A power of two from 1 to 65,536 that divides `size_bytes`. */
   readonly min_block_bytes: number;
-  /** Resolves with exactly `length` bytes. */
+  /** Resolves with exactly `length` bytes, in a buffer of their own: the server releases it. */
   read?(offset: number, length: number): Promise<Buffer>;
-  /** `data` is the server's again once this settles. */
+  /** `data` is the server's again once this settles, and released then. */
   write?(offset: number, data: Buffer): Promise<void>;
   /** Makes the range read as zeroes; must be fast whatever its length. Also what a TRIM becomes. */
   writeZeroes?(offset: number, length: number): Promise<void>;

@@ -2,11 +2,13 @@
  * Runs fetched and unpacked lately, for all disks of this host: what one guest's read brought serves its next ones.
  *
  * Invariants: one fetch at a time for a run, whoever asks; at most `fetches` in work; at most `kept_bytes` kept, the
- * least lately used going first. Nothing that could not be verified is kept.
+ * least lately used going first. Nothing that could not be verified is kept. What goes is released at once, but never under
+ * whoever looks at it: blocks are shown to a callback, and are not there for it afterwards.
  */
 import type { CompressPool } from '../../disk-format/compress-pool.ts';
 import type { KeyRing } from '../../disk-format/key-ring.ts';
 import { type FrameRun, readRun } from '../../disk-format/read-run.ts';
+import { release } from '../../lib/release.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
 import { ByteBudget } from './byte-budget.ts';
 
@@ -18,18 +20,24 @@ export interface RunCacheOptions {
   readonly fetches?: number;
 }
 
+interface Fetch {
+  readonly blocks: Promise<Buffer>;
+  /** Who still waits to look. */
+  readers: number;
+}
+
 export class RunCache {
   readonly #store: ObjectStore;
   readonly #pool: CompressPool | undefined;
   readonly #kept_bytes: number;
   readonly #slots: ByteBudget;
   readonly #kept = new Map<string, Buffer>();
-  readonly #fetching = new Map<string, Promise<Buffer>>();
+  readonly #fetching = new Map<string, Fetch>();
   #held_bytes = 0;
   #fetched_bytes = 0;
   #requests = 0;
 
-  constructor({ store, pool, kept_bytes = 24 * 1024 * 1024, fetches = 6 }: RunCacheOptions) {
+  constructor({ store, pool, kept_bytes = 12 * 1024 * 1024, fetches = 4 }: RunCacheOptions) {
     this.#store = store;
     this.#pool = pool;
     this.#kept_bytes = kept_bytes;
@@ -45,44 +53,61 @@ export class RunCache {
   }
 
   /**
-   * The blocks of a run, 64 KiB each, in the order of its frames; not to be changed. `keys`: its disk's.
+   * Shows `look` the blocks of a run, 64 KiB each, in the order of its frames; not to be changed, nor to be kept. `keys`:
+   * its disk's.
    * @throws SegmentCorruptError, ObjectStoreUnavailableError
    */
-  read(run: FrameRun, keys: KeyRing): Promise<Buffer> {
+  async read(run: FrameRun, keys: KeyRing, look: (blocks: Buffer) => void): Promise<void> {
     const name = nameOf(run);
     const kept = this.#kept.get(name);
     if (kept) {
       this.#kept.delete(name);
       this.#kept.set(name, kept);
-      return Promise.resolve(kept);
+      look(kept);
+      return;
     }
-    const under_way = this.#fetching.get(name);
-    if (under_way) return under_way;
-    const fetch = this.#fetch(run, keys, name).finally(() => this.#fetching.delete(name));
+    const fetch = this.#fetching.get(name) ?? this.#begin(run, keys, name);
+    fetch.readers += 1;
+    let blocks: Buffer | undefined;
+    try {
+      blocks = await fetch.blocks;
+      look(blocks);
+    } finally {
+      fetch.readers -= 1;
+      if (fetch.readers === 0) {
+        this.#fetching.delete(name);
+        if (blocks) this.#keep(name, blocks);
+      }
+    }
+  }
+
+  #begin(run: FrameRun, keys: KeyRing, name: string): Fetch {
+    const fetch = { blocks: this.#fetch(run, keys), readers: 0 };
     this.#fetching.set(name, fetch);
     return fetch;
   }
 
-  async #fetch(run: FrameRun, keys: KeyRing, name: string): Promise<Buffer> {
+  async #fetch(run: FrameRun, keys: KeyRing): Promise<Buffer> {
     await this.#slots.take(1);
     try {
       this.#requests += 1;
       const blocks = await readRun(run, { store: this.#store, pool: this.#pool, keys });
       this.#fetched_bytes += run.length;
-      this.#keep(name, blocks);
       return blocks;
     } finally {
       this.#slots.give(1);
     }
   }
 
+  /** Once all who waited for it have looked. */
   #keep(name: string, blocks: Buffer): void {
     this.#kept.set(name, blocks);
     this.#held_bytes += blocks.length;
-    for (const [oldest, { length }] of this.#kept) {
+    for (const [oldest, bytes] of this.#kept) {
       if (this.#held_bytes <= this.#kept_bytes) break;
       this.#kept.delete(oldest);
-      this.#held_bytes -= length;
+      this.#held_bytes -= bytes.length;
+      release(bytes);
     }
   }
 }

@@ -1,9 +1,11 @@
 /**
  * Exact reads from a socket, with a bound on what is buffered: the socket is paused while nobody reads, so the peer
- * feels it. Large reads are filled directly, without joining chunks.
+ * feels it. Large reads are filled directly, without joining chunks. What is read is the reader's own; the socket's
+ * chunks are released as soon as they are used up.
  */
 import type { Socket } from 'node:net';
 import { assert } from '../../lib/assert.ts';
+import { release } from '../../lib/release.ts';
 
 const HIGH_WATER_BYTES = 256 * 1024;
 
@@ -29,12 +31,6 @@ export class SocketReader {
   /** Reads `length` bytes; undefined when the stream ended before. One read at a time. */
   read(length: number): Promise<Buffer | undefined> {
     assert(!this.#wanted, 'one read at a time');
-    const first = this.#chunks[0];
-    if (first && first.length > length) {
-      this.#chunks[0] = first.subarray(length);
-      this.#buffered -= length;
-      return Promise.resolve(first.subarray(0, length));
-    }
     const into = Buffer.allocUnsafe(length);
     let filled = 0;
     while (filled < length) {
@@ -42,6 +38,7 @@ export class SocketReader {
       if (!chunk) break;
       const used = chunk.copy(into, filled, 0, length - filled);
       if (used < chunk.length) this.#chunks.unshift(chunk.subarray(used));
+      else release(chunk);
       this.#buffered -= used;
       filled += used;
     }
@@ -73,7 +70,10 @@ export class SocketReader {
         wanted.resolve(wanted.into);
       }
     }
-    if (rest.length === 0) return;
+    if (rest.length === 0) {
+      release(chunk);
+      return;
+    }
     this.#chunks.push(rest);
     this.#buffered += rest.length;
     if (this.#buffered >= HIGH_WATER_BYTES) this.#socket.pause();

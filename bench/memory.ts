@@ -1,0 +1,90 @@
+/**
+ * The most memory that the agent holds: while a guest's 512 MiB of noise are flushed, and while a host that has nothing of
+ * the disk starts that guest, reads all of it and fills the overlay. Beside it 200 MiB, which it is to stay below.
+ */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { pathsIn } from '../src/config/paths.ts';
+import { overlayPaths } from '../src/host/vm/overlay.ts';
+import { allPids, commandLineOf } from '../src/host/vm/process-identity.ts';
+import { pause } from '../src/lib/backoff.ts';
+import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
+import { makeKey, ssh } from './ssh.ts';
+
+const DATA_MIB = 512;
+const MOST_MIB = 200;
+const WHOLE_MS = 600_000;
+
+/** The agent of this installation: its environment names the folder. */
+function agentPid(data_dir: string): number {
+  const found = allPids().find((pid) => {
+    if (commandLineOf(pid).at(-1) !== 'agent') return false;
+    return readFileSync(`/proc/${pid}/environ`, 'latin1').split('\0').includes(`BERTH_DATA_DIR=${data_dir}`);
+  });
+  if (found === undefined) throw new Error('the agent is not found');
+  return found;
+}
+
+/** MiB, the most since the last call. */
+function peak(pid: number): number {
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8');
+  writeFileSync(`/proc/${pid}/clear_refs`, '5');
+  return Number(/^VmHWM:\s+([0-9]+) kB$/m.exec(status)?.[1]) / 1024;
+}
+
+async function run({
+  installation,
+  scratch_dir,
+  runs,
+  signal,
+  say,
+}: BenchContext): Promise<readonly Measured[]> {
+  const { api, data_dir } = installation;
+  const pid = agentPid(data_dir);
+  const key = await makeKey(scratch_dir);
+  await api.addKey('bench-memory', key.public_key);
+  const { id } = await api.createInstance('memory');
+  await api.startVm(id);
+  await api.untilRunning(id);
+  const guest = async (command: string) => ssh(await api.ssh(id), command, { key, signal });
+  const { overlay, sidecar } = overlayPaths(pathsIn(data_dir).overlays, id);
+  const flushes: number[] = [];
+  const restores: number[] = [];
+  await api.flush(id);
+  for (let round = 1; round <= runs; round++) {
+    const noise = `openssl enc -aes-128-ctr -K $(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n') -iv ${'0'.repeat(32)}`;
+    await guest(`head -c ${DATA_MIB}M /dev/zero | ${noise} > /root/noise; sync`);
+    peak(pid);
+    await api.flush(id);
+    flushes.push(peak(pid));
+    await api.stopVm(id);
+    await rm(sidecar);
+    await rm(overlay);
+    peak(pid);
+    await api.startVm(id);
+    await api.untilRunning(id);
+    await guest('cat /root/noise > /dev/null');
+    const until_ms = performance.now() + WHOLE_MS;
+    while (!(JSON.parse(readFileSync(sidecar, 'utf8')) as { filled: boolean }).filled) {
+      if (performance.now() > until_ms) throw new Error('the overlay does not become whole');
+      if (!(await pause(200, signal))) signal.throwIfAborted();
+    }
+    restores.push(peak(pid));
+    say(
+      `round ${round}: ${Math.round(flushes.at(-1) ?? 0)} MiB in the flush, ${Math.round(restores.at(-1) ?? 0)} MiB in the restore`,
+    );
+  }
+  await api.deleteInstance(id);
+  const figure = (name: string, values: number[]) =>
+    measured({
+      ...{ bench: 'memory', figure: name, unit: 'MiB', values, beside: 'the most that is aimed at' },
+      ...{ beside_values: values.map(() => MOST_MIB), remark: 'the peak, of the whole process' },
+    });
+  return [figure(`flush_${DATA_MIB}_mib`, flushes), figure(`lazy_restore_${DATA_MIB}_mib`, restores)];
+}
+
+export const memoryBench: Bench = {
+  name: 'memory',
+  summary: `the most memory that the agent holds in a flush and a lazy restore of ${DATA_MIB} MiB`,
+  run,
+};

@@ -1,0 +1,192 @@
+/**
+ * Rounds of chance against one guest: each asks for something, kills a process or two at a random moment, and holds the
+ * disk against what the guest's fsyncs and the flushes' receipts have promised (`guest-journal.ts`).
+ *
+ * - What was fsynced is there as long as the host's overlay is.
+ * - What a receipt covers, or a stop, is there from the object store alone.
+ * - No read or write in the guest fails, whoever else is killed.
+ *
+ * The choices follow from the seed; the moments are the machine's own.
+ */
+import assert from 'node:assert/strict';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { isAlive, killProcess } from '../../src/host/vm/process-identity.ts';
+import type { GuestInstance } from './guest-instance.ts';
+import { GuestJournal } from './guest-journal.ts';
+import type { Installation } from './installation.ts';
+import { until, untilWorks } from './waiting.ts';
+
+/** As often as they stand here: a guest that boots again costs most of a round. */
+const WORK = [...many('flush', 10), ...many('nothing', 3), 'restart', 'stop', 'force stop'] as const;
+const VICTIMS = [
+  ...many('agent', 6),
+  ...many('control-plane', 4),
+  ...many('database', 3),
+  ...['ingress', 'launcher', 'qemu'],
+] as const;
+const AFTERWARDS = [...many('nothing', 9), 'through the store', 'overlay lost'] as const;
+const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
+
+function many(what: string, times: number): string[] {
+  return Array.from({ length: times }, () => what);
+}
+
+/** Mulberry32: small, and good enough to choose by. */
+function chances(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+export interface RoundsTotal {
+  rounds: number;
+  records: number;
+  receipts: number;
+  boots: number;
+}
+
+export class KillRounds {
+  readonly total: RoundsTotal = { rounds: 0, records: 0, receipts: 0, boots: 0 };
+  readonly #berth: Installation;
+  readonly #guest: GuestInstance;
+  readonly #journal: GuestJournal;
+  readonly #random: () => number;
+  /** The newest record that is in the object store by what was said. */
+  #durable = 0;
+
+  constructor(berth: Installation, guest: GuestInstance, seed: number) {
+    this.#berth = berth;
+    this.#guest = guest;
+    this.#journal = new GuestJournal(guest);
+    this.#random = chances(seed);
+  }
+
+  /** One round; what it did. */
+  async once(): Promise<string> {
+    const work = this.#pick(WORK);
+    const victims = this.#random() < 0.3 ? [this.#pick(VICTIMS), this.#pick(VICTIMS)] : [this.#pick(VICTIMS)];
+    const after_ms = Math.floor(this.#random() ** 2 * 2_000);
+    const afterwards = this.#pick(AFTERWARDS);
+    const what = `${work}, ${after_ms} ms later ${victims.join(' and ')}${afterwards === 'nothing' ? '' : `; ${afterwards}`}`;
+    try {
+      await this.#write();
+      const began = this.#journal.acknowledged;
+      const asked = this.#ask(work);
+      await sleep(after_ms);
+      for (const victim of victims) await this.#kill(victim);
+      await asked;
+      await this.#berth.ready();
+      await this.#running();
+      await this.#check();
+      await this.#afterwards(afterwards);
+      this.total.rounds += 1;
+      this.total.records += Math.max(0, this.#journal.acknowledged - began);
+      return `${what}: ${this.#journal.acknowledged} fsynced, ${this.#durable} durable`;
+    } catch (error) {
+      throw new Error(`after: ${what}`, { cause: error });
+    }
+  }
+
+  #pick(from: readonly string[]): string {
+    return from[Math.floor(this.#random() * from.length)] ?? assert.fail('there is a choice');
+  }
+
+  /** The writer writes, and has written something more. */
+  async #write(): Promise<void> {
+    if (!this.#journal.writing) await this.#journal.start();
+    const before = this.#journal.acknowledged;
+    await until('the guest writes', () => this.#journal.acknowledged > before, PATIENCE);
+  }
+
+  /** The guest goes on where it was; or, its writer gone with a boot or a connection, all that was fsynced is there. */
+  async #check(): Promise<void> {
+    const { acknowledged } = this.#journal;
+    if (this.#journal.writing) {
+      const goes_on = () => !this.#journal.writing || this.#journal.acknowledged > acknowledged;
+      await until('the guest writes on', goes_on, PATIENCE);
+      if (this.#journal.writing) return;
+    }
+    await this.#journal.verify(await this.#journal.stop());
+  }
+
+  async #afterwards(what: string): Promise<void> {
+    if (what === 'nothing') return;
+    if (what === 'through the store') {
+      const acknowledged = await this.#journal.stop();
+      await untilWorks('a stop', () => this.#guest.stop(), PATIENCE);
+      this.#durable = acknowledged;
+    } else {
+      await this.#flush();
+      await this.#journal.stop();
+      killProcess(this.#guest.qemu, 'SIGKILL');
+      await this.#guest.becomes('failed', ({ state }) => state === 'failed');
+    }
+    await this.#berth.removeOverlays(this.#guest.id);
+    await this.#running();
+    await this.#journal.verify(this.#durable);
+  }
+
+  async #flush(): Promise<void> {
+    const before = this.#journal.acknowledged;
+    await untilWorks('a flush', () => this.#guest.flush(), PATIENCE);
+    this.total.receipts += 1;
+    this.#durable = Math.max(this.#durable, before);
+  }
+
+  async #ask(work: string): Promise<void> {
+    const { client } = this.#berth;
+    const { path } = this.#guest;
+    const before = this.#journal.acknowledged;
+    const signal = AbortSignal.timeout(30_000);
+    const ask = (method: string, to: string) =>
+      client.request(method, `${path}/vm${to}`, undefined, signal).catch(() => undefined);
+    if (work === 'restart') await ask('POST', '/restart');
+    if (work === 'stop') await ask('DELETE', '');
+    if (work === 'force stop') await ask('DELETE', '?force=true');
+    if (work !== 'flush') return;
+    const answer = await ask('POST', '/flush');
+    if (answer?.status !== 200) return;
+    this.total.receipts += 1;
+    this.#durable = Math.max(this.#durable, before);
+  }
+
+  async #kill(victim: string): Promise<void> {
+    if (victim === 'launcher') return this.#berth.restart('SIGKILL');
+    if (victim === 'database') {
+      const pid = await this.#berth.postgresPid().catch(() => null); // being started again already
+      if (pid !== null) process.kill(pid, 'SIGKILL');
+      return;
+    }
+    if (victim === 'qemu') {
+      try {
+        killProcess(this.#guest.qemu, 'SIGKILL');
+      } catch {
+        // There is no VM just now.
+      }
+      return;
+    }
+    await this.#berth.kill(victim as 'agent').catch((error: unknown) => {
+      if (!(error instanceof assert.AssertionError)) throw error; // being started again already
+    });
+  }
+
+  /** Whatever state it is in now, until it runs. */
+  async #running(): Promise<void> {
+    const { client } = this.#berth;
+    const runs = async () => {
+      const vm = await this.#guest.vm();
+      if (vm.state === 'running' && isAlive(this.#guest.qemu)) {
+        this.total.boots = vm.boot;
+        return;
+      }
+      if (vm.state === 'stopped' || vm.state === 'failed')
+        await client.request('POST', `${this.#guest.path}/vm`);
+      throw new Error(`it is ${vm.state}: ${JSON.stringify(vm.reason)}`);
+    };
+    await untilWorks('it runs', runs, PATIENCE);
+  }
+}
