@@ -1,5 +1,6 @@
 /** The guest's part in a VM's life: coming up, rebooting, shutting down; each with a limit to the patience. */
 import type { HostKey } from '../../agent-api/types.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
 import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import { thaw } from './flush-machine.ts';
 import type { KeyPusher } from './key-pusher.ts';
@@ -13,6 +14,7 @@ const GUEST_AWAKE_MS = 120_000;
 const SSHD_UP_MS = 180_000;
 /** The guest writes its hardware clock too, which waits for a second to begin. */
 const CLOCK_MS = 20_000;
+const APPLY_TRIES = 10;
 /** How long the guest may take to shut down or to begin a reboot before it is done without it. */
 const GUEST_PART_MS = 10_000;
 
@@ -44,7 +46,7 @@ export async function awaitGuest(
     else await agentUp(machine, undisturbed);
     // Side by side: both wait for the guest, and nobody gets in before the keys are there.
     const [applied_keys] = await Promise.all([
-      keys.apply(machine),
+      applyUntilClear(keys, machine, undisturbed),
       waitForSsh(port, SSHD_UP_MS, AbortSignal.any([signal, machine.upset(resets)])),
     ]);
     const host_keys = await readHostKeys(machine.agent);
@@ -66,6 +68,24 @@ async function agentUp(machine: Machine, signal: AbortSignal): Promise<void> {
       return await machine.agent.waitUntilUp(GUEST_UP_MS, signal);
     } catch (error) {
       if (machine.stall === null || !(error instanceof GuestAgentTimeoutError)) throw error;
+    }
+  }
+}
+
+/**
+ * Connections of before (of a guest that was adopted or resumed) may end by themselves just then, and one whose process
+ * has just gone cannot be judged.
+ */
+async function applyUntilClear(
+  keys: KeyPusher,
+  machine: Machine,
+  signal: AbortSignal,
+): Promise<readonly string[]> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await keys.apply(machine);
+    } catch (error) {
+      if (attempt === APPLY_TRIES || !(await pause(backoffMs(attempt, 200, 2_000), signal))) throw error;
     }
   }
 }

@@ -6,6 +6,7 @@
  * to be shown.
  */
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
@@ -23,6 +24,12 @@ const OVERHEAD_MIB = 256;
 /** Virtual cpus, main loop, RCU, and QEMU's pool of up to 64 I/O threads. */
 const OVERHEAD_PIDS = 96;
 const PARENT = 'berth';
+/**
+ * All VMs of a host together against its other processes: as one busy process a core. The kernel's default is one
+ * process in all, and guests would hardly run beside anything that is busy. cpu.shares is at most 262144, cpu.weight 10000.
+ */
+const PARENT_SHARES = Math.min(262_144, 1_024 * availableParallelism());
+const PARENT_WEIGHT = Math.min(10_000, 100 * availableParallelism());
 
 export interface VmLimits {
   readonly cpu_quota_us: number;
@@ -151,6 +158,7 @@ function limitV1(
     if (root === undefined) continue;
     const group = join(root, ...name);
     mkdirSync(group, { recursive: true });
+    if (controller === 'cpu') writeFileSync(join(root, name[0], 'cpu.shares'), String(PARENT_SHARES));
     for (const [file, value] of Object.entries(files[controller])) {
       writeFileSync(join(group, file), String(value));
     }
@@ -170,6 +178,7 @@ function limitV2(root: string, name: Group, pid: number, limits: VmLimits): void
       writeFileSync(join(folder, 'cgroup.subtree_control'), wanted.map((name) => `+${name}`).join(' '));
     }
   }
+  writeFileSync(join(parent, 'cpu.weight'), String(PARENT_WEIGHT));
   mkdirSync(group, { recursive: true });
   writeFileSync(join(group, 'cpu.max'), `${limits.cpu_quota_us} ${limits.cpu_period_us}`);
   writeFileSync(join(group, 'memory.max'), String(limits.memory_bytes));

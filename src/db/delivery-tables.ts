@@ -1,0 +1,100 @@
+/** The tables of what has happened and of what is told of it: the outbox, webhooks, notifications. */
+import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
+import type {
+  EventId,
+  InstanceId,
+  NotificationId,
+  OrgId,
+  ServiceAccountId,
+  UserId,
+  WebhookDeliveryId,
+  WebhookId,
+} from '../lib/ids.ts';
+
+type Json<T> = ColumnType<T, string, string>;
+
+export interface DeliveryTables {
+  event_head: { one: Generated<boolean>; position: number };
+  events: {
+    id: EventId;
+    serial: Generated<number>;
+    /** Null until it is dispatched. */
+    position: Generated<number | null>;
+    org_id: OrgId | null;
+    user_id: UserId | null;
+    instance_id: InstanceId | null;
+    sequence: number | null;
+    type: string;
+    data: Json<unknown>;
+    actor: string;
+    created_at: Generated<Date>;
+  };
+  webhooks: {
+    id: WebhookId;
+    /** Null: deleted. */
+    org_id: OrgId | null;
+    name: string;
+    url: string;
+    events: string[];
+    status: Generated<'enabled' | 'disabled'>;
+    disabled_reason: 'requested' | 'gone' | 'failing' | null;
+    disabled_at: Date | null;
+    secret: Buffer;
+    previous_secret: Buffer | null;
+    previous_expires_at: Date | null;
+    failing_since: Date | null;
+    failing_told: Generated<boolean>;
+    slow: Generated<boolean>;
+    version: Generated<number>;
+    created_by: string;
+    created_at: Generated<Date>;
+    updated_at: Generated<Date>;
+  };
+  webhook_deliveries: {
+    id: WebhookDeliveryId;
+    webhook_id: WebhookId;
+    event_id: EventId;
+    position: number;
+    instance_id: InstanceId | null;
+    state: Generated<'pending' | 'delivered' | 'failed'>;
+    attempts: Generated<number>;
+    tries: Generated<number>;
+    next_attempt_at: Date | null;
+    created_at: Generated<Date>;
+  };
+  webhook_attempts: {
+    delivery_id: WebhookDeliveryId;
+    number: number;
+    at: Date;
+    status: number | null;
+    latency_ms: number;
+    error: string | null;
+    response: string;
+  };
+  webhook_drains: { webhook_id: WebhookId; owner: string; until: Date; again: Generated<boolean> };
+  notifications: {
+    id: NotificationId;
+    recipient: UserId | ServiceAccountId;
+    user_id: GeneratedAlways<UserId | null>;
+    service_account_id: GeneratedAlways<ServiceAccountId | null>;
+    kind: string;
+    title: string;
+    body: string;
+    resource_type: string | null;
+    resource_id: string | null;
+    data: Json<Record<string, unknown>>;
+    count: number;
+    position: number;
+    event_id: EventId;
+    created_at: Date;
+    raised_at: Date;
+    read_at: Date | null;
+  };
+  notification_mails: {
+    notification_id: NotificationId;
+    attempts: Generated<number>;
+    due_at: Generated<Date>;
+  };
+  notification_preferences: { user_id: UserId; kind: string; mail: boolean };
+  known_places: { user_id: UserId; place_hash: Buffer; last_seen_at: Generated<Date> };
+}
