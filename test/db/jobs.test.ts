@@ -56,7 +56,7 @@ async function runOne(name: string) {
     stop: async () => {
       stop.abort();
       await running;
-      await way.cut();
+      await way.close();
     },
   };
 }

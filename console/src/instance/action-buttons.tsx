@@ -35,6 +35,7 @@ export function ActionButtons({ instance, small = false, only }: Props) {
   const shown = (only ?? [
     first,
     'restart',
+    ...(small ? [] : (['suspend'] as const)),
     'flush',
     ...(possible.includes('start') && possible.includes('stop') ? (['stop'] as const) : []),
   ]) as readonly VmAction[];

@@ -5,13 +5,13 @@ import { call } from '../api.ts';
 import { putVm } from '../live/instances.ts';
 import type { IconName } from '../ui/icon.tsx';
 
-export const VM_ACTIONS = ['start', 'stop', 'restart', 'flush', 'halt'] as const;
+export const VM_ACTIONS = ['start', 'stop', 'restart', 'suspend', 'flush', 'halt'] as const;
 export type VmAction = (typeof VM_ACTIONS)[number];
 
 const BY_STATE: Record<VmState, readonly VmAction[]> = {
   stopped: ['start'],
   starting: ['stop'],
-  running: ['stop', 'restart', 'flush'],
+  running: ['stop', 'restart', 'suspend', 'flush'],
   restarting: ['stop', 'flush'],
   suspending: ['stop'],
   suspended: ['start', 'stop'],
@@ -30,6 +30,11 @@ export const ACTIONS: Record<VmAction, ActionFacts> = {
   start: { name: 'Start', icon: 'play', about: 'Boot the VM; ready once SSH works' },
   stop: { name: 'Stop', icon: 'stop', about: 'Shut the guest down, flush its disk, end the VM' },
   restart: { name: 'Restart', icon: 'restart', about: 'Soft reboot: same VM, same disk, nothing flushed' },
+  suspend: {
+    name: 'Suspend',
+    icon: 'pause',
+    about: 'Save memory and disk, end the VM; a start goes on from there',
+  },
   flush: { name: 'Flush', icon: 'flush', about: 'Make durable what was written up to now' },
   halt: {
     name: 'Force stop',
@@ -58,6 +63,8 @@ export async function runAction(action: VmAction, { id }: Instance): Promise<voi
       return putVm(await call('startVm', { path }));
     case 'restart':
       return putVm(await call('restartVm', { path }));
+    case 'suspend':
+      return putVm(await call('suspendVm', { path }));
     case 'stop':
       return putVm(await call('stopVm', { path }));
     case 'halt':
