@@ -16,6 +16,7 @@ import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
+import { writeHostImage } from '../support/host-image.ts';
 import { BASE, freeEverything, ModelDisk } from '../support/model-disks.ts';
 
 const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
@@ -34,14 +35,8 @@ await ensureSecrets(paths, null, false);
 await writeFile(paths.secret_key, `${api.context.secret_key.toString('hex')}\n`);
 const store = await FolderStore.open(paths.objects);
 const model = { api, owner, store, pool };
-const VERSION = createHash('sha256').update(BASE).digest('hex');
-await mkdir(join(paths.debian_12, 'one'));
-for (const name of ['vmlinuz', 'initrd.img']) await writeFile(join(paths.debian_12, 'one', name), name);
-await writeFile(join(paths.debian_12, 'one', 'rootfs.img'), BASE);
-await writeFile(
-  join(paths.debian_12, 'one', 'manifest.json'),
-  JSON.stringify({ id: 'debian-12', size_bytes: BASE.length, files: { 'rootfs.img': VERSION } }),
-);
+const image = await writeHostImage(join(paths.debian_12, 'one'), 'debian-12', BASE);
+const VERSION = image.files['rootfs.img'];
 
 interface Ran {
   readonly code: number;

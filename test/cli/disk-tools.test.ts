@@ -1,8 +1,8 @@
 /** `berth disk verify|export|import` through `bin/berth`, on disks whose every generation a model knows byte for byte. */
 import assert from 'node:assert/strict';
 import { execFile, execFileSync } from 'node:child_process';
-import { createHash, randomBytes } from 'node:crypto';
-import { mkdir, mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import { randomBytes } from 'node:crypto';
+import { mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
@@ -18,6 +18,7 @@ import type { InstanceId } from '../../src/lib/ids.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { writeHostImage } from '../support/host-image.ts';
 import { BASE, freeEverything, ModelDisk } from '../support/model-disks.ts';
 
 const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
@@ -36,13 +37,9 @@ await makeDataFolder(paths);
 await ensureSecrets(paths, null, false);
 const store = await FolderStore.open(paths.objects);
 const model = { api, owner, store, pool };
-const VERSION = createHash('sha256').update(BASE).digest('hex');
 const IMAGE = join(paths.debian_12, 'one');
-await mkdir(IMAGE);
-for (const name of ['vmlinuz', 'initrd.img']) await writeFile(join(IMAGE, name), name);
-await writeFile(join(IMAGE, 'rootfs.img'), BASE);
-const manifest = { id: 'debian-12', version: 'r', size_bytes: BASE.length, files: { 'rootfs.img': VERSION } };
-await writeFile(join(IMAGE, 'manifest.json'), JSON.stringify(manifest));
+const image = await writeHostImage(IMAGE, 'debian-12', BASE);
+const VERSION = image.files['rootfs.img'];
 
 const SETTINGS = {
   PATH: process.env['PATH'] ?? '',
