@@ -53,8 +53,8 @@ describe('200', () => {
         200,
         {
           data: [
-            { id: 'alpine', versions: ['1'] },
-            { id: 'debian-12', versions: versions.toSorted() },
+            { id: 'alpine', current: null, size_bytes: null, versions: ['1'] },
+            { id: 'debian-12', current: null, size_bytes: null, versions: versions.toSorted() },
           ],
           next_cursor: null,
         },
