@@ -192,9 +192,11 @@ describe('S3 behind a poisoned way', { timeout: 120_000 }, () => {
 
   test('a slow store is waited for', async () => {
     always({ delay_ms: 150 });
-    assert((await store.get('k')).equals(body));
-    await store.put('new', [body]);
+    const patient = new S3Store(settings, { patience: { ...PATIENCE, stall_timeout_ms: 30_000 } });
+    assert((await patient.get('k')).equals(body));
+    await patient.put('new', [body]);
     assert.equal(proxy.seen.length, 2);
+    patient.close();
   });
 
   test('an aborted signal ends a request that hangs, a pause, and a wait for its turn', async () => {
