@@ -322,7 +322,6 @@ export async function linkTestImage(paths: Paths): Promise<void> {
   const pieces = join(paths.objects, imagePrefix(id, files['rootfs.img']));
   const names = listOrNothing(stored);
   if (names.length === 0) return;
-  await mkdir(paths.objects, { mode: 0o700 });
   await mkdir(pieces, { recursive: true, mode: 0o700 });
   for (const name of names) await link(join(stored, name), join(pieces, name)).catch(() => undefined);
 }
