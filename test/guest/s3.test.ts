@@ -56,7 +56,8 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
     await guest.moveThroughStore();
     assert.equal(await guest.shAgain('sha256sum /srv/first | sha256sum'), hashes);
     assert.equal(await guest.sh('cat /srv/second'), 'by the stop');
-    assert.deepEqual(readdirSync(berth.paths.objects), [], 'nothing is in the folder');
+    const in_folder = readdirSync(berth.paths.objects).filter((name) => name !== 'images'); // put there by the test's support
+    assert.deepEqual(in_folder, [], 'nothing is in the folder');
   });
 
   test('S3 away in the middle of a flush: 503, the guest goes on, and the next flush has it all', async () => {
