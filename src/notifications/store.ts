@@ -1,5 +1,6 @@
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import { PLANNED_EACH_TIME } from '../db/statement-names.ts';
 import type { EventId, NotificationId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
 import { KEPT_DAYS, type Kind, REPEATS_WITHIN_S } from './model.ts';
 
@@ -90,7 +91,7 @@ export interface Raise {
  */
 export async function raise(tx: Tx, raises: readonly Raise[]): Promise<void> {
   if (raises.length === 0) return;
-  await sql`
+  await sql`${sql.raw(PLANNED_EACH_TIME)}
     with wanted as (
       select * from jsonb_to_recordset(${JSON.stringify(raises)}::jsonb) as w(
         id text, recipient text, kind text, title text, body text, resource_type text, resource_id text, data jsonb,

@@ -7,6 +7,7 @@ import { Batched } from '../../src/db/batched.ts';
 import { lookUp } from '../../src/db/look-up.ts';
 import { notify } from '../../src/db/notify.ts';
 import { atCommit, type Db, isUnavailable, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
+import { PLANNED_EACH_TIME } from '../../src/db/statement-names.ts';
 import { startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();
@@ -190,6 +191,8 @@ test('a statement that comes again is prepared once a connection, and no more th
   try {
     for (let times = 0; times < 30; times++) await sql`select ${times}::int as often`.execute(one);
     await sql`select ${1}::int as once`.execute(one);
+    const anew = CompiledQuery.raw(`${PLANNED_EACH_TIME} select $1::int as anew`, [1]);
+    for (let times = 0; times < 30; times++) await one.executeQuery(anew);
     assert.deepEqual(await prepared(), ['select $1::int as often']);
     for (let text = 0; text < 250; text++) {
       for (let times = 0; times < 10; times++)
