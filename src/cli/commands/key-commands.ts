@@ -39,8 +39,8 @@ async function publicKey({ args, terminal, session }: Call): Promise<string> {
 
 export const sshFolder = (env: Env) => join(env['HOME'] || homedir(), '.ssh');
 
-/** The one that ssh tries first. */
-export function localPublicKey(env: Env): string | undefined {
+/** The path of the one that ssh tries first. */
+export function localPublicKeyPath(env: Env): string | undefined {
   const folder = sshFolder(env);
   let there: readonly string[] = [];
   try {
@@ -49,7 +49,12 @@ export function localPublicKey(env: Env): string | undefined {
     // No such folder: no key in it.
   }
   const found = USUAL.find((name) => there.includes(name));
-  return found === undefined ? undefined : readFileSync(join(folder, found), 'utf8');
+  return found === undefined ? undefined : join(folder, found);
+}
+
+export function localPublicKey(env: Env): string | undefined {
+  const path = localPublicKeyPath(env);
+  return path === undefined ? undefined : readFileSync(path, 'utf8');
 }
 
 async function addSshKey(call: Call): Promise<undefined> {

@@ -1,14 +1,15 @@
 /** Into a guest: with OpenSSH, believing the host keys that the API tells and no others. */
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { constants, homedir } from 'node:os';
-import { join } from 'node:path';
+import { constants, homedir, userInfo } from 'node:os';
+import { dirname, join } from 'node:path';
 import { type Berth, BerthError, type ConnectionDetails, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { greets } from '../greets.ts';
 import { configFolder, writePrivate } from '../profiles.ts';
 import { waitFor } from '../waiting.ts';
+import { localPublicKeyPath } from './key-commands.ts';
 
 export const IDENTITY = {
   identity: { type: 'string', short: 'i', value: 'FILE', help: 'the private key, as for ssh' },
@@ -54,12 +55,21 @@ function knownHosts(call: Call, { id }: Instance, { known_hosts }: ConnectionDet
   return writePrivate(folder, id, known_hosts.map((line) => `${line}\n`).join(''));
 }
 
+/** ssh takes its home from the password file, whatever HOME says: a key in HOME's folder has to be named to it. */
+function identityOf({ options, session }: Call): string | undefined {
+  const given = options.text('identity');
+  if (given !== undefined) return given;
+  const path = localPublicKeyPath(session.env);
+  if (path === undefined || dirname(path) === join(userInfo().homedir, '.ssh')) return undefined;
+  return path.replace(/\.pub$/, '');
+}
+
 export async function ssh(call: Call): Promise<number> {
   const berth = call.session.berth();
   const instance = await berth.instances.find(call.args[0] ?? '');
   const details = await reach(call, berth, instance);
   const { host, port, user } = details;
-  const identity = call.options.text('identity');
+  const identity = identityOf(call);
   const options = [
     `UserKnownHostsFile="${knownHosts(call, instance, details)}"`,
     'GlobalKnownHostsFile=none',

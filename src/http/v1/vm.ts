@@ -117,6 +117,22 @@ function readTimeout(text: string | undefined, waiting: boolean): number {
   return seconds;
 }
 
+/** What is asked of a running VM, accepted or refused by its state. */
+const MOVES = [
+  {
+    verb: 'restart',
+    operationId: 'restartVm',
+    summary: 'Soft reboot: same VM, same disk, nothing flushed',
+    move: restartVm,
+  },
+  {
+    verb: 'suspend',
+    operationId: 'suspendVm',
+    summary: 'Save memory and disk together, then end the VM; a start goes on from there',
+    move: suspendVm,
+  },
+] as const;
+
 function registerCalls(app: App, context: AppContext): void {
   const { db, hub } = context;
   const describe = (operationId: string, summary: string) => ({
@@ -154,46 +170,28 @@ function registerCalls(app: App, context: AppContext): void {
       return reply.status(status).send(body);
     },
   });
-  app.route({
-    method: 'POST',
-    url: '/v1/instances/:id/vm/restart',
-    config: { access: 'vm:write', idempotent: true },
-    schema: {
-      ...describe('restartVm', 'Soft reboot: same VM, same disk, nothing flushed'),
-      response: { 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING') },
-    },
-    handler: async (request, reply) => {
-      const id = instanceId(request.params);
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'vm.restart' },
-        async (tx, principal) => outcome(await restartVm(tx, principal, id)),
-      );
-      return reply.status(202).send(body);
-    },
-  });
-  app.route({
-    method: 'POST',
-    url: '/v1/instances/:id/vm/suspend',
-    config: { access: 'vm:write', idempotent: true },
-    schema: {
-      ...describe('suspendVm', 'Save memory and disk together, then end the VM; a start goes on from there'),
-      response: { 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING') },
-    },
-    handler: async (request, reply) => {
-      const id = instanceId(request.params);
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'vm.suspend' },
-        async (tx, principal) => outcome(await suspendVm(tx, principal, id)),
-      );
-      return reply.status(202).send(body);
-    },
-  });
+  for (const { verb, operationId, summary, move } of MOVES) {
+    app.route({
+      method: 'POST',
+      url: `/v1/instances/:id/vm/${verb}`,
+      config: { access: 'vm:write', idempotent: true },
+      schema: {
+        ...describe(operationId, summary),
+        response: { 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING') },
+      },
+      handler: async (request, reply) => {
+        const id = instanceId(request.params);
+        const { body } = await mutate(
+          context,
+          request,
+          reply,
+          { action: `vm.${verb}` },
+          async (tx, principal) => outcome(await move(tx, principal, id)),
+        );
+        return reply.status(202).send(body);
+      },
+    });
+  }
   app.route({
     method: 'DELETE',
     url: '/v1/instances/:id/vm',
