@@ -1,10 +1,9 @@
-import { sql } from 'kysely';
+import { type Selectable, sql } from 'kysely';
 import { again, composer } from '../db/composer.ts';
 import { lookUp } from '../db/look-up.ts';
 import { LookUpStatement } from '../db/look-up-statement.ts';
-import type { Db, Tx } from '../db/pool.ts';
-import type { Role } from '../db/tables.ts';
-import { present } from '../lib/assert.ts';
+import { atCommit, type Db, isForeignKeyOf, type Tx } from '../db/pool.ts';
+import type { Database, Role } from '../db/tables.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
 
 const SHOWN = [
@@ -21,7 +20,7 @@ const SHOWN = [
   'previous_expires_at',
 ] as const;
 
-export type ApiKeyRow = Awaited<ReturnType<typeof insertApiKey>>;
+export type ApiKeyRow = Pick<Selectable<Database['api_keys']>, (typeof SHOWN)[number]>;
 
 /** What a caller may see of an organisation's keys: a person's own, a service account's own, or also all of these. */
 export interface KeyViewer {
@@ -46,7 +45,8 @@ export interface NewApiKey extends PlainKey {
   readonly name: string;
   readonly scope: string;
   readonly allowed_cidrs: string[];
-  readonly expires_in_seconds: number | null;
+  readonly created_at: Date;
+  readonly expires_at: Date | null;
 }
 
 /** Composed once. */
@@ -63,22 +63,25 @@ const INSERT = composer
     token_hash: sql<Buffer>`${''}::bytea`,
     prefix: '',
     last4: '',
-    expires_at: secondsFromNow(0),
+    created_at: new Date(),
+    expires_at: new Date(),
   })
-  .returning(SHOWN)
   .compile();
 
-export async function insertApiKey(tx: Tx, key: NewApiKey) {
+/** Written with COMMIT; what is kept is all known before. `no_holder`: what to throw where the holder has ended. */
+export async function insertApiKey(
+  tx: Tx,
+  key: NewApiKey,
+  no_holder: (cause: unknown) => Error,
+): Promise<ApiKeyRow> {
   const { id, org_id, user_id, service_account_id, name, scope, allowed_cidrs } = key;
-  const { token_hash, prefix, last4, expires_in_seconds } = key;
+  const { token_hash, prefix, last4, created_at, expires_at } = key;
   const holder = [id, org_id, user_id, service_account_id, name, scope, allowed_cidrs];
-  const { rows } = await tx.executeQuery(
-    again(INSERT, [...holder, token_hash, prefix, last4, expires_in_seconds]),
-  );
-  return present(rows[0], 'the key just made');
+  const statement = again(INSERT, [...holder, token_hash, prefix, last4, created_at, expires_at]);
+  await atCommit(tx, statement, (error) => (isForeignKeyOf(error, 'api_keys') ? no_holder(error) : error));
+  return { ...key, last_used_at: null, previous_expires_at: null };
 }
 
-/** The time in so many seconds by the database's clock, to the millisecond: what is shown is what is kept. */
 function secondsFromNow(seconds: number) {
   return sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${seconds})`;
 }

@@ -1,11 +1,10 @@
 /**
  * Statements that go to PostgreSQL in one go with COMMIT: events and audit entries then cost no round trip of their own,
- * and what one locks is held for none.
- *
- * One of them that fails aborts the transaction, and COMMIT rolls it back: all or nothing, as ever.
+ * and what one locks is held for none. One of them that fails aborts the transaction: all or nothing, as ever.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { type CompiledQuery, type DatabaseConnection, PostgresDialect, PostgresDriver } from 'kysely';
+import { commitWith } from './statement-names.ts';
 
 /** Those of the transaction that runs here. */
 const statements = new AsyncLocalStorage<readonly CompiledQuery[]>();
@@ -18,14 +17,9 @@ export function withCommit<T>(last: readonly CompiledQuery[], run: () => Promise
 class CommittingDriver extends PostgresDriver {
   override async commitTransaction(connection: DatabaseConnection): Promise<void> {
     const last = statements.getStore() ?? [];
-    // Each is handed to the client before the next line runs, so they arrive in this order.
-    const sent = [
-      ...last.map((statement) => connection.executeQuery(statement)),
-      super.commitTransaction(connection),
-    ];
-    for (const outcome of await Promise.allSettled(sent)) {
-      if (outcome.status === 'rejected') throw outcome.reason;
-    }
+    if (last.length === 0) await super.commitTransaction(connection);
+    // One of them that fails is an error of the statement's own, so this is not answered with a ROLLBACK.
+    else await connection.executeQuery(commitWith(last));
   }
 }
 

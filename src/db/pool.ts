@@ -60,8 +60,15 @@ export function poolState(db: Db): Record<'used' | 'idle' | 'waiting', number> {
   return { used: totalCount - idleCount, idle: idleCount, waiting: waitingCount };
 }
 
+interface Ending {
+  readonly last: CompiledQuery[];
+  readonly effects: (() => void)[];
+  /** What an error of the database means to those who wrote. */
+  readonly meanings: ((error: unknown) => unknown)[];
+}
+
 /** What goes with, and what follows, the commit of each transaction under way. */
-const endings = new WeakMap<Tx, { readonly last: CompiledQuery[]; readonly effects: (() => void)[] }>();
+const endings = new WeakMap<Tx, Ending>();
 
 /** Runs `effect` once the transaction is committed, never if it is not. Outside of `transaction`: at once. */
 export function afterCommit(tx: Tx, effect: () => void): void {
@@ -72,12 +79,25 @@ export function afterCommit(tx: Tx, effect: () => void): void {
 
 /**
  * Sends `statement` in one go with COMMIT, which saves its round trip: nothing in the transaction may need its answer.
+ * An error of the transaction's is passed through `meaning`, which answers what to throw instead, or the same error.
  * Outside of `transaction`: at once.
  */
-export async function atCommit(tx: Tx, statement: CompiledQuery): Promise<void> {
+export async function atCommit(
+  tx: Tx,
+  statement: CompiledQuery,
+  meaning: (error: unknown) => unknown = (error) => error,
+): Promise<void> {
   const ending = endings.get(tx);
-  if (ending === undefined) await tx.executeQuery(statement);
-  else ending.last.push(statement);
+  if (ending) {
+    ending.last.push(statement);
+    ending.meanings.push(meaning);
+    return;
+  }
+  try {
+    await tx.executeQuery(statement);
+  } catch (error) {
+    throw meaning(error);
+  }
 }
 
 const RETRYABLE = new Set(['40001', '40P01']);
@@ -88,18 +108,18 @@ const RETRYABLE = new Set(['40001', '40P01']);
  */
 export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt++) {
-    const last: CompiledQuery[] = [];
-    const effects: (() => void)[] = [];
+    const ending: Ending = { last: [], effects: [], meanings: [] };
     const run = (tx: Transaction<Database>) => {
-      endings.set(tx, { last, effects });
+      endings.set(tx, ending);
       return work(tx);
     };
     try {
-      const result = await withCommit(last, () => db.transaction().execute(run));
-      for (const effect of effects) effect();
+      const result = await withCommit(ending.last, () => db.transaction().execute(run));
+      for (const effect of ending.effects) effect();
       return result;
     } catch (error) {
-      if (attempt >= 3 || !RETRYABLE.has(sqlStateOf(error) ?? '')) throw error;
+      if (attempt < 3 && RETRYABLE.has(sqlStateOf(error) ?? '')) continue;
+      throw ending.meanings.reduce((meant, meaning) => meaning(meant), error);
     }
   }
 }
@@ -112,6 +132,11 @@ export function sqlStateOf(error: unknown): string | undefined {
 /** Whether `error` is the violation of the unique constraint or index `constraint`. */
 export function violates(error: unknown, constraint: string): boolean {
   return error instanceof pg.DatabaseError && error.code === '23505' && error.constraint === constraint;
+}
+
+/** Whether `error` is the violation of a foreign key of `table`: what a row there names is not there. */
+export function isForeignKeyOf(error: unknown, table: keyof Database): boolean {
+  return error instanceof pg.DatabaseError && error.code === '23503' && error.table === table;
 }
 
 /** Whether `error` says that the database cannot be reached or is going away (SQLSTATE classes 08, 53, 57P). */

@@ -20,10 +20,8 @@ create table api_keys (
   constraint api_keys_pkey PRIMARY KEY (id),
   constraint api_keys_previous_hash_key UNIQUE (previous_hash),
   constraint api_keys_token_hash_key UNIQUE (token_hash),
-  constraint api_keys_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
+  constraint api_keys_org_id_service_account_id_fkey FOREIGN KEY (org_id, service_account_id) REFERENCES service_accounts(org_id, id) ON DELETE CASCADE,
   constraint api_keys_org_id_user_id_fkey FOREIGN KEY (org_id, user_id) REFERENCES memberships(org_id, user_id) ON DELETE CASCADE,
-  constraint api_keys_service_account_id_fkey FOREIGN KEY (service_account_id) REFERENCES service_accounts(id) ON DELETE CASCADE,
-  constraint api_keys_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
   constraint api_keys_holder CHECK (((user_id IS NULL) <> (service_account_id IS NULL)))
 );
 
@@ -114,7 +112,6 @@ create table events (
   position bigint,
   user_id text,
   constraint events_pkey PRIMARY KEY (id),
-  constraint events_instance_id_sequence_key UNIQUE (instance_id, sequence),
   constraint events_position_key UNIQUE ("position"),
   constraint events_owner CHECK (((org_id IS NOT NULL) OR (user_id IS NOT NULL)))
 );
@@ -423,6 +420,7 @@ create table service_accounts (
   created_by text not null,
   created_at timestamp with time zone not null default now(),
   constraint service_accounts_pkey PRIMARY KEY (id),
+  constraint service_accounts_of_org UNIQUE (org_id, id),
   constraint service_accounts_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE
 );
 
@@ -600,9 +598,10 @@ CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE ((seq IS NULL) AND (NOT refused));
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
-CREATE INDEX events_age ON public.events USING btree (created_at);
+CREATE INDEX events_age ON public.events USING brin (created_at);
 CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
+CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, sequence) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
@@ -620,7 +619,7 @@ CREATE INDEX memory_images_instance ON public.memory_images USING btree (instanc
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
 CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
 CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);
-CREATE INDEX notifications_age ON public.notifications USING btree (created_at);
+CREATE INDEX notifications_age ON public.notifications USING brin (created_at);
 CREATE INDEX notifications_page ON public.notifications USING btree (recipient, id DESC);
 CREATE INDEX notifications_repeats ON public.notifications USING btree (recipient, kind, COALESCE(resource_id, ''::text), id DESC) WHERE (read_at IS NULL);
 CREATE INDEX notifications_service_account ON public.notifications USING btree (service_account_id) WHERE (service_account_id IS NOT NULL);

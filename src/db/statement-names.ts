@@ -5,8 +5,9 @@
  * a pooler between us and PostgreSQL must keep a session's prepared statements.
  */
 import type { Socket } from 'node:net';
+import { CompiledQuery } from 'kysely';
 import pg from 'pg';
-import { BEGIN, BEGIN_NAME, begunQuery } from './begun-query.ts';
+import { type Statement, together } from './together-query.ts';
 
 /**
  * At the start of a text: no name. For what finds little now and may find much soon: a plan that was made for a small
@@ -52,72 +53,79 @@ function planIsStale(error: unknown): boolean {
   return error instanceof pg.DatabaseError && error.code === '0A000' && /cached plan/.test(error.message);
 }
 
-type Arguments = readonly unknown[];
+const BEGIN = { text: 'begin', name: 'berth_begin' } as const;
+const COMMIT = { text: 'commit', name: 'berth_commit' } as const;
+
+/** COMMIT, and `statements` in one go with it, in their order. */
+export function commitWith(statements: readonly CompiledQuery[]): CompiledQuery {
+  return CompiledQuery.raw(COMMIT.text, [...statements]);
+}
 
 /**
- * A client that names the parameterised statements given as text and values, and sends BEGIN with what comes next.
- * A transaction of no statement is none.
+ * A client that names the parameterised statements given as text and values, and sends BEGIN with what comes next. A
+ * transaction of no statement is none; one of nothing but what goes with COMMIT needs neither BEGIN nor COMMIT.
  */
 export function clientNaming(names: StatementNames): typeof pg.Client {
   class NamingClient extends pg.Client {
-    /** BEGIN was asked for and is not sent. */
-    #begins = false;
+    /** `asked`: BEGIN was, and is not sent. `unneeded`: there was a transaction without it. */
+    #begin: 'sent' | 'asked' | 'unneeded' = 'sent';
 
     override query(...args: unknown[]): never {
       this.#gather();
-      const [text] = args;
-      if (text === BEGIN) return this.#begin() as never;
-      if (this.#begins && (text === 'commit' || text === 'rollback')) {
-        this.#begins = false;
-        return Promise.resolve({ command: text.toUpperCase(), rows: [], rowCount: null }) as never;
-      }
-      const name = nameIn(args);
-      if (name === undefined) return this.#send(args) as never;
-      return this.#send([{ name, text, values: args[1] }]).catch((error: unknown) => {
+      const [text, values = []] = args;
+      if (typeof text !== 'string' || !Array.isArray(values) || args.length > 2)
+        return this.#send(...args) as never;
+      return this.#run(text, values).catch((error: unknown) => {
         if (planIsStale(error)) names.forget();
         throw error;
       }) as never;
     }
 
-    #begin(): Promise<unknown> {
-      if (!(BEGIN_NAME in this.#wire.parsedStatements))
-        return this.#send([{ name: BEGIN_NAME, text: BEGIN }]);
-      this.#begins = true;
-      return Promise.resolve({ command: 'BEGIN', rows: [], rowCount: null });
+    #run(text: string, values: readonly unknown[]): Promise<unknown> {
+      const begin = this.#begin;
+      this.#begin = text === BEGIN.text ? 'asked' : 'sent';
+      if (text === BEGIN.text) return completed('BEGIN');
+      if (text === COMMIT.text) return this.#commit(begin, (values as readonly CompiledQuery[]).map(named));
+      if (text === 'rollback' && begin !== 'sent') return completed('ROLLBACK');
+      const statement = named({ sql: text, parameters: values });
+      if (begin === 'asked') return this.#together([BEGIN, statement]);
+      return this.#send(values.length === 0 ? text : statement);
     }
 
-    #send(args: Arguments): Promise<unknown> {
-      const query = (...given: Arguments) =>
-        (super.query as (...given: unknown[]) => Promise<unknown>).apply(this, [...given]);
-      if (!this.#begins) return query(...args);
-      this.#begins = false;
-      return begunQuery(args, query);
+    #commit(
+      begin: 'sent' | 'asked' | 'unneeded',
+      [first, ...others]: readonly Statement[],
+    ): Promise<unknown> {
+      if (first === undefined) return begin === 'asked' ? completed('COMMIT') : this.#send(COMMIT.text);
+      if (begin !== 'asked') return this.#together([first, ...others, COMMIT]);
+      this.#begin = 'unneeded';
+      return this.#together([first, ...others]).then(() => completed('COMMIT'));
     }
 
-    get #wire() {
-      return (this as unknown as { readonly connection: Wire }).connection;
+    #together(statements: readonly [Statement, ...Statement[]]): Promise<unknown> {
+      return together(statements, (query) => this.#send(query));
     }
 
-    /** What is asked for at one time (the statements that go with COMMIT) goes out in one write. */
+    #send(...args: readonly unknown[]): Promise<unknown> {
+      return (super.query as (...given: unknown[]) => Promise<unknown>).apply(this, [...args]);
+    }
+
+    /** What is asked for at one time goes out in one write. */
     #gather(): void {
-      const { stream } = this.#wire;
+      const { stream } = (this as unknown as { readonly connection: { readonly stream: Socket } }).connection;
       if (stream.writableCorked > 0) return;
       stream.cork();
       process.nextTick(() => stream.uncork());
     }
   }
 
-  function nameIn(args: Arguments): string | undefined {
-    const [text, values] = args;
-    if (typeof text !== 'string' || !Array.isArray(values) || values.length === 0 || args.length > 2)
-      return undefined;
-    return names.nameOf(text);
+  function named({ sql, parameters }: Pick<CompiledQuery, 'sql' | 'parameters'>): Statement {
+    const name = parameters.length === 0 ? undefined : names.nameOf(sql);
+    return { text: sql, values: parameters, ...(name !== undefined && { name }) };
   }
   return NamingClient as unknown as typeof pg.Client;
 }
 
-/** What the driver keeps to itself of a connection. */
-interface Wire {
-  readonly stream: Socket;
-  readonly parsedStatements: Readonly<Record<string, string>>;
+async function completed(command: string): Promise<object> {
+  return { command, rows: [], rowCount: null };
 }

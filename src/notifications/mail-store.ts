@@ -9,6 +9,7 @@ export interface DueMail {
   /** Names this taking: who comes after it moved on has nothing to say. */
   readonly due_at: string;
   readonly email: string;
+  readonly kind: string;
   readonly title: string;
   readonly body: string;
   readonly count: number;
@@ -32,7 +33,7 @@ export async function takeDueMails(tx: Tx, limit: number, lease_s: number): Prom
       from due where m.notification_id = due.notification_id
       returning m.notification_id, m.attempts, m.due_at
     )
-    select t.notification_id, t.attempts, t.due_at::text, u.email, n.title, n.body, n.count, n.raised_at
+    select t.notification_id, t.attempts, t.due_at::text, u.email, n.kind, n.title, n.body, n.count, n.raised_at
     from taken t join notifications n on n.id = t.notification_id join users u on u.id = n.user_id`.execute(
     tx,
   );

@@ -1,17 +1,19 @@
 /**
  * Sends the mails that notifications have put into the outbox: after their commit, never in a request. Mails that
- * are out are taken off at once; a process that dies in between sends them again, under the same Message-IDs.
+ * are out are taken off at once; a process that dies in between sends them again, under the same Message-IDs. What is due
+ * to one person of one kind at one time is one mail: who makes a hundred keys gets few.
  */
 import type { Db } from '../db/pool.ts';
 import { backoffMs } from '../lib/backoff.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { messageOf } from '../lib/errors.ts';
+import { inParallel } from '../lib/in-parallel.ts';
 import type { Log } from '../lib/log.ts';
 import type { Deliver, Mail } from '../mail/mailer.ts';
 import { type DueMail, endMails, postponeMail, takeDueMails } from './mail-store.ts';
 
-/** Longer than one delivery may take. */
-const LEASE_S = 300;
+/** Longer than the delivery of all that are taken together may take. */
+const LEASE_S = 900;
 /** With waits of up to an hour: a mail server may be away for most of a day. */
 const MAX_ATTEMPTS = 24;
 
@@ -22,50 +24,61 @@ export interface MailParts {
   readonly log: Log;
 }
 
-/** Taken and sent together. */
-const AT_ONCE = 10;
+/** Taken together. */
+const AT_ONCE = 100;
+/** Mails that are under way. */
+const SENT_AT_ONCE = 10;
+
+/** Of one kind to one person: they go as one mail. */
+type Digest = readonly [DueMail, ...DueMail[]];
 
 /** Until none is due, or `signal` aborts. */
 export async function sendNotificationMails(parts: MailParts, signal?: AbortSignal): Promise<void> {
   while (signal?.aborted !== true) {
     const due = await takeDueMails(parts.db, AT_ONCE, LEASE_S);
     if (due.length === 0) return;
-    const ended = await Promise.all(due.map((mail) => send(parts, mail)));
-    await endMails(
-      parts.db,
-      due.filter((_, at) => ended[at]),
-    );
+    const digests = Map.groupBy(due, ({ email, kind }) => JSON.stringify([email, kind]));
+    const ended: DueMail[] = [];
+    await inParallel(digests.values(), SENT_AT_ONCE, async (digest) => {
+      if (await send(parts, digest as [DueMail, ...DueMail[]])) ended.push(...digest);
+    });
+    await endMails(parts.db, ended);
   }
 }
 
 /** Whether there is nothing more to do for this mail. */
-async function send({ db, deliver, public_url, log }: MailParts, due: DueMail): Promise<boolean> {
+async function send({ db, deliver, public_url, log }: MailParts, digest: Digest): Promise<boolean> {
   try {
-    await deliver(composeMail(due, public_url));
+    await deliver(composeMail(digest, public_url));
+    return true;
   } catch (error) {
-    const { attempts, notification_id } = due;
+    const [{ notification_id, attempts }] = digest;
     log.warn({ reason: messageOf(error), notification_id, attempts }, 'a notification could not be mailed');
-    if (attempts < MAX_ATTEMPTS) {
-      await postponeMail(db, due, backoffMs(attempts, 2_000, 3_600_000));
-      return false;
-    }
   }
-  return true;
+  const again = digest.filter(({ attempts }) => attempts < MAX_ATTEMPTS);
+  for (const due of again) await postponeMail(db, due, backoffMs(due.attempts, 2_000, 3_600_000));
+  await endMails(
+    db,
+    digest.filter((due) => !again.includes(due)),
+  );
+  return false;
 }
 
-function composeMail({ email, title, body, count, raised_at, ...due }: DueMail, public_url: string): Mail {
-  const times = count > 1 ? `, ${count} times so far` : '';
+function composeMail(digest: Digest, public_url: string): Mail {
+  const [{ email, title, notification_id, count }, ...others] = digest;
   return {
     to: email,
-    subject: title,
+    subject: others.length === 0 ? title : `${title}, and ${others.length} more`,
     text: [
-      body,
-      '',
-      `At ${rfc3339(raised_at)}${times}, on Berth at ${public_url}.`,
-      '',
-      `What goes by mail: ${public_url}/notifications`,
-      '',
+      // Of one alone the subject says it.
+      ...digest.flatMap((due) => (others.length === 0 ? [] : [due.title]).concat(paragraph(due, public_url))),
+      `What goes by mail: ${public_url}/notifications\n`,
     ].join('\n'),
-    id: `${due.notification_id}.${count}`,
+    id: `${notification_id}.${count}`,
   };
+}
+
+function paragraph({ body, count, raised_at }: DueMail, public_url: string): string {
+  const times = count > 1 ? `, ${count} times so far` : '';
+  return [body, '', `At ${rfc3339(raised_at)}${times}, on Berth at ${public_url}.`, ''].join('\n');
 }

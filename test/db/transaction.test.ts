@@ -50,6 +50,43 @@ test('when it fails nothing is committed, the caller hears why, and the connecti
   assert.deepEqual(await notes(), []);
 });
 
+test('a transaction of nothing else is one too: all of it, or nothing and the reason as its writer means it', () =>
+  withOneConnection(async (one) => {
+    for (let round = 0; round < 12; round++) {
+      await transaction(one, async (tx) => {
+        await atCommit(tx, insert(round * 2, 'a'));
+        await atCommit(tx, insert(round * 2 + 1, 'b'));
+      });
+      const meant = new Error('is there already');
+      const failing = transaction(one, async (tx) => {
+        await atCommit(tx, insert(1_000, 'before'));
+        await atCommit(tx, insert(round * 2, 'again'), (error) =>
+          sqlStateOf(error) === '23505' ? meant : error,
+        );
+        await atCommit(tx, insert(1_001, 'after'));
+      });
+      await assert.rejects(failing, meant);
+    }
+    assert.equal((await notes()).length, 24);
+    assert.notEqual(await transactionOf(one), await transactionOf(one), 'no transaction is left open');
+  }));
+
+test('a value that cannot be sent fails its transaction before anything of it is sent', () =>
+  withOneConnection(async (one) => {
+    const circular: Record<string, unknown> = {};
+    circular['itself'] = circular;
+    for (const first of [insert(1, 'a'), insert(2, 'b')]) {
+      const failing = transaction(one, async (tx) => {
+        await atCommit(tx, first);
+        await atCommit(tx, CompiledQuery.raw('insert into notes values (9, $1)', [circular]));
+      });
+      await assert.rejects(failing, /circular/);
+    }
+    assert.deepEqual(await notes(), []);
+    await one.executeQuery(insert(3, 'goes on'));
+    assert.deepEqual(await notes(), ['goes on']);
+  }));
+
 test('a hint to look again goes with COMMIT, and is not lost or doubled by what is sent beside it', async () => {
   await clear();
   const listener = new pg.Client({ connectionString: database.url });

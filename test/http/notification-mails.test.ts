@@ -37,6 +37,19 @@ test('nothing is sent before it is committed, and then one mail of each', async 
   assert.deepEqual(await waiting(), []);
 });
 
+test('what is due to one person of one kind goes as one mail, other people and kinds apart', async () => {
+  const [who, other] = [await api.person(), await api.person()];
+  for (const name of ['one', 'two', 'three'])
+    await api.as(who).post('/v1/api-keys', { name, scope: 'vm:read' });
+  await happen(db, who);
+  await api.as(other).post('/v1/api-keys', { name: 'four', scope: 'vm:read' });
+  await tellByMail(db, keep);
+  const [keys, ...rest] = to(who).filter(({ subject }) => /, and 2 more$/.test(subject));
+  for (const name of ['one', 'two', 'three']) assert.match(keys?.text ?? '', new RegExp(`\\b${name}\\b`));
+  assert.deepEqual([rest.length, to(who).length, to(other).length], [0, 2, 1]);
+  assert.deepEqual(await waiting(), []);
+});
+
 test('a kind that is muted is not mailed, and is still raised', async () => {
   const owner = await api.person();
   const quiet = await api.person({ org_id: owner.org_id, role: 'admin' });
