@@ -5,6 +5,7 @@
 import {
   CompiledQuery as Compiled,
   type CompiledQuery,
+  type DatabaseConnection,
   DummyDriver,
   Kysely,
   PostgresAdapter,
@@ -14,10 +15,16 @@ import {
 import { assert } from '../lib/assert.ts';
 import type { Database } from './tables.ts';
 
+class NoDriver extends DummyDriver {
+  override acquireConnection(): Promise<DatabaseConnection> {
+    throw new Error('connected to nothing: statements can be composed here, not executed');
+  }
+}
+
 /** Composes for PostgreSQL and is connected to nothing. */
 export const composer = new Kysely<Database>({
   dialect: {
-    createDriver: () => new DummyDriver(),
+    createDriver: () => new NoDriver(),
     createAdapter: () => new PostgresAdapter(),
     createIntrospector: (db) => new PostgresIntrospector(db),
     createQueryCompiler: () => new PostgresQueryCompiler(),

@@ -60,7 +60,7 @@ export function poolState(db: Db): Record<'used' | 'idle' | 'waiting', number> {
   return { used: totalCount - idleCount, idle: idleCount, waiting: waitingCount };
 }
 
-interface Ending {
+export interface Ending {
   readonly last: CompiledQuery[];
   readonly effects: (() => void)[];
   /** What an error of the database means to those who wrote. */
@@ -69,6 +69,18 @@ interface Ending {
 
 /** What goes with, and what follows, the commit of each transaction under way. */
 const endings = new WeakMap<Tx, Ending>();
+
+/** From now on `ending` has what {@link atCommit} and {@link afterCommit} are told of `tx`. */
+export function gatherEnding(tx: Tx, ending: Ending): void {
+  endings.set(tx, ending);
+}
+
+export const newEnding = (): Ending => ({ last: [], effects: [], meanings: [] });
+
+/** What to throw for an error of the transaction's. */
+export function meant({ meanings }: Ending, error: unknown): unknown {
+  return meanings.reduce((so_far, meaning) => meaning(so_far), error);
+}
 
 /** Runs `effect` once the transaction is committed, never if it is not. Outside of `transaction`: at once. */
 export function afterCommit(tx: Tx, effect: () => void): void {
@@ -108,9 +120,9 @@ const RETRYABLE = new Set(['40001', '40P01']);
  */
 export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
   for (let attempt = 0; ; attempt++) {
-    const ending: Ending = { last: [], effects: [], meanings: [] };
+    const ending = newEnding();
     const run = (tx: Transaction<Database>) => {
-      endings.set(tx, ending);
+      gatherEnding(tx, ending);
       return work(tx);
     };
     try {
@@ -119,7 +131,7 @@ export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) =
       return result;
     } catch (error) {
       if (attempt < 3 && RETRYABLE.has(sqlStateOf(error) ?? '')) continue;
-      throw ending.meanings.reduce((meant, meaning) => meaning(meant), error);
+      throw meant(ending, error);
     }
   }
 }

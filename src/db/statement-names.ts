@@ -53,7 +53,7 @@ function planIsStale(error: unknown): boolean {
   return error instanceof pg.DatabaseError && error.code === '0A000' && /cached plan/.test(error.message);
 }
 
-const BEGIN = { text: 'begin', name: 'berth_begin' } as const;
+export const BEGIN = { text: 'begin', name: 'berth_begin' } as const;
 const COMMIT = { text: 'commit', name: 'berth_commit' } as const;
 
 /** COMMIT, and `statements` in one go with it, in their order. */

@@ -5,6 +5,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { AuditLog } from '../audit/append.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
+import { blindTransaction } from '../db/blind-writes.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { principalOf } from './access.ts';
@@ -26,6 +27,8 @@ export interface MutationContext {
 export interface Mutation {
   /** As the audit log has it. */
   readonly action: string;
+  /** The work asks nothing of the database. */
+  readonly blind?: boolean;
 }
 
 export interface Outcome<Status extends number, Body> {
@@ -50,7 +53,8 @@ export async function mutate<Status extends number, Body>(
   const principal = principalOf(request);
   const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
   const wanted = key === null ? null : claimOf(request, principal, key);
-  return transaction(context.db, async (tx) => {
+  const run = mutation.blind === true && wanted === null ? blindTransaction : transaction;
+  return run(context.db, async (tx: Tx) => {
     const before = wanted && (await claim(tx, context.idempotency, wanted));
     if (before) {
       reply.header('idempotency-replayed', 'true');

@@ -4,6 +4,7 @@ import { after, test } from 'node:test';
 import { CompiledQuery, sql } from 'kysely';
 import pg from 'pg';
 import { Batched } from '../../src/db/batched.ts';
+import { blindTransaction } from '../../src/db/blind-writes.ts';
 import { lookUp } from '../../src/db/look-up.ts';
 import { notify } from '../../src/db/notify.ts';
 import { atCommit, type Db, isUnavailable, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
@@ -86,6 +87,65 @@ test('a value that cannot be sent fails its transaction before anything of it is
     await one.executeQuery(insert(3, 'goes on'));
     assert.deepEqual(await notes(), ['goes on']);
   }));
+
+test('blind transactions of one moment go together; one that fails fails alone', () =>
+  withOneConnection(async (one) => {
+    for (let round = 0; round < 12; round++) {
+      const base = round * 100;
+      const outcomes = await Promise.allSettled(
+        Array.from({ length: 30 }, (_, n) =>
+          blindTransaction(one, async (tx) => {
+            await atCommit(tx, insert(base + n, 'first'));
+            // Each third repeats its own row.
+            await atCommit(tx, insert(n % 3 === 0 ? base + n : base + 50 + n, 'second'), (error) =>
+              sqlStateOf(error) === '23505' ? new Error(`meant ${n}`) : error,
+            );
+            return n;
+          }),
+        ),
+      );
+      for (const [n, outcome] of outcomes.entries()) {
+        if (n % 3 !== 0) assert.deepEqual(outcome, { status: 'fulfilled', value: n });
+        else assert.match(String(outcome.status === 'rejected' && outcome.reason), new RegExp(`meant ${n}$`));
+      }
+    }
+    const { rows } = await sql<{ count: number }>`
+      select count(*) from notes`.execute(one);
+    assert.equal(rows[0]?.count, 12 * 40);
+  }));
+
+test('blind transactions share their COMMIT, and one that asks something is refused', () =>
+  withOneConnection(async (one) => {
+    await Promise.all(
+      Array.from({ length: 40 }, (_, n) => blindTransaction(one, (tx) => atCommit(tx, insert(n, 'x')))),
+    );
+    const { rows } = await sql<{ transactions: number }>`
+      select count(distinct xmin::text) as transactions from notes`.execute(one);
+    assert.ok((rows[0]?.transactions ?? 40) <= 3, `${rows[0]?.transactions} transactions`);
+    await assert.rejects(
+      blindTransaction(one, (tx) => notes(tx as Db)),
+      /connected to nothing/,
+    );
+  }));
+
+test('a blind transaction whose connection breaks fails, and is not sent again', async () => {
+  await clear();
+  const one = openPool(database.url, () => undefined, 2);
+  try {
+    const ends = CompiledQuery.raw('select pg_terminate_backend(pg_backend_pid())');
+    const outcomes = await Promise.allSettled(
+      [ends, insert(1, 'a'), insert(2, 'b')].map((statement) =>
+        blindTransaction(one, (tx) => atCommit(tx, statement)),
+      ),
+    );
+    assert.equal(outcomes[0]?.status, 'rejected');
+    const failed = outcomes.filter(({ status }) => status === 'rejected').length;
+    assert.equal((await notes()).length, 3 - failed);
+    await blindTransaction(one, (tx) => atCommit(tx, insert(3, 'goes on')));
+  } finally {
+    await one.destroy();
+  }
+});
 
 test('a hint to look again goes with COMMIT, and is not lost or doubled by what is sent beside it', async () => {
   await clear();

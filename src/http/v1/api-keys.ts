@@ -121,7 +121,7 @@ function registerCreate(app: App, context: AppContext): void {
       },
     },
     handler: async (request, reply) => {
-      const mutation = { action: 'api_key.create' };
+      const mutation = { action: 'api_key.create', blind: request.body.service_account_id === undefined };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const made = await createApiKey(tx, principal, request.body);
         const shown = apiKeyView(made);

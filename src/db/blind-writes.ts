@@ -1,0 +1,97 @@
+/**
+ * Transactions that read nothing, several as one: those that are ready while others are on their way to the disk go
+ * together in the next, in one write and with one fsync. Each is still whole or not there at all: where one of them fails,
+ * all are rolled back and each is sent alone.
+ */
+import type { CompiledQuery } from 'kysely';
+import pg from 'pg';
+import { composer } from './composer.ts';
+import { type Db, gatherEnding, isUnavailable, meant, newEnding, poolOf, type Tx } from './pool.ts';
+import { BEGIN, commitWith } from './statement-names.ts';
+
+/** Transactions in one. */
+const MAX_TOGETHER = 64;
+/** On their way at once. */
+const MAX_UNDER_WAY = 2;
+
+interface Change {
+  /** All committed, or none. */
+  readonly statements: readonly CompiledQuery[];
+  readonly resolve: () => void;
+  readonly reject: (error: unknown) => void;
+}
+
+class BlindWrites {
+  readonly #pool: pg.Pool;
+  readonly #waiting: Change[] = [];
+  #under_way = 0;
+
+  constructor(pool: pg.Pool) {
+    this.#pool = pool;
+  }
+
+  write(statements: readonly CompiledQuery[]): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ statements, resolve, reject });
+      if (this.#under_way < MAX_UNDER_WAY) void this.#work();
+    });
+  }
+
+  /** Never rejects. */
+  async #work(): Promise<void> {
+    this.#under_way += 1;
+    while (this.#waiting.length > 0) {
+      const changes = this.#waiting.splice(0, MAX_TOGETHER);
+      try {
+        await this.#send(changes);
+        for (const { resolve } of changes) resolve();
+      } catch (error) {
+        // A connection that breaks leaves open whether it was committed: not to be sent again.
+        const by_one = changes.length > 1 && error instanceof pg.DatabaseError && !isUnavailable(error);
+        for (const change of changes) {
+          if (by_one) await this.#send([change]).then(change.resolve, change.reject);
+          else change.reject(error);
+        }
+      }
+    }
+    this.#under_way -= 1;
+  }
+
+  async #send(changes: readonly Change[]): Promise<void> {
+    const client = await this.#pool.connect();
+    try {
+      await client.query(BEGIN.text);
+      const { sql, parameters } = commitWith(changes.flatMap(({ statements }) => statements));
+      await client.query(sql, [...parameters]);
+    } finally {
+      client.release();
+    }
+  }
+}
+
+const writers = new WeakMap<Db, BlindWrites>();
+
+function writerOf(db: Db): BlindWrites {
+  const writer = writers.get(db) ?? new BlindWrites(poolOf(db));
+  writers.set(db, writer);
+  return writer;
+}
+
+/**
+ * A transaction whose work writes with {@link atCommit} alone and asks nothing of the database. It needs no connection
+ * of its own. `work` runs once.
+ */
+export async function blindTransaction<T>(db: Db, work: (tx: Tx) => Promise<T>): Promise<T> {
+  const ending = newEnding();
+  // A Kysely of its own: what is gathered is known by it.
+  const tx: Tx = composer.withTables<Record<never, never>>();
+  gatherEnding(tx, ending);
+  const result = await work(tx);
+  try {
+    if (ending.last.length > 0) await writerOf(db).write(ending.last);
+  } catch (error) {
+    throw meant(ending, error);
+  }
+  for (const effect of ending.effects) effect();
+  return result;
+}
