@@ -1,6 +1,6 @@
 /**
  * Cursors: sealed with AES-256-GCM, bound to route, principal and filter by the additional data, good for
- * three days. Nobody can read, make or move one.
+ * three days. Nobody can read, make or move one. And the pages that they lead through.
  */
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import type { Principal } from '../auth/principal.ts';
@@ -73,18 +73,48 @@ function refusal() {
   return invalid('cursor', 'is not valid here, or has expired; start again without it');
 }
 
-/** One page: the rows asked for, and the cursor of the next if there are more (`rows` holds limit + 1 then). */
-export function page<Row extends { id: string }, Shown>(
-  sealer: CursorSealer,
-  scope: CursorScope,
-  rows: readonly Row[],
-  limit: number,
-  show: (row: Row) => Shown,
-): { data: Shown[]; next_cursor: string | null } {
+const DEFAULT_LIMIT = 50;
+
+/** A page's size from its query text. @throws AppError INVALID_REQUEST out of 1 to `max` */
+function readLimit(text: string | undefined, max: number): number {
+  if (text === undefined) return DEFAULT_LIMIT;
+  const limit = Number(text);
+  if (!Number.isInteger(limit) || limit < 1 || limit > max) throw invalid('limit', `must be 1 to ${max}`);
+  return limit;
+}
+
+interface PagedRequest {
+  readonly query: { readonly limit?: string | undefined; readonly cursor?: string | undefined };
+}
+
+/** A list that is asked for page by page. */
+export interface PagedList<Row extends { readonly id: string }, Shown> {
+  readonly route: string;
+  /** What it is of, where the path says so: a cursor is good for the same, and for the same query, only. */
+  readonly of?: Record<string, unknown>;
+  readonly max_limit?: number;
+  /** Up to `count` rows behind the one of the id `before`; from the beginning where that is null. */
+  readonly list: (before: string | null, count: number) => Promise<readonly Row[]>;
+  readonly show: (row: Row) => Shown;
+}
+
+/** The page that `request` asks for, and the cursor of the next if there is more. @throws AppError INVALID_REQUEST */
+export async function pageOfList<Row extends { readonly id: string }, Shown>(
+  cursors: CursorSealer,
+  principal: Principal,
+  { query }: PagedRequest,
+  { route, of, max_limit = 200, list, show }: PagedList<Row, Shown>,
+): Promise<{ data: Shown[]; next_cursor: string | null }> {
+  const { limit: limit_text, cursor, ...filter } = query;
+  const limit = readLimit(limit_text, max_limit);
+  const scope = { route, principal, filter: { ...filter, ...of } };
+  const before = cursor === undefined ? null : cursors.open(scope, cursor);
+  // One more than is shown tells whether there is more.
+  const rows = await list(before, limit + 1);
   const shown = rows.slice(0, limit);
   const last = shown.at(-1);
   return {
     data: shown.map(show),
-    next_cursor: rows.length > limit && last ? sealer.seal(scope, last.id) : null,
+    next_cursor: rows.length > limit && last ? cursors.seal(scope, last.id) : null,
   };
 }

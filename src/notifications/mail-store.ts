@@ -2,6 +2,7 @@
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { NotificationId } from '../lib/ids.ts';
+import type { Kind } from './model.ts';
 
 export interface DueMail {
   readonly notification_id: NotificationId;
@@ -9,7 +10,7 @@ export interface DueMail {
   /** Names this taking: who comes after it moved on has nothing to say. */
   readonly due_at: string;
   readonly email: string;
-  readonly kind: string;
+  readonly kind: Kind;
   readonly title: string;
   readonly body: string;
   readonly count: number;

@@ -1,7 +1,7 @@
 /**
  * Sends the mails that notifications have put into the outbox: after their commit, never in a request. Mails that
  * are out are taken off at once; a process that dies in between sends them again, under the same Message-IDs. What is due
- * to one person of one kind at one time is one mail: who makes a hundred keys gets few.
+ * to one person of one kind at one time is one mail: who makes a hundred keys gets few. Security has its own each.
  */
 import type { Db } from '../db/pool.ts';
 import { backoffMs } from '../lib/backoff.ts';
@@ -11,6 +11,7 @@ import { inParallel } from '../lib/in-parallel.ts';
 import type { Log } from '../lib/log.ts';
 import type { Deliver, Mail } from '../mail/mailer.ts';
 import { type DueMail, endMails, postponeMail, takeDueMails } from './mail-store.ts';
+import { KINDS } from './model.ts';
 
 /** Longer than the delivery of all that are taken together may take. */
 const LEASE_S = 900;
@@ -37,13 +38,18 @@ export async function sendNotificationMails(parts: MailParts, signal?: AbortSign
   while (signal?.aborted !== true) {
     const due = await takeDueMails(parts.db, AT_ONCE, LEASE_S);
     if (due.length === 0) return;
-    const digests = Map.groupBy(due, ({ email, kind }) => JSON.stringify([email, kind]));
+    const digests = Map.groupBy(due, mailOf);
     const ended: DueMail[] = [];
     await inParallel(digests.values(), SENT_AT_ONCE, async (digest) => {
       if (await send(parts, digest as [DueMail, ...DueMail[]])) ended.push(...digest);
     });
     await endMails(parts.db, ended);
   }
+}
+
+/** What goes by mail always, of security, has a mail of its own each. */
+function mailOf({ notification_id, email, kind }: DueMail): string {
+  return KINDS[kind].mail === 'always' ? notification_id : JSON.stringify([email, kind]);
 }
 
 /** Whether there is nothing more to do for this mail. */

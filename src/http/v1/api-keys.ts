@@ -15,9 +15,8 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { peek } from '../path-organisation.ts';
-import { readLimit } from '../query.ts';
 import {
   COMMON,
   EmptyBody,
@@ -153,14 +152,13 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
       const holder = peek(request.query, 'service_account_id');
       if (holder !== undefined) requireKeysOf(principalOf(request), holder as ServiceAccountId);
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const { limit: limitText, cursor, ...filter } = request.query;
-      const limit = readLimit(limitText, 200);
-      const scope = { route: 'api-keys', principal, filter };
-      const before = cursor === undefined ? null : cursors.open(scope, cursor);
-      const rows = await listApiKeys(db, viewerOf(principal), filter, before, limit + 1);
-      return page(cursors, scope, rows, limit, apiKeyView);
+      return pageOfList(cursors, principal, request, {
+        route: 'api-keys',
+        list: (before, count) => listApiKeys(db, viewerOf(principal), request.query, before, count),
+        show: apiKeyView,
+      });
     },
   });
   app.route({

@@ -4,8 +4,7 @@ import { rfc3339 } from '../../lib/clock.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { COMMON, errors, named, nullable, pageOf, pageQuery, Time } from '../schemas.ts';
 
 const AuditEntry = named('AuditEntry', {
@@ -42,14 +41,13 @@ export function registerAudit(app: App, { db }: AppContext, cursors: CursorSeale
       }),
       response: { 200: pageOf(AuditEntry), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const { limit: limitText, cursor, ...filter } = request.query;
-      const limit = readLimit(limitText, 200);
-      const scope = { route: 'audit', principal, filter };
-      const before = cursor === undefined ? null : cursors.open(scope, cursor);
-      const rows = await listAudit(db, principal.org_id, filter, before, limit + 1);
-      return page(cursors, scope, rows, limit, (row) => ({ ...row, at: rfc3339(row.at) }));
+      return pageOfList(cursors, principal, request, {
+        route: 'audit',
+        list: (before, count) => listAudit(db, principal.org_id, request.query, before, count),
+        show: (row) => ({ ...row, at: rfc3339(row.at) }),
+      });
     },
   });
 }

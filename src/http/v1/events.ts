@@ -11,8 +11,7 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import type { EventStreams, StreamSource } from '../event-stream.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   COMMON,
   closed,
@@ -98,16 +97,17 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       querystring: pageQuery(200, FILTERS),
       response: { 200: pageOf(Event), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const { limit: limitText, cursor, ...filter } = request.query;
-      const limit = readLimit(limitText, 200);
-      const wanted = filterOf(principal, filter);
-      const scope = { route: 'events', principal, filter };
-      const before = cursor === undefined ? null : Number(cursors.open(scope, cursor));
-      const rows = await listEvents(db, wanted, before, limit + 1);
-      const placed = rows.map((row) => ({ id: String(row.position), row }));
-      return page(cursors, scope, placed, limit, ({ row }) => eventView(row) as never);
+      const wanted = filterOf(principal, request.query);
+      return pageOfList(cursors, principal, request, {
+        route: 'events',
+        list: async (before, count) => {
+          const rows = await listEvents(db, wanted, before === null ? null : Number(before), count);
+          return rows.map((row) => ({ id: String(row.position), row }));
+        },
+        show: ({ row }) => eventView(row) as never,
+      });
     },
   });
 }

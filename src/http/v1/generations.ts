@@ -10,8 +10,7 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   COMMON,
   Consistency,
@@ -73,17 +72,19 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(Generation), ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const { limit: limitText, cursor } = request.query;
-      const limit = readLimit(limitText, 200);
-      const scope = { route: 'generations', principal, filter: { instance: request.params.id } };
-      const before = cursor === undefined ? null : Number(cursors.open(scope, cursor));
-      const id = instanceId(request.params);
-      if (!(await findInstance(db, principal.org_id, id))) throw new AppError('NOT_FOUND');
-      const rows = await listGenerations(db, id, before, limit + 1);
-      const named_rows = rows.map((row) => ({ ...row, id: String(row.generation) }));
-      return page(cursors, scope, named_rows, limit, generationView);
+      return pageOfList(cursors, principal, request, {
+        route: 'generations',
+        of: { instance: request.params.id },
+        list: async (before: string | null, count: number) => {
+          const id = instanceId(request.params);
+          if (!(await findInstance(db, principal.org_id, id))) throw new AppError('NOT_FOUND');
+          const rows = await listGenerations(db, id, before === null ? null : Number(before), count);
+          return rows.map((row) => ({ ...row, id: String(row.generation) }));
+        },
+        show: generationView,
+      });
     },
   });
 }

@@ -10,8 +10,7 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   COMMON,
   EmptyBody,
@@ -168,14 +167,13 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       }),
       response: { 200: pageOf(Instance), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const { limit: limitText, cursor, ...filter } = request.query;
-      const limit = readLimit(limitText, 200);
-      const scope = { route: 'instances', principal, filter };
-      const before = cursor === undefined ? null : cursors.open(scope, cursor);
-      const rows = await listInstances(db, principal.org_id, filter, before, limit + 1);
-      return page(cursors, scope, rows, limit, instanceView);
+      return pageOfList(cursors, principal, request, {
+        route: 'instances',
+        list: (before, count) => listInstances(db, principal.org_id, request.query, before, count),
+        show: instanceView,
+      });
     },
   });
 }

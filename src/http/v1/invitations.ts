@@ -12,9 +12,8 @@ import type { App } from '../app.ts';
 import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
-import { readLimit } from '../query.ts';
 import {
   COMMON,
   closed,
@@ -100,17 +99,18 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(ListedInvitation), ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
-      const limit = readLimit(request.query.limit, 200);
+    handler: (request) => {
       const principal = principalOf(request);
-      const scope = { route: 'invitations', principal, filter: { organisation: request.params.id } };
-      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      const rows = await listInvitations(db, pathOrganisation(request), before, limit + 1);
-      return page(cursors, scope, rows, limit, (row) => ({
-        ...invitationView(row),
-        invited_by: row.invited_by,
-        created_at: rfc3339(row.created_at),
-      }));
+      return pageOfList(cursors, principal, request, {
+        route: 'invitations',
+        of: { organisation: request.params.id },
+        list: (before, count) => listInvitations(db, pathOrganisation(request), before, count),
+        show: (row) => ({
+          ...invitationView(row),
+          invited_by: row.invited_by,
+          created_at: rfc3339(row.created_at),
+        }),
+      });
     },
   });
 }

@@ -17,8 +17,7 @@ import type { AppContext } from '../context.ts';
 import { clearRefreshCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
 import { NOTHING } from '../nothing.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
   COMMON,
@@ -205,13 +204,13 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(SshKey), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const limit = readLimit(request.query.limit, 200);
-      const scope = { route: 'ssh-keys', principal, filter: {} };
-      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      const rows = await listSshKeys(context.db, userOf(principal), before, limit + 1);
-      return page(cursors, scope, rows, limit, sshKeyView);
+      return pageOfList(cursors, principal, request, {
+        route: 'ssh-keys',
+        list: (before, count) => listSshKeys(context.db, userOf(principal), before, count),
+        show: sshKeyView,
+      });
     },
   });
   app.route({

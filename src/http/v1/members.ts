@@ -13,9 +13,8 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation, peek } from '../path-organisation.ts';
-import { readLimit } from '../query.ts';
 import {
   COMMON,
   closed,
@@ -83,13 +82,14 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(Member), ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
-      const limit = readLimit(request.query.limit, 200);
+    handler: (request) => {
       const principal = principalOf(request);
-      const scope = { route: 'members', principal, filter: { organisation: request.params.id } };
-      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      const rows = await listMembers(db, pathOrganisation(request), before, limit + 1);
-      return page(cursors, scope, rows, limit, memberView);
+      return pageOfList(cursors, principal, request, {
+        route: 'members',
+        of: { organisation: request.params.id },
+        list: (before, count) => listMembers(db, pathOrganisation(request), before, count),
+        show: memberView,
+      });
     },
   });
   app.route({

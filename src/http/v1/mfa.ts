@@ -18,8 +18,7 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import { refuseForeignSite } from '../same-site.ts';
 import {
@@ -158,13 +157,13 @@ function registerFactors(app: App, context: AppContext, cursors: CursorSealer): 
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(MfaFactor), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const limit = readLimit(request.query.limit, 200);
-      const scope = { route: 'mfa-factors', principal, filter: {} };
-      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      const rows = await listFactors(context.db, userOf(principal), before, limit + 1);
-      return page(cursors, scope, rows, limit, factorView);
+      return pageOfList(cursors, principal, request, {
+        route: 'mfa-factors',
+        list: (before, count) => listFactors(context.db, userOf(principal), before, count),
+        show: factorView,
+      });
     },
   });
   app.route({

@@ -13,8 +13,7 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import type { EventStreams, StreamSource } from '../event-stream.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   COMMON,
   closed,
@@ -84,14 +83,15 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       }),
       response: { 200: pageOf(Notification), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const { limit: limitText, cursor, status } = request.query;
-      const limit = readLimit(limitText, MAX_LIMIT);
-      const scope = { route: 'notifications', principal, filter: { status } };
-      const before = cursor === undefined ? null : cursors.open(scope, cursor);
-      const rows = await listNotifications(db, actorOf(principal), status, before, limit + 1);
-      return page(cursors, scope, rows, limit, notificationView);
+      return pageOfList(cursors, principal, request, {
+        route: 'notifications',
+        max_limit: MAX_LIMIT,
+        list: (before, count) =>
+          listNotifications(db, actorOf(principal), request.query.status, before, count),
+        show: notificationView,
+      });
     },
   });
   app.route({

@@ -14,9 +14,8 @@ import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { CursorSealer, page } from '../pagination.ts';
+import { CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
-import { readLimit } from '../query.ts';
 import {
   COMMON,
   closed,
@@ -77,13 +76,13 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(Org), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const limit = readLimit(request.query.limit, 200);
-      const scope = { route: 'orgs', principal, filter: {} };
-      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      const rows = await listOrganisations(db, userOf(principal), before, limit + 1);
-      return page(cursors, scope, rows, limit, organisationView);
+      return pageOfList(cursors, principal, request, {
+        route: 'orgs',
+        list: (before, count) => listOrganisations(db, userOf(principal), before, count),
+        show: organisationView,
+      });
     },
   });
   app.route({

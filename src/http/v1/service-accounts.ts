@@ -12,8 +12,7 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   COMMON,
   closed,
@@ -56,13 +55,13 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(ServiceAccount), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const limit = readLimit(request.query.limit, 200);
-      const scope = { route: 'service-accounts', principal, filter: {} };
-      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      const rows = await listServiceAccounts(db, principal.org_id, before, limit + 1);
-      return page(cursors, scope, rows, limit, serviceAccountView);
+      return pageOfList(cursors, principal, request, {
+        route: 'service-accounts',
+        list: (before, count) => listServiceAccounts(db, principal.org_id, before, count),
+        show: serviceAccountView,
+      });
     },
   });
   app.route({

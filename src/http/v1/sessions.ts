@@ -13,8 +13,7 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { setSudoCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
   COMMON,
@@ -97,19 +96,19 @@ function registerList(app: App, context: AppContext, cursors: CursorSealer): voi
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(Session), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const limit = readLimit(request.query.limit, 200);
-      const scope = { route: 'sessions', principal, filter: {} };
-      const before = request.query.cursor === undefined ? null : cursors.open(scope, request.query.cursor);
-      const rows = await listSessions(context.db, userOf(principal), before, limit + 1);
-      return page(cursors, scope, rows, limit, (row) => ({
-        ...row,
-        created_at: rfc3339(row.created_at),
-        last_seen_at: rfc3339(row.last_seen_at),
-        ends_at: rfc3339(row.ends_at),
-        current: row.id === principal.credential.id,
-      }));
+      return pageOfList(cursors, principal, request, {
+        route: 'sessions',
+        list: (before, count) => listSessions(context.db, userOf(principal), before, count),
+        show: (row) => ({
+          ...row,
+          created_at: rfc3339(row.created_at),
+          last_seen_at: rfc3339(row.last_seen_at),
+          ends_at: rfc3339(row.ends_at),
+          current: row.id === principal.credential.id,
+        }),
+      });
     },
   });
   app.route({

@@ -10,8 +10,7 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   COMMON,
   EmptyBody,
@@ -69,18 +68,26 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       querystring: pageQuery(200, { status: Type.Optional(oneOf(DELIVERY_STATES)) }),
       response: { 200: pageOf(Delivery), ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
       const id = webhookId(request.params);
-      const { limit: limit_text, cursor, ...filter } = request.query;
-      const limit = readLimit(limit_text, 200);
-      const scope = { route: 'webhook-deliveries', principal, filter: { ...filter, webhook_id: id } };
-      const before = cursor === undefined ? null : Number(cursors.open(scope, cursor));
-      if (!(await findWebhook(db, principal.org_id, id))) throw new AppError('NOT_FOUND');
-      const rows = await listDeliveries(db, id, filter, before, limit + 1);
-      // They are in the order of events, so that is what the next page goes on from.
-      const placed = rows.map((row) => ({ id: String(row.position), row }));
-      return page(cursors, scope, placed, limit, ({ row }) => deliveryView(row));
+      return pageOfList(cursors, principal, request, {
+        route: 'webhook-deliveries',
+        of: { webhook_id: id },
+        list: async (before: string | null, count: number) => {
+          if (!(await findWebhook(db, principal.org_id, id))) throw new AppError('NOT_FOUND');
+          const rows = await listDeliveries(
+            db,
+            id,
+            request.query,
+            before === null ? null : Number(before),
+            count,
+          );
+          // They are in the order of events, so that is what the next page goes on from.
+          return rows.map((row) => ({ id: String(row.position), row }));
+        },
+        show: ({ row }) => deliveryView(row),
+      });
     },
   });
 }

@@ -12,8 +12,7 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
-import { readLimit } from '../query.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   COMMON,
   EmptyBody,
@@ -155,14 +154,13 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(Webhook), ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: (request) => {
       const principal = principalOf(request);
-      const { limit: limit_text, cursor } = request.query;
-      const limit = readLimit(limit_text, 200);
-      const scope = { route: 'webhooks', principal, filter: {} };
-      const before = cursor === undefined ? null : cursors.open(scope, cursor);
-      const rows = await listWebhooks(db, principal.org_id, before, limit + 1);
-      return page(cursors, scope, rows, limit, webhookView);
+      return pageOfList(cursors, principal, request, {
+        route: 'webhooks',
+        list: (before, count) => listWebhooks(db, principal.org_id, before, count),
+        show: webhookView,
+      });
     },
   });
   app.route({
