@@ -1,7 +1,7 @@
 /**
  * Sends the mails that notifications have put into the outbox: after their commit, never in a request. Mails that
  * are out are taken off at once; a process that dies in between sends them again, under the same Message-IDs. What is due
- * to one person of one kind at one time is one mail: who makes a hundred keys gets few. Security has its own each.
+ * to one person of one kind at one time is one mail: who makes a hundred keys gets few. What is critical for an account's security has its own each.
  */
 import type { Db } from '../db/pool.ts';
 import { backoffMs } from '../lib/backoff.ts';
@@ -47,9 +47,10 @@ export async function sendNotificationMails(parts: MailParts, signal?: AbortSign
   }
 }
 
-/** What goes by mail always, of security, has a mail of its own each. */
+/** What is critical and cannot be muted is of security, and has a mail of its own each. */
 function mailOf({ notification_id, email, kind }: DueMail): string {
-  return KINDS[kind].mail === 'always' ? notification_id : JSON.stringify([email, kind]);
+  const { mail, severity } = KINDS[kind];
+  return mail === 'always' && severity === 'critical' ? notification_id : JSON.stringify([email, kind]);
 }
 
 /** Whether there is nothing more to do for this mail. */
