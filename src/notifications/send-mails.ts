@@ -1,7 +1,8 @@
 /**
  * Sends the mails that notifications have put into the outbox: after their commit, never in a request. Mails that
  * are out are taken off at once; a process that dies in between sends them again, under the same Message-IDs. What is due
- * to one person of one kind at one time is one mail: who makes a hundred keys gets few. What is critical for an account's security has its own each.
+ * to one person of one kind at one time is one mail: who makes a hundred keys gets few. What is critical for the security
+ * of an account has a mail of its own each.
  */
 import type { Db } from '../db/pool.ts';
 import { backoffMs } from '../lib/backoff.ts';
@@ -38,7 +39,7 @@ export async function sendNotificationMails(parts: MailParts, signal?: AbortSign
   while (signal?.aborted !== true) {
     const due = await takeDueMails(parts.db, AT_ONCE, LEASE_S);
     if (due.length === 0) return;
-    const digests = Map.groupBy(due, mailOf);
+    const digests = Map.groupBy(due.toSorted(byId), mailOf);
     const ended: DueMail[] = [];
     await inParallel(digests.values(), SENT_AT_ONCE, async (digest) => {
       if (await send(parts, digest as [DueMail, ...DueMail[]])) ended.push(...digest);
@@ -46,6 +47,9 @@ export async function sendNotificationMails(parts: MailParts, signal?: AbortSign
     await endMails(parts.db, ended);
   }
 }
+
+/** As they were raised. */
+const byId = (a: DueMail, b: DueMail) => (a.notification_id < b.notification_id ? -1 : 1);
 
 /** What is critical and cannot be muted is of security, and has a mail of its own each. */
 function mailOf({ notification_id, email, kind }: DueMail): string {
