@@ -60,14 +60,14 @@ rm -rf .cache/compiled
 NODE_COMPILE_CACHE=$PWD/.cache/compiled
 export NODE_COMPILE_CACHE
 
-# Not in parallel: what boots guests or measures time.
-serial_folders='test/guest test/fault test/e2e test/fleet'
-parallel_folders=$(find test -mindepth 1 -maxdepth 1 -type d | sort | grep -vxE "$(echo "$serial_folders" | tr ' ' '|')" || true)
+# What boots guests: two at a time, which a machine of two cores bears.
+guest_folders='test/guest test/fault test/e2e test/fleet'
+parallel_folders=$(find test -mindepth 1 -maxdepth 1 -type d | sort | grep -vxE "$(echo "$guest_folders" | tr ' ' '|')" || true)
 # File names have no spaces here: lists of them are split by words.
 unit=$(test_files src bin bench console)
 integration=$(test_files $parallel_folders)
-serial=$(test_files $serial_folders)
-[ -n "$unit$integration$serial" ] || { stage="no test file matches $pattern"; exit 1; }
+guests=$(test_files $guest_folders)
+[ -n "$unit$integration$guests" ] || { stage="no test file matches $pattern"; exit 1; }
 
 if [ -z "$pattern" ]; then
   heading 'types (tsc)'
@@ -77,7 +77,7 @@ if [ -z "$pattern" ]; then
   node_modules/.bin/biome check .
 fi
 run_tests 'unit and property tests' 2 $unit
-if [ -n "$integration$serial" ]; then
+if [ -n "$integration$guests" ]; then
   heading 'Debian packages and guest image'
   "$NODE" bin/prepare-tests.ts
   "$NODE" console/build.ts
@@ -86,4 +86,4 @@ if [ -n "$integration$serial" ]; then
 fi
 # They wait for each other's processes more than they compute.
 run_tests 'integration tests' 3 $integration
-run_tests 'guest tests' 1 $serial
+run_tests 'guest tests' 2 $guests
