@@ -1,7 +1,7 @@
 /**
  * The audit log: who did what, when and from where.
  *
- *   written ── its own transaction's COMMIT ──▶ unsealed ── the sealer, milliseconds later ──▶ sealed
+ *   written ── its own transaction's COMMIT ──▶ unsealed ── the sealer, within a quarter of a second ──▶ sealed
  *
  * An entry is written in the transaction that it tells of, under a MAC of its own, so that it cannot be altered
  * unnoticed. Then it gets its number and its place in the organisation's one chain, where each MAC covers the entry and

@@ -14,6 +14,8 @@ export interface Task {
   readonly wake_by?: (wake: () => void) => () => void;
   /** Runs begin at least so far apart, however often it is woken: what comes in between goes together. */
   readonly gap_ms?: number;
+  /** The same while it is woken during its runs: each run costs, and more goes together. Default: `gap_ms`. */
+  readonly busy_gap_ms?: number;
   readonly run: () => Promise<void>;
 }
 
@@ -41,9 +43,10 @@ async function runTask(task: Task, hub: NotifyHub, log: Log, signal: AbortSignal
       log.warn({ err: error, task: task.name }, 'task failed');
       wait_ms = backoffMs(failures++, 200, task.every_ms);
     }
+    const gap_ms = (woken.signal.aborted ? task.busy_gap_ms : undefined) ?? task.gap_ms ?? 0;
     await pause(wait_ms, AbortSignal.any([signal, woken.signal]));
     woken.unsubscribe();
-    const early_ms = began_ms + (task.gap_ms ?? 0) - performance.now();
+    const early_ms = began_ms + gap_ms - performance.now();
     if (early_ms > 0) await pause(early_ms, signal);
   }
 }
