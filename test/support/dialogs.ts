@@ -39,8 +39,9 @@ export async function dialogFindings(
   const before = await page.locator('dialog[open]').count();
   await close(dialog);
   await page.waitForFunction(`document.querySelectorAll('dialog[open]').length === ${before - 1}`);
-  const back = await opener.evaluate((element) => element === element.ownerDocument.activeElement);
-  if (!back) {
+  // Where the next frame has it: what was closed may still be on its way out.
+  await page.evaluate('new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))');
+  if (!(await opener.evaluate((element) => element === element.ownerDocument.activeElement))) {
     const instead = await page.evaluate('document.activeElement.outerHTML.slice(0, 80)');
     found.push(`${title}: the focus does not go back, but to ${instead}`);
   }
