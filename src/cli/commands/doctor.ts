@@ -21,7 +21,7 @@ interface Part {
   readonly accelerators?: readonly string[];
 }
 
-const REACH_MS = 5_000;
+const REACH_MS = 15_000;
 const MAX_SKEW_MS = 30_000;
 
 async function server({ session }: Call): Promise<Finding[]> {
@@ -32,7 +32,11 @@ async function server({ session }: Call): Promise<Finding[]> {
   let ready: Response;
   try {
     ready = await get('/readyz');
-  } catch {
+  } catch (error) {
+    if ((error as Error).name === 'TimeoutError') {
+      const next = 'uptime, on the server: it may have too much to do';
+      return [{ check: 'server', ok: false, found: `${url} has not answered within 15 s`, next }];
+    }
     const next = local
       ? 'npm start in the folder of Berth, or berth server; systemctl start berth where it is a package'
       : 'berth login --url URL, if the address is wrong';
