@@ -15,8 +15,7 @@ import {
 import { lockPlacement } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
-import { noteOperator } from './note-operator.ts';
-import type { ServerContext } from './server-context.ts';
+import { noteOperator, type ServerContext } from './server-context.ts';
 import { table } from './table.ts';
 
 const FRESH_MS = 20_000;

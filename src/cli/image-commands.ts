@@ -23,8 +23,7 @@ import { createLog } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
-import { noteOperator } from './note-operator.ts';
-import type { ServerContext } from './server-context.ts';
+import { noteOperator, type ServerContext } from './server-context.ts';
 import { StepProgress } from './step-progress.ts';
 import type { Terminal } from './terminal.ts';
 
