@@ -1,7 +1,9 @@
 /** The program: its roles, and nothing else. `start` runs all of them on this machine. */
 import { join } from 'node:path';
 import { readEnv } from './config/env.ts';
+import { pathsIn } from './config/paths.ts';
 import { AGENT_ENV, AGENT_FLAGS } from './launch/agent-memory.ts';
+import { boundLogFile, logDestination } from './launch/log-file.ts';
 import { announceWhenReady } from './launch/ready.ts';
 import { configOrRefuse, start } from './launch/start.ts';
 import { refuse, StartError, sayOnStdout } from './launch/start-error.ts';
@@ -20,7 +22,9 @@ const SUPERVISED = (['control-plane', 'agent', 'ingress'] as const).map((name) =
 async function run(role: Role): Promise<number> {
   const env = readEnv();
   const config = configOrRefuse(env, process.cwd());
-  const log = createLog(role, config.log_level);
+  const { log_file } = pathsIn(config.data_dir);
+  const destination = logDestination(log_file);
+  const log = createLog(role, config.log_level, destination);
   const say = sayOnStdout;
   // Each role loads what it needs, and nothing of the others.
   switch (role) {
@@ -33,8 +37,12 @@ async function run(role: Role): Promise<number> {
         log,
         roles: config.join === null ? SUPERVISED : SUPERVISED.filter(({ name }) => name === 'agent'),
         started: (_prepared, ended) => {
+          say('starting');
+          if (destination) void boundLogFile(log_file, ended);
           if (config.join !== null) return say(`this machine is a host of ${config.join.control_plane}`);
-          void announceWhenReady(config, ended, (line) => process.stdout.write(line), env);
+          void announceWhenReady(config, ended, (line) => process.stdout.write(line), env, {
+            log_file: destination ? log_file : null,
+          });
         },
       });
     case 'control-plane': {

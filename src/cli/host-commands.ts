@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { composeJoinToken } from '../agent-api/join-token.ts';
 import { HOST_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
 import { pathsIn } from '../config/paths.ts';
-import { type Db, transaction } from '../db/pool.ts';
+import { type Tx, transaction } from '../db/pool.ts';
 import {
   type FleetHost,
   insertRemoteHost,
@@ -15,13 +15,14 @@ import {
 import { lockPlacement } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
-import type { ServerContext } from './server-context.ts';
+import { noteOperator, type ServerContext } from './server-context.ts';
 import { table } from './table.ts';
 
 const FRESH_MS = 20_000;
 
 /** The token of a new host; it is shown this once. */
-export async function addHost({ db, config }: ServerContext, name: string): Promise<string> {
+export async function addHost(server: ServerContext, name: string): Promise<string> {
+  const { db, config } = server;
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
     throw new CommandError('a name has 1 to 63 of a-z, 0-9 and hyphens, with no hyphen at its ends');
   if (config.hosts_listen === null)
@@ -30,8 +31,11 @@ export async function addHost({ db, config }: ServerContext, name: string): Prom
     throw new CommandError('there is no certificate for hosts yet: start Berth once with BERTH_HOSTS_LISTEN');
   });
   const token = newToken(HOST_PREFIX);
-  if ((await insertRemoteHost(db, name, hashToken(token))) === null)
-    throw new CommandError(`there is a host ${name} already; berth host rm takes it out`);
+  await transaction(db, async (tx) => {
+    const id = await insertRemoteHost(tx, name, hashToken(token));
+    if (id === null) throw new CommandError(`there is a host ${name} already; berth host rm takes it out`);
+    await noteOperator(tx, server, 'host.add', id, { name });
+  });
   return `${composeJoinToken(token, certificate)}\n`;
 }
 
@@ -58,9 +62,13 @@ function stateOf({ last_seen_at, lost_at, draining }: FleetHost): string {
 }
 
 /** No VM is placed there any more; those that run go on. */
-export async function drainHost({ db }: ServerContext, name: string, undo: boolean): Promise<string> {
-  const host = await findHost(db, name);
-  await setDraining(db, host.id, !undo);
+export async function drainHost(server: ServerContext, name: string, undo: boolean): Promise<string> {
+  const host = await transaction(server.db, async (tx) => {
+    const found = await findHost(tx, name);
+    await setDraining(tx, found.id, !undo);
+    await noteOperator(tx, server, undo ? 'host.undrain' : 'host.drain', found.id, { name });
+    return found;
+  });
   if (undo) return `${name} takes VMs again.\n`;
   return host.vms === 0
     ? `${name} takes no VM any more, and has none.\n`
@@ -68,10 +76,10 @@ export async function drainHost({ db }: ServerContext, name: string, undo: boole
 }
 
 /** `lost`: the machine is off for good, whatever runs there. */
-export async function removeHost({ db }: ServerContext, name: string, lost: boolean): Promise<string> {
-  return transaction(db, async (tx) => {
+export async function removeHost(server: ServerContext, name: string, lost: boolean): Promise<string> {
+  return transaction(server.db, async (tx) => {
     await lockPlacement(tx);
-    const host = await findHost(tx as Db, name);
+    const host = await findHost(tx, name);
     if (!host.remote) throw new CommandError(`${name} is this machine; drain it instead`);
     const unsaved = await listUnsaved(tx, host.id);
     if (!lost && host.vms > 0)
@@ -83,12 +91,13 @@ export async function removeHost({ db }: ServerContext, name: string, lost: bool
         `what ${unsaved.join(', ')} wrote last may be on ${name} alone: start or stop them there first, or say --lost`,
       );
     await markRemoved(tx, host.id);
+    await noteOperator(tx, server, 'host.remove', host.id, { name, lost });
     return `${name} is removed; its token opens nothing any more.\n`;
   });
 }
 
-async function findHost(db: Db, name: string): Promise<FleetHost> {
-  const found = (await listFleet(db)).find((each) => each.name === name);
+async function findHost(tx: Tx, name: string): Promise<FleetHost> {
+  const found = (await listFleet(tx)).find((each) => each.name === name);
   if (!found) throw new CommandError(`there is no host ${name}; berth host ls lists them`);
   return found;
 }

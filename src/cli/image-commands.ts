@@ -1,5 +1,8 @@
-/** `berth image build|add|rm`: on the server, with its image folder, object store and database. */
-import { chmod, mkdir, rm, stat } from 'node:fs/promises';
+/**
+ * `berth image build|add|rm`: on the server, with its image folder, object store and database.
+ * One of them at a time ({@link alone}); each may be killed anywhere, and the next, or the same again, finishes it.
+ */
+import { access, chmod, mkdir, readdir, rm, stat } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { pathsIn } from '../config/paths.ts';
 import { transaction } from '../db/pool.ts';
@@ -13,15 +16,16 @@ import { chooseAccelerator } from '../host/vm/accelerator.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { registerCurrent } from '../images/register-image.ts';
 import { removeImage } from '../images/remove-image.ts';
-import { listRemoved } from '../images/store.ts';
-import { buildGuestImage } from '../launch/guest-image.ts';
+import { BUSY, listRemoved, listVersions, withImageLock } from '../images/store.ts';
+import { buildGuestImage, RECIPE_STEPS } from '../launch/guest-image.ts';
 import { AppError } from '../lib/errors.ts';
 import { createLog } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
-import type { ServerContext } from './server-context.ts';
-import type { Progress } from './terminal.ts';
+import { noteOperator, type ServerContext } from './server-context.ts';
+import { StepProgress } from './step-progress.ts';
+import type { Terminal } from './terminal.ts';
 
 const BUILT_IN = ['debian-12', 'debian-12-systemd'] as const;
 const QEMU = 'qemu-system-x86_64';
@@ -30,9 +34,27 @@ const PROJECT_DIR = join(import.meta.dirname, '..', '..');
 export const DEFAULT_MAX_GIB = 16;
 const MOST_GIB = 256;
 
+/** In the images' folder, of a build or an addition: where no agent looks. */
+const WORK_FOLDER = /^\.(build|add)-/;
+/** Of an image of one's own, after the words that `makeOwnImage` has for each; the object store comes last. */
+const ADD_STEPS = [/^(unpacking|reading)/, /^writing/, /^putting/, /^checksums/, /^booting/] as const;
+
 export interface ImageWork {
-  readonly progress: Progress;
+  readonly terminal: Terminal;
   readonly signal: AbortSignal;
+}
+
+/** With a folder of our own below the images', and what a killed one before us has left there gone. */
+async function alone<T>(server: ServerContext, work: () => Promise<T>): Promise<T> {
+  const outcome = await withImageLock(server.db, async () => {
+    const { images } = pathsIn(server.config.data_dir);
+    for (const name of await readdir(images)) {
+      if (WORK_FOLDER.test(name)) await rm(join(images, name), { recursive: true, force: true });
+    }
+    return work();
+  });
+  if (outcome === BUSY) throw new CommandError('another berth image command is at work; wait for it');
+  return outcome;
 }
 
 /** An image from Debian packages: one of ours. */
@@ -43,6 +65,15 @@ export async function buildImage(server: ServerContext, id: string, work: ImageW
     );
   }
   asRoot();
+  const steps = new StepProgress(work.terminal, `image ${id}`, RECIPE_STEPS + 2);
+  return alone(server, () => build(server, id, { ...work, steps })).finally(() => steps.end());
+}
+
+interface Work extends ImageWork {
+  readonly steps: StepProgress;
+}
+
+async function build(server: ServerContext, id: string, work: Work): Promise<string> {
   const images_dir = join(pathsIn(server.config.data_dir).images, id);
   const build_script = join(PROJECT_DIR, 'guest', 'build.sh');
   const seed_dir = join(PROJECT_DIR, '.cache', 'images', id);
@@ -56,28 +87,24 @@ export async function buildImage(server: ServerContext, id: string, work: ImageW
       image: id,
       images_dir,
       seed_dir,
-      say: (text: string) => work.progress.say(text),
+      say: () => undefined,
+      onStep: (step: number, what: string) => work.steps.at(step, what),
     };
     const { dir, version, fresh, publish } = await buildGuestImage(options, work_dir);
     if (fresh) await checkBuilt(server, dir, work_dir, work);
     await publish();
     const image = await readHostImage(join(images_dir, version.slice(0, 12)), true);
     if (!image) throw new CommandError(`${images_dir} has lost files; remove it and build again`);
-    return await keep(server, image, work);
+    return await keep(server, image, 'image.build', RECIPE_STEPS + 2, work);
   } finally {
     await rm(work_dir, { recursive: true, force: true });
   }
 }
 
-async function checkBuilt(
-  server: ServerContext,
-  dir: string,
-  work_dir: string,
-  work: ImageWork,
-): Promise<void> {
+async function checkBuilt(server: ServerContext, dir: string, work_dir: string, work: Work): Promise<void> {
   const image = await readHostImage(dir, true);
   if (!image) throw new CommandError(`${dir} is not whole`);
-  work.progress.say('booting it to see whether it works');
+  work.steps.at(RECIPE_STEPS + 1, 'booting it to see whether it works');
   const options = { ...(await machineOf(server, image)), image, work_dir, signal: work.signal };
   await checkBoot(options).catch((error: unknown) => {
     throw explained(error);
@@ -105,56 +132,109 @@ export async function addImage(
   await stat(given).catch(() => {
     throw new CommandError(`${given} cannot be read`);
   });
+  const steps = new StepProgress(work.terminal, `image ${id}`, ADD_STEPS.length + 1);
+  return alone(server, () => add(server, { id, given, max_gib }, { ...work, steps })).finally(() =>
+    steps.end(),
+  );
+}
+
+interface Given {
+  readonly id: string;
+  readonly given: string;
+  readonly max_gib: number;
+}
+
+async function add(server: ServerContext, { id, given, max_gib }: Given, work: Work): Promise<string> {
   const { images: images_dir } = pathsIn(server.config.data_dir);
   const base = await findHostImage(images_dir, 'debian-12', null);
   if (!base) throw new CommandError('the image debian-12 is not on this host', { next: 'npm start' });
   const machine = await machineOf(server, base);
-  const say = (text: string) => work.progress.say(text);
+  const say = (text: string) => {
+    const step = ADD_STEPS.findIndex((words) => words.test(text));
+    if (step !== -1) work.steps.at(step + 1, text);
+  };
   const options = { id, given, images_dir, base, max_bytes: max_gib * 2 ** 30, say, signal: work.signal };
   const image = await makeOwnImage({ ...machine, ...options }).catch((error: unknown) => {
     throw explained(error);
   });
-  return keep(server, image, work);
+  return keep(server, image, 'image.add', ADD_STEPS.length + 1, work);
 }
 
-/** Takes versions out of use; objects and the folder on this host go at once, those of other hosts soon. */
+/**
+ * Takes versions out of use; objects and the folder on this host go at once, those of other hosts soon. Said again after
+ * an interruption, it removes what is left.
+ */
 export async function removeImages(
   server: ServerContext,
   id: string,
   version: string | null,
 ): Promise<string> {
-  const { config, db } = server;
-  const versions = await transaction(db, (tx) => removeImage(tx, id, version)).catch((error: unknown) => {
-    throw error instanceof AppError ? new CommandError(error.message) : error;
+  // It becomes a folder's name below.
+  if (!IMAGE_ID.test(id)) throw new CommandError(`${id} is no name of an image`, { exit_code: 2 });
+  return alone(server, async () => {
+    let refusal: AppError | null = null;
+    const removed = await transaction(server.db, async (tx) => {
+      const versions = await removeImage(tx, id, version);
+      await noteOperator(tx, server, 'image.remove', id, { versions });
+      return versions;
+    }).catch((error: unknown) => {
+      if (!(error instanceof AppError)) throw error;
+      refusal = error;
+      return [];
+    });
+    const left = await sweepRemoved(server, id, version);
+    const gone = [...new Set([...removed, ...left])];
+    if (gone.length === 0 && refusal) throw new CommandError((refusal as AppError).message);
+    return `${id}: removed ${gone.map((each) => each.slice(0, 12)).join(', ')}\n`;
   });
-  const paths = pathsIn(config.data_dir);
-  const store = await openStore({ s3: config.s3, folder: paths.objects, log: createLog('cli', 'warn') });
-  // Those of before too: a removal may have been interrupted.
-  for (const each of await listRemoved(db, id)) {
-    await removeStoredImage(store, id, each);
-    const here = await findHostImage(paths.images, id, each);
-    if (here) await rm(here.folder, { recursive: true, force: true });
+}
+
+/** What is left of versions that are out of use; answers those of which something was. */
+async function sweepRemoved(
+  { config, db }: ServerContext,
+  id: string,
+  prefix: string | null,
+): Promise<string[]> {
+  const { images, objects } = pathsIn(config.data_dir);
+  const store = await openStore({ s3: config.s3, folder: objects, log: createLog('cli', 'warn') });
+  const removed = await listRemoved(db, id);
+  const found: string[] = [];
+  for (const version of removed) {
+    if (prefix !== null && !version.startsWith(prefix)) continue;
+    const folder = join(images, id, version.slice(0, 12));
+    const here = await access(folder).then(
+      () => true,
+      () => false,
+    );
+    if ((await removeStoredImage(store, id, version)) || here) found.push(version);
+    await rm(folder, { recursive: true, force: true });
   }
-  if (version === null) await rm(join(paths.images, id), { recursive: true, force: true });
-  return `${id}: removed ${versions.map((each) => each.slice(0, 12)).join(', ')}\n`;
+  if (removed.length > 0 && (await listVersions(db, id)).length === 0)
+    await rm(join(images, id), { recursive: true, force: true });
+  return found;
 }
 
 /** Into the object store, then known to all. */
 async function keep(
-  { config, db }: ServerContext,
+  server: ServerContext,
   image: HostImage,
-  { progress, signal }: ImageWork,
+  action: 'image.build' | 'image.add',
+  step: number,
+  { steps, signal }: Work,
 ): Promise<string> {
+  const { config, db } = server;
   const { id, version, manifest, size_bytes } = image;
   const { objects } = pathsIn(config.data_dir);
   const store = await openStore({ s3: config.s3, folder: objects, log: createLog('cli', 'warn') });
   const { index_sha256, stored_bytes } = await storeImage(store, image.folder, manifest, {
     signal,
-    progress: (done, total) => progress.say(`into the object store: ${Math.floor((100 * done) / total)} %`),
+    progress: (done, total) => steps.at(step, 'into the object store', done / total),
   });
   const row = { id, version, recipe: manifest.version, size_bytes, newest: true, index_sha256, stored_bytes };
-  await transaction(db, (tx) => registerCurrent(tx, row));
-  progress.end();
+  await transaction(db, async (tx) => {
+    await registerCurrent(tx, row);
+    await noteOperator(tx, server, action, id, { version });
+  });
   const mib = (bytes: number) => Math.ceil(bytes / 2 ** 20);
   return `${id} ${version.slice(0, 12)}: ${mib(size_bytes)} MiB, ${mib(stored_bytes)} MiB stored. Use it: berth create NAME --image ${id}\n`;
 }

@@ -22,8 +22,9 @@ const optionsOf = (command: Command): Record<string, Option> => ({
   ...(command.on_server ? { help: { type: 'boolean', short: 'h', help: 'this' } } : COMMON_OPTIONS),
 });
 
-/** How long a command has for its last words after Ctrl-C. */
+/** How long a command has for its last words after Ctrl-C; one that works on the server itself clears up. */
 const INTERRUPT_MS = 1_000;
+const SERVER_INTERRUPT_MS = 10_000;
 
 interface Parsed {
   readonly options: Options;
@@ -85,7 +86,8 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
   process.once('SIGINT', () => {
     interrupted.abort(new CommandError('interrupted', { exit_code: EXIT.interrupted }));
     // What does not heed it has begun nothing that waits: it ends all the same.
-    setTimeout(() => process.exit(EXIT.interrupted), INTERRUPT_MS).unref();
+    const patience_ms = command.on_server === true ? SERVER_INTERRUPT_MS : INTERRUPT_MS;
+    setTimeout(() => process.exit(EXIT.interrupted), patience_ms).unref();
   });
   const terminal = new Terminal(options.flag('json') ? 'json' : options.flag('quiet') ? 'quiet' : 'human');
   const place = { profile: options.text('profile'), url: options.text('url') };

@@ -1,5 +1,5 @@
 /** `berth org …` and `berth audit …` on the server. */
-import type { Db } from '../db/pool.ts';
+import { type Db, transaction } from '../db/pool.ts';
 import type { OrgId } from '../lib/ids.ts';
 import { readQuota, setQuota } from '../orgs/quotas.ts';
 import { CommandError } from './command-error.ts';
@@ -46,7 +46,7 @@ export async function listOrgs({ db }: ServerContext): Promise<string> {
 
 /** Shows the quota of an organisation, after changing what is given: a number, or `none`. */
 export async function orgQuota(
-  { db }: ServerContext,
+  { db, audit }: ServerContext,
   org: string,
   change: Partial<Record<QuotaName, string>>,
 ): Promise<string> {
@@ -59,7 +59,13 @@ export async function orgQuota(
     }
     limits[key] = value;
   }
-  if (Object.keys(limits).length > 0) await setQuota(db, id, limits);
+  if (Object.keys(limits).length > 0) {
+    await transaction(db, async (tx) => {
+      await setQuota(tx, id, limits);
+      const entry = { actor: 'operator', action: 'org.change_quota', target: id, ip: null, request_id: null };
+      await audit.append(tx, id, { ...entry, data: limits });
+    });
+  }
   const quota = await readQuota(db, id);
   const rows = QUOTA_NAMES.map((key) => [
     key,

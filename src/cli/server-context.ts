@@ -5,12 +5,13 @@ import type { Config } from '../config/config.ts';
 import { readEnv } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { MigrationError, refuseNewerDatabase } from '../db/migrate.ts';
-import { type Db, openPool } from '../db/pool.ts';
+import { type Db, openPool, type Tx } from '../db/pool.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { runningDatabaseUrl } from '../launch/embedded-postgres.ts';
 import { configOrRefuse } from '../launch/start.ts';
 import { StartError } from '../launch/start-error.ts';
 import { messageOf } from '../lib/errors.ts';
+import { findFirstOrg } from '../orgs/store.ts';
 
 export interface ServerContext {
   readonly config: Config;
@@ -52,4 +53,20 @@ export async function withServer<T>(work: (server: ServerContext) => Promise<T>)
   } finally {
     await db.destroy();
   }
+}
+
+/**
+ * What the operator has done to the installation as a whole, in the audit log of the organisation that it began with:
+ * every entry belongs to one (ADR 32). In the transaction that does it.
+ */
+export async function noteOperator(
+  tx: Tx,
+  { audit }: Pick<ServerContext, 'audit'>,
+  action: string,
+  target: string,
+  data: Record<string, unknown> = {},
+): Promise<void> {
+  const org_id = await findFirstOrg(tx);
+  if (org_id === null) return;
+  await audit.append(tx, org_id, { actor: 'operator', action, target, ip: null, request_id: null, data });
 }

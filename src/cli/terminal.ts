@@ -15,6 +15,8 @@ export type Format = 'human' | 'json' | 'quiet';
 
 /** A line that says what is waited for. */
 export interface Progress {
+  /** Somebody sees it. */
+  readonly shown: boolean;
   say(text: string): void;
   end(): void;
 }
@@ -107,7 +109,7 @@ export class Terminal {
   /** Shown on a terminal only, with the seconds that have passed. End it. */
   progress(text: string): Progress {
     if (process.stderr.isTTY !== true || this.format !== 'human') {
-      return { say: () => undefined, end: () => undefined };
+      return { shown: false, say: () => undefined, end: () => undefined };
     }
     const began = performance.now();
     let now = text;
@@ -121,6 +123,7 @@ export class Terminal {
     const timer = setInterval(draw, FRAME_MS);
     draw();
     const progress: Progress = {
+      shown: true,
       say: (next) => {
         now = next;
       },

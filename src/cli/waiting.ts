@@ -3,17 +3,14 @@ import { type Berth, type Instance, type Vm, VmWaitError, type WaitedState } fro
 import type { Call } from './command.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { bytes } from './words.ts';
+import { bar, bytes } from './words.ts';
 
 export type Waited = Pick<Call, 'signal' | 'terminal'>;
 
-const BAR_CELLS = 20;
-
 /** `[#######-------------] 12 MiB to save`; without a bar while nothing of it is done. */
 export function savingLine(left_bytes: number, most_bytes: number): string {
-  const done = Math.floor(((most_bytes - left_bytes) / most_bytes) * BAR_CELLS);
-  const bar = done > 0 ? `[${'#'.repeat(done)}${'-'.repeat(BAR_CELLS - done)}] ` : '';
-  return `, ${bar}${bytes(left_bytes)} to save`;
+  const left = `${bytes(left_bytes)} to save`;
+  return most_bytes > left_bytes ? `, ${bar((most_bytes - left_bytes) / most_bytes)} ${left}` : `, ${left}`;
 }
 
 /** Of what is waited for; it remembers how much there was to save at the most. */

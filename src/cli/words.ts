@@ -32,6 +32,14 @@ export function clock(time: string): string {
   return new Date(time).toTimeString().slice(0, 8);
 }
 
+const BAR_CELLS = 20;
+
+/** `[#######-------------]` @param done from 0 to 1 */
+export function bar(done: number): string {
+  const cells = Math.floor(Math.min(1, Math.max(0, done)) * BAR_CELLS);
+  return `[${'#'.repeat(cells)}${'-'.repeat(BAR_CELLS - cells)}]`;
+}
+
 export const plural = (count: number, one: string, many = `${one}s`) =>
   `${count} ${count === 1 ? one : many}`;
 

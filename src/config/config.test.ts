@@ -190,8 +190,9 @@ test('a misspelt setting is refused with the nearest name', () => {
   );
 });
 
-test("the tests' own variables are not settings", () => {
+test("the tests' own variables and the command line's are not settings", () => {
   accepted({ BERTH_TEST_IMAGE_DIR: '/srv/image' });
+  accepted({ BERTH_URL: 'https://elsewhere.example.org', BERTH_API_KEY: 'any', BERTH_PROFILE: 'work' });
 });
 
 test('an address other machines can reach needs TLS or an https public URL', () => {

@@ -38,6 +38,8 @@ export interface Paths {
   readonly hosts_tls_key: string;
   readonly hosts_tls_cert: string;
   readonly logs: string;
+  /** The program's own, where it runs on a terminal. */
+  readonly log_file: string;
   readonly postgres_log: string;
   readonly fencer_log: string;
 }
@@ -70,6 +72,7 @@ export function pathsIn(data: string): Paths {
     hosts_tls_key: join(data, 'secrets', 'hosts-tls.key'),
     hosts_tls_cert: join(data, 'secrets', 'hosts-tls.crt'),
     logs: join(data, 'logs'),
+    log_file: join(data, 'logs', 'berth.log'),
     postgres_log: join(data, 'logs', 'postgres.log'),
     fencer_log: join(data, 'logs', 'fencer.log'),
   };

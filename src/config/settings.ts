@@ -42,6 +42,9 @@ const HIDDEN: ReadonlySet<string> = new Set<Setting>([
   'BERTH_SMTP_URL',
 ]);
 
+/** The command line's own, which a person who also runs the server has set: no settings, and no mistakes either. */
+const OF_THE_COMMAND_LINE: readonly string[] = ['BERTH_URL', 'BERTH_API_KEY', 'BERTH_PROFILE'];
+
 /** Variables starting so are the tests' own and not settings. */
 const TEST_PREFIX = 'BERTH_TEST_';
 
@@ -236,7 +239,11 @@ export function parseHttpsOrigin(text: string): string {
 export function unknownSettings(names: Iterable<string>): string[] {
   const known: readonly string[] = SETTINGS;
   const unknown = [...names].filter(
-    (name) => name.startsWith('BERTH_') && !name.startsWith(TEST_PREFIX) && !known.includes(name),
+    (name) =>
+      name.startsWith('BERTH_') &&
+      !name.startsWith(TEST_PREFIX) &&
+      !known.includes(name) &&
+      !OF_THE_COMMAND_LINE.includes(name),
   );
   return unknown.sort().map((name) => {
     const nearest = known

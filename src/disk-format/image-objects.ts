@@ -258,10 +258,14 @@ async function getObject(store: ObjectStore, key: string, signal: AbortSignal | 
 }
 
 /** Index first: from then on it is no image. Safe to do again after an interruption. */
-export async function removeStoredImage(store: ObjectStore, id: string, version: string): Promise<void> {
+export async function removeStoredImage(store: ObjectStore, id: string, version: string): Promise<boolean> {
   const prefix = imagePrefix(id, version);
+  const keys: string[] = [];
+  for await (const { key } of store.list(prefix)) keys.push(key);
+  // First of all: without it nobody takes what is left for an image.
   await store.delete(prefix + INDEX);
-  for await (const { key } of store.list(prefix)) await store.delete(key);
+  for (const key of keys) await store.delete(key);
+  return keys.length > 0;
 }
 
 /** @throws ImageDamagedError */

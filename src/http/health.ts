@@ -1,22 +1,22 @@
 import { sql } from 'kysely';
-import { Type } from 'typebox';
+import { type Static, Type } from 'typebox';
 import { listLiveHosts } from '../hosts/store.ts';
 import type { App } from './app.ts';
 import type { AppContext } from './context.ts';
 import { closed } from './schemas.ts';
 
 const Part = closed({ ok: Type.Boolean(), problem: Type.Optional(Type.String()) });
-const Readiness = closed({ ready: Type.Boolean(), database: Part, object_store: Part, host: Part });
-
-interface PartState {
-  readonly ok: boolean;
-  readonly problem?: string;
-}
+/** What VMs run with there, as the hosts' own test guests have shown. */
+const HostPart = closed({
+  ok: Type.Boolean(),
+  problem: Type.Optional(Type.String()),
+  accelerators: Type.Optional(Type.Array(Type.String())),
+});
+const Readiness = closed({ ready: Type.Boolean(), database: Part, object_store: Part, host: HostPart });
+type Parts = Omit<Static<typeof Readiness>, 'ready'>;
 
 /** Whether database, a host, and that host's object store are usable now. */
-async function readiness(
-  context: AppContext,
-): Promise<Record<'database' | 'object_store' | 'host', PartState>> {
+async function readiness(context: AppContext): Promise<Parts> {
   const unknown = { ok: false, problem: 'not known while the database is away' };
   try {
     await sql`select 1`.execute(context.db);
@@ -32,7 +32,7 @@ async function readiness(
   const working = problems.includes(null);
   return {
     database: { ok: true },
-    host: { ok: true },
+    host: { ok: true, accelerators: [...new Set(hosts.map((host) => host.facts.accelerator))].toSorted() },
     object_store: working ? { ok: true } : { ok: false, problem: problems[0] ?? 'not known' },
   };
 }

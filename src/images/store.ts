@@ -1,7 +1,7 @@
 /** Images: what the object store has of them (`image_versions`), and what hosts that are connected say they have. */
 import { sql } from 'kysely';
 import type { FoundImage, ImageRegistration } from '../agent-api/types.ts';
-import type { Tx } from '../db/pool.ts';
+import type { Db, Tx } from '../db/pool.ts';
 import { listLiveHosts } from '../hosts/store.ts';
 
 export interface Image {
@@ -94,6 +94,17 @@ export async function lockVersions(tx: Tx, id: string) {
     .execute();
 }
 
+/** Those in use. */
+export async function listVersions(tx: Tx, id: string): Promise<string[]> {
+  const rows = await tx
+    .selectFrom('image_versions')
+    .select('version')
+    .where('image_id', '=', id)
+    .where('removed_at', 'is', null)
+    .execute();
+  return rows.map(({ version }) => version);
+}
+
 /** Versions that are out of use; their objects may still be there. */
 export async function listRemoved(tx: Tx, id: string): Promise<string[]> {
   const rows = await tx
@@ -161,6 +172,22 @@ export async function whoIsOf(tx: Tx, id: string): Promise<string[]> {
     .limit(5)
     .execute();
   return rows.map(({ name }) => name);
+}
+
+export const BUSY = Symbol('busy');
+
+/** Who makes or removes images holds this lock: what one removes another must not be adding. */
+export async function withImageLock<T>(db: Db, work: () => Promise<T>): Promise<T | typeof BUSY> {
+  const lock = sql`pg_try_advisory_lock(7400004) as taken`;
+  return db.connection().execute(async (connection) => {
+    const { rows } = await sql<{ taken: boolean }>`select ${lock}`.execute(connection);
+    if (rows[0]?.taken !== true) return BUSY;
+    try {
+      return await work();
+    } finally {
+      await sql`select pg_advisory_unlock(7400004)`.execute(connection);
+    }
+  });
 }
 
 /** What the object store is no longer known to have; hosts offer what they have again. */

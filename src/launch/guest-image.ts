@@ -30,7 +30,13 @@ export interface GuestImageOptions {
   /** A folder like `images_dir` whose finished images may be taken over instead of building: the tests' cache. */
   readonly seed_dir?: string;
   readonly say: Say;
+  /** Instead of the recipe's own lines. */
+  readonly onStep?: (step: number, what: string) => void;
 }
+
+/** How many steps the recipe has. */
+export const RECIPE_STEPS = 5;
+const STEP = /: step (\d+)\/\d+ (.*) \(\d+s\)$/;
 
 export interface GuestImage {
   readonly dir: string;
@@ -69,7 +75,7 @@ export async function buildGuestImage(options: GuestImageOptions, staging: strin
       await takeOver(seed, dir);
     } else {
       say(`guest image ${image} (${name}): building, this takes a minute or two`);
-      await build(build_script, dir, image);
+      await build(build_script, dir, image, options.onStep);
     }
   }
   if ((await versionIn(dir)) !== version) {
@@ -114,18 +120,30 @@ async function versionIn(dir: string): Promise<string | undefined> {
   }
 }
 
-async function build(build_script: string, dir: string, image: string): Promise<void> {
+async function build(
+  build_script: string,
+  dir: string,
+  image: string,
+  onStep: GuestImageOptions['onStep'],
+): Promise<void> {
   if (process.getuid?.() !== 0) {
     throw new StartError(
       `the guest image must be built by root once. Run: sudo ${build_script} ${dir} ${image}`,
     );
   }
-  const result = await runCommand('bash', [build_script, dir, image], { output: 'passed on' });
+  const onLine = (line: string) => {
+    const [, step, what] = STEP.exec(line) ?? [];
+    if (step !== undefined && what !== undefined) onStep?.(Number(step), what);
+  };
+  const result = await runCommand(
+    'bash',
+    [build_script, dir, image],
+    onStep === undefined ? { output: 'passed on' } : { onLine },
+  );
   if (result.code !== 0) {
-    throw new StartError(
-      `the guest image could not be built (${result.signal ?? `exit code ${result.code}`}), see above`,
-      1,
-    );
+    const how = result.signal ?? `exit code ${result.code}`;
+    const why = onStep === undefined ? 'see above' : lastLines(result.stderr);
+    throw new StartError(`the guest image could not be built (${how}), ${why}`, 1);
   }
 }
 

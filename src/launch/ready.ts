@@ -1,6 +1,6 @@
 /**
- * The line `berth ready at <url>`: when the control plane says so itself. After it, at the first start, how to log in;
- * and systemd is told.
+ * The line `berth ready at <url>`: when the control plane says so itself. After it, where the rest is and, at the first
+ * start, how to log in; and systemd is told.
  */
 import { existsSync } from 'node:fs';
 import { get as httpGet } from 'node:http';
@@ -12,12 +12,16 @@ import { pause } from '../lib/backoff.ts';
 import { readFirstLogin } from './first-login.ts';
 import { runCommand } from './run-command.ts';
 
+/** As it is typed: from a checkout's folder, or installed. */
+const COMMAND = import.meta.filename.endsWith('.ts') ? 'bin/berth' : 'berth';
+
 /** Asks `/readyz` until it is 200, then says so once; false when `ended` aborts before that. */
 export async function announceWhenReady(
   config: Config,
   ended: AbortSignal,
   write: (line: string) => void,
   env: Env = {},
+  { log_file = null }: { readonly log_file?: string | null } = {},
 ): Promise<boolean> {
   const paths = pathsIn(config.data_dir);
   const known = existsSync(paths.first_login);
@@ -27,6 +31,9 @@ export async function announceWhenReady(
   }
   if (ended.aborted) return false;
   write(`berth ready at ${config.public_url}\n`);
+  // Passkeys belong to a name, not to an address.
+  write(`berth: web console: ${config.public_url.replace('//127.0.0.1', '//localhost')}\n`);
+  if (log_file !== null) write(`berth: its log: ${log_file}. Ctrl-C stops Berth; VMs run on\n`);
   if (!known) await tellFirstLogin(paths, env, write);
   await tellSystemd(env);
   return true;
@@ -41,7 +48,7 @@ async function tellFirstLogin(paths: Paths, env: Env, write: (line: string) => v
       ? `${login.password}, shown this once; it is kept in ${paths.first_login}`
       : `in ${paths.first_login}`;
   write(`berth: first administrator: ${login.email}, password: ${password}\n`);
-  write('berth: next, in another terminal: berth up NAME\n');
+  write(`berth: next, in another terminal: ${COMMAND} up first\n`);
 }
 
 /** sd_notify(3), by systemd's own command: Node has no datagrams on unix sockets. */

@@ -1,5 +1,6 @@
 /** Running a program to its end. Its errors say which program it was and how it ended. */
 import { type SpawnOptions, spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
 
 export interface CommandOptions {
   readonly cwd?: string;
@@ -9,6 +10,8 @@ export interface CommandOptions {
   readonly gid?: number | undefined;
   /** `passed on`: its output appears in ours as it comes. */
   readonly output?: 'collected' | 'passed on';
+  /** Of its stdout, as they come; both streams are collected too. */
+  readonly onLine?: (line: string) => void;
 }
 
 export interface CommandResult {
@@ -42,6 +45,7 @@ export function runCommand(
         if (collected[name].length < OUTPUT_MAX_CHARACTERS) collected[name] += text;
       });
     }
+    if (options.onLine && child.stdout) createInterface(child.stdout).on('line', options.onLine);
     child.once('error', reject);
     child.once('close', (code, signal) => resolve({ code, signal, ...collected }));
   });

@@ -15,8 +15,12 @@ const REDACTED = [
   'secret',
 ];
 
-/** JSON lines on stderr; stdout stays for what a person started the program to read. */
-export function createLog(role: string, level: string): Log {
+export interface LogDestination {
+  write(line: string): void;
+}
+
+/** JSON lines, on stderr unless they go elsewhere; stdout stays for what a person started the program to read. */
+export function createLog(role: string, level: string, destination?: LogDestination): Log {
   return pino(
     {
       level,
@@ -25,6 +29,6 @@ export function createLog(role: string, level: string): Log {
       formatters: { level: (label) => ({ level: label }) },
       timestamp: pino.stdTimeFunctions.isoTime,
     },
-    pino.destination({ dest: 2, sync: true }),
+    destination ?? pino.destination({ dest: 2, sync: true }),
   );
 }

@@ -70,3 +70,9 @@ export async function deleteOrganisation(tx: Tx, id: OrgId): Promise<void> {
   await tx.deleteFrom('events').where('org_id', '=', id).execute();
   await tx.deleteFrom('organisations').where('id', '=', id).execute();
 }
+
+/** The one that the installation began with, the first administrator's; the oldest, where that is gone. */
+export async function findFirstOrg(tx: Tx): Promise<OrgId | null> {
+  const row = await tx.selectFrom('organisations').select('id').orderBy('id').limit(1).executeTakeFirst();
+  return row?.id ?? null;
+}

@@ -63,6 +63,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   });
   const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
+  log.info(choice, 'accelerator');
   const client = new ControlPlaneClient(await controlPlaneOf(config));
   const pool = new CompressPool();
   const store = await openStore({ s3: config.s3, folder: paths.objects, log });

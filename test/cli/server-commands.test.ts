@@ -1,10 +1,12 @@
 /** The commands for the server itself, through `bin/berth`, on a database that an API in this process uses. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { after, describe, test } from 'node:test';
+import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import type { OrgId } from '../../src/lib/ids.ts';
@@ -53,6 +55,8 @@ async function lockOut(email: string): Promise<void> {
 }
 const seal = () => sealAudit(api.context.db, api.context.audit, api.context.log);
 const person = () => api.person({ password: PASSWORD });
+const firstOrg = async () =>
+  (await api.db.selectFrom('organisations').select('id').orderBy('id').executeTakeFirstOrThrow()).id;
 const actions = async (org_id: OrgId) =>
   (
     await api.db
@@ -106,6 +110,8 @@ describe('berth org', () => {
     assert.deepEqual(read.body.instances, { limit: 1, used: 1 });
     assert.match(await done('org', 'quota', who.org_id, '--instances', 'none'), /^instances +1 +none$/m);
     assert.equal((await api.as(who).post('/v1/instances', { name: 'second' })).status, 201);
+    const changes = (await actions(who.org_id)).filter((each) => each.startsWith('org.change_quota'));
+    assert.deepEqual(changes, Array(2).fill('org.change_quota by operator'));
   });
 
   test('ls names every organisation', async () => {
@@ -147,6 +153,75 @@ describe('berth audit verify', () => {
     await api.as(who).patch('/v1/me', { name: 'a' });
     const env = { ...SETTINGS, BERTH_SECRET_KEY: '0'.repeat(64) };
     assert.equal((await berthWith(env, ['audit', 'verify', who.org_id])).code, 1);
+  });
+});
+
+describe('berth host', () => {
+  test('what it changes is in the audit log of the organisation that the installation began with', async () => {
+    const first = await firstOrg();
+    const before = (await actions(first)).length;
+    await api.agent.connect();
+    const { name } = await api.db.selectFrom('hosts').select('name').executeTakeFirstOrThrow();
+    await done('host', 'drain', name);
+    await done('host', 'drain', name, '--undo');
+    assert.deepEqual((await actions(first)).slice(before), [
+      'host.drain by operator',
+      'host.undrain by operator',
+    ]);
+    assert.equal((await berth('host', 'rm', name)).code, 1, 'it is this machine');
+    assert.equal((await actions(first)).length, before + 2);
+  });
+});
+
+describe('berth image rm', () => {
+  const { images, objects } = pathsIn(data_dir);
+  const VERSION = 'a'.repeat(64);
+  const folder = join(images, 'tools', VERSION.slice(0, 12));
+  const piece = join(objects, 'images', 'tools', VERSION, 'b'.repeat(64));
+
+  async function image(removed_at: Date | null): Promise<void> {
+    for (const path of [folder, dirname(piece), join(images, '.add-killed')])
+      await mkdir(path, { recursive: true });
+    for (const path of [join(folder, 'rootfs.img'), piece, join(dirname(piece), 'index.json')])
+      await writeFile(path, 'x');
+    await api.db.deleteFrom('image_versions').where('image_id', '=', 'tools').execute();
+    const row = { image_id: 'tools', version: VERSION, recipe: VERSION, index_sha256: VERSION };
+    await api.db
+      .insertInto('image_versions')
+      .values({ ...row, size_bytes: 1, stored_bytes: 1, current: removed_at === null, removed_at })
+      .execute();
+  }
+  const left = () => [folder, piece, join(images, 'tools'), join(images, '.add-killed')].filter(existsSync);
+
+  test('takes it out of use, then removes it here and from the store, and says so in the audit log', async () => {
+    await image(null);
+    assert.equal(await done('image', 'rm', 'tools'), `tools: removed ${VERSION.slice(0, 12)}\n`);
+    assert.deepEqual(left(), []);
+    assert.equal((await actions(await firstOrg())).at(-1), 'image.remove by operator');
+    const again = await berth('image', 'rm', 'tools');
+    assert.deepEqual([again.code, again.out], [1, ''], 'there is none any more');
+  });
+
+  test('said again, finishes what was interrupted after the image was taken out of use', async () => {
+    await image(new Date());
+    assert.equal(
+      await done('image', 'rm', 'tools', VERSION.slice(0, 8)),
+      `tools: removed ${VERSION.slice(0, 12)}\n`,
+    );
+    assert.deepEqual(left(), []);
+  });
+
+  test('runs alone, and takes no name that leads elsewhere', async () => {
+    await image(null);
+    await api.db.connection().execute(async (connection) => {
+      await sql`select pg_advisory_lock(7400004)`.execute(connection);
+      const busy = await berth('image', 'rm', 'tools');
+      assert.deepEqual([busy.code, busy.err.includes('another berth image command')], [1, true], busy.err);
+      await sql`select pg_advisory_unlock(7400004)`.execute(connection);
+    });
+    assert.equal((await berth('image', 'rm', '..')).code, 2);
+    assert.equal(left().length, 4);
+    await done('image', 'rm', 'tools');
   });
 });
 

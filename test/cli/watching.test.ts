@@ -119,6 +119,8 @@ describe('doctor', () => {
     assert.match(ran.out, /^ok {2}server +http:\/\/127\.0\.0\.1:\d+ answers$/m);
     assert.match(ran.out, /^ok {2}ready +yes$/m);
     assert.match(ran.out, /^NO {2}SSH key +none is registered\n {4}next: berth ssh-key add$/m);
+    // What the host's agent has found, not whether the device is there.
+    assert.match(ran.out, /^- {3}KVM +not used: hosts emulate their VMs, which is slow\n {4}next: why: /m);
     assert.match(ran.out, /^ok {2}clock +agrees with the server$/m);
     await cli.run(['ssh-key', 'add', '-'], (await import('../support/people.ts')).randomPublicKey().line);
     const well = await cli.run(['doctor', '--json']);
@@ -126,6 +128,7 @@ describe('doctor', () => {
     assert.ok((JSON.parse(well.out) as { ok: boolean | null }[]).every(({ ok }) => ok !== false));
     const away = await cli.run(['doctor', '--url', 'http://127.0.0.1:1']);
     assert.equal(away.code, 1);
+    assert.match(away.out, /^- {3}KVM +\/dev\/kvm (opens; not tried yet|cannot be opened)/m);
     assert.match(away.out, /^NO {2}server +http:\/\/127\.0\.0\.1:1 does not answer\n {4}next: npm start/m);
   });
 });

@@ -14,6 +14,7 @@ import {
   startBrowser,
   type WatchedBrowser,
 } from '../support/browser.ts';
+import { dialogFindings } from '../support/dialogs.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { type Receiver, startReceiver } from '../support/receivers.ts';
 import type { InstanceBody, SshBody } from '../support/rest-client.ts';
@@ -338,6 +339,59 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
       if (overhang > 0) found.push(`${path}: ${overhang} px wider than a phone`);
       await page.setViewportSize({ width: 1280, height: 800 });
     }
+    assert.deepEqual(found, []);
+  });
+
+  test('is usable by everybody in its dialogs too: axe, the keyboard, a phone; the focus goes back', async () => {
+    const head = (await instance()).disk.generation;
+    const dialogs: Record<string, readonly string[]> = {
+      '/': ['New instance'],
+      '/instances/web': ['Fork'],
+      '/instances/web/generations': [
+        'Restore generation 1',
+        `Fork generation ${head}`,
+        `Name generation ${head}`,
+      ],
+      '/instances/web/settings': ['Delete web'],
+      '/ssh-keys': ['Add a key', 'Revoke admin-key'],
+      '/api-keys': ['New API key', 'New service account', 'Rotate deploys', 'Revoke deploys'],
+      '/webhooks': ['New webhook'],
+      '/organisation': ['New organisation', 'Leave Administrator'],
+      '/account': ['Add an app', 'Remove phone', 'Delete my account'],
+    };
+    const found: string[] = [];
+    for (const [path, openers] of Object.entries(dialogs)) {
+      await page.goto(`${origin}${path}`);
+      for (const name of openers) {
+        const opener = button(name).first();
+        await opener.click();
+        await dialog().waitFor();
+        found.push(...(await dialogFindings(page, opener)));
+      }
+    }
+    await page.goto(`${origin}/webhooks`);
+    await page.getByRole('link', { name: 'bot' }).click();
+    for (const name of ['Change', 'New secret', 'Delete']) {
+      await button(name).click();
+      found.push(...(await dialogFindings(page, button(name))));
+    }
+    // Over another one: the password. Refused, the one below is there again, and nothing has happened.
+    await page.goto(`${origin}/api-keys`);
+    await button('Rotate deploys').click();
+    const confirm = dialog().getByRole('button', { name: 'Rotate', exact: true });
+    await confirm.click();
+    await heading('Confirm it is you').waitFor();
+    found.push(...(await dialogFindings(page, confirm)));
+    found.push(...(await dialogFindings(page, button('Rotate deploys'))));
+    // What is shown once stays, however often Escape is pressed; its opener was inside a dialog that has gone.
+    await button('New API key').first().click();
+    await dialog().getByLabel('Name').fill('once');
+    await button('Make the key').click();
+    await dialog().locator('.copyable code').waitFor();
+    for (const _ of [1, 2, 3]) await page.keyboard.press('Escape');
+    await dialog().locator('.copyable code').waitFor();
+    const keep = () => button('I have kept it').click();
+    found.push(...(await dialogFindings(page, button('New API key').first(), keep)));
     assert.deepEqual(found, []);
   });
 

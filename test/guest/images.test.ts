@@ -127,6 +127,9 @@ describe('images made on the server', { ...THOROUGH, timeout: 3_000_000 }, () =>
       'active\nactive\nactive\nactive',
     );
     assert.equal(await guest.sh('systemctl --failed --no-legend'), '');
+    // Of the first boot too: the journal is called after the machine id, which is the instance's own from the start.
+    const journal = 'journalctl -q --no-pager -u berth-boot | wc -l';
+    assert.notEqual(await guest.sh(journal), '0');
     assert.equal(await guest.sh('hostname; cat /etc/resolv.conf'), 'managed\nnameserver 10.0.2.3');
     assert.ok(Number(await guest.sh('df --output=size -B1 / | tail -1')) > 1.8 * GIB);
     await until('user data ran', async () => (await guest.sh('cat /root/user-data-ran')) === 'active');
@@ -147,6 +150,7 @@ describe('images made on the server', { ...THOROUGH, timeout: 3_000_000 }, () =>
     await fork.learnHost();
     assert.notDeepEqual((await fork.sshDetails()).host_keys, host_keys);
     assert.notEqual(await fork.sh('cat /etc/machine-id'), machine_id);
+    assert.notEqual(await fork.sh(journal), '0');
     await fork.stop();
   });
 

@@ -52,6 +52,11 @@ test('the environment is read in config/env.ts alone', () => {
   );
 });
 
+test('a program of ours that is started by its path is named as it is in a package too, where it is JavaScript', () => {
+  const sources = source.filter((path) => !isTest(path));
+  assert.deepEqual(lines(sources, /join\(import\.meta\.dirname.*['`][^'`]*\.ts['`]/), []);
+});
+
 test('nothing is exported by default, and no file passes on all exports of another', () => {
   assert.deepEqual(lines(others, /^export default\b|\bas default\b|^export \* from/), []);
   assert.deepEqual(

@@ -36,7 +36,15 @@ describe('200', () => {
     const { status, body } = await readyz();
     assert.deepEqual(
       [status, body],
-      [200, { ready: true, database: { ok: true }, object_store: { ok: true }, host: { ok: true } }],
+      [
+        200,
+        {
+          ready: true,
+          database: { ok: true },
+          object_store: { ok: true },
+          host: { ok: true, accelerators: [FACTS.accelerator] },
+        },
+      ],
     );
   });
   test('GET /v1/images shows what the connected hosts have', async (t) => {

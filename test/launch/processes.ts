@@ -42,9 +42,9 @@ export async function temporaryFolder(t: TestContext): Promise<string> {
   return folder;
 }
 
-/** Waits for a condition to hold; fails naming it when it does not within 20 s. */
+/** Waits for a condition to hold; fails naming it when it does not within 60 s. */
 export async function until<T>(what: string, condition: () => T | Promise<T>): Promise<NonNullable<T>> {
-  const deadline_ms = Date.now() + 20_000;
+  const deadline_ms = Date.now() + 60_000;
   for (;;) {
     const value = await condition();
     if (value !== undefined && value !== null && value !== false) return value;

@@ -1,11 +1,8 @@
 import type { CreateApiKeyRequest } from '../../../client/src/berth.ts';
 import type { CreateApiKeyResponse, ServiceAccount } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
-import { Button } from '../ui/button.tsx';
-import { Dialog, DialogActions } from '../ui/dialog.tsx';
-import { Failure } from '../ui/failure.tsx';
 import { Field, Select } from '../ui/field.tsx';
-import { useAction } from '../use-action.ts';
+import { FormDialog } from '../ui/form.tsx';
 import { ScopeChoice } from './scope-choice.tsx';
 import { scopeOf } from './scopes.ts';
 
@@ -40,18 +37,16 @@ function readForm(form: FormData, holder: ServiceAccount | undefined): CreateApi
 }
 
 export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
-  const action = useAction(async (form: FormData) => {
-    await onMade(await call('createApiKey', { body: readForm(form, holder) }));
-  });
-  const submit = async (event: SubmitEvent) => {
-    event.preventDefault();
-    if (await action.run(new FormData(event.currentTarget as HTMLFormElement))) onClose();
-  };
-  const { issues } = action;
   return (
-    <Dialog title={holder ? `New key of ${holder.name}` : 'New API key'} onClose={onClose} wide>
-      <form onSubmit={submit}>
-        <div class="dialog-body">
+    <FormDialog
+      title={holder ? `New key of ${holder.name}` : 'New API key'}
+      verb="Make the key"
+      onClose={onClose}
+      work={async (form) => onMade(await call('createApiKey', { body: readForm(form, holder) }))}
+      wide
+    >
+      {(issues) => (
+        <>
           <Field
             label="Name"
             name="name"
@@ -80,15 +75,8 @@ export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
               issue={issues['allowed_cidrs']}
             />
           </div>
-          <Failure text={action.error} />
-        </div>
-        <DialogActions>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button submit kind="primary" busy={action.busy}>
-            Make the key
-          </Button>
-        </DialogActions>
-      </form>
-    </Dialog>
+        </>
+      )}
+    </FormDialog>
   );
 }

@@ -2,13 +2,11 @@
 import { useState } from 'preact/hooks';
 import type { AddMfaFactorResponse } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
-import { Button } from '../ui/button.tsx';
 import { Copyable } from '../ui/copy.tsx';
-import { Dialog, DialogActions } from '../ui/dialog.tsx';
-import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
+import { FormDialog } from '../ui/form.tsx';
 import { QrCode } from '../ui/qr-code.tsx';
-import { useAction } from '../use-action.ts';
+import { AppCodeField } from './credential-fields.tsx';
 
 type Totp = Extract<AddMfaFactorResponse, { type: 'totp' }>;
 
@@ -19,66 +17,55 @@ interface Props {
 
 export function EnrolTotp({ onClose, onConfirmed }: Props) {
   const [added, setAdded] = useState<Totp | null>(null);
-  const add = useAction(async (name: string) => {
+  const add = async (form: FormData) => {
+    const name = String(form.get('name')).trim();
     const factor = await call('addMfaFactor', { body: { type: 'totp', name } });
     if (factor.type === 'totp') setAdded(factor);
-  });
-  const verify = useAction(async (code: string) => {
-    const answer = await call('verifyMfaFactor', { path: { id: added?.id ?? '' }, body: { code } });
+  };
+  const verify = async ({ id }: Totp, form: FormData) => {
+    const code = String(form.get('code')).trim();
+    const { recovery_codes } = await call('verifyMfaFactor', { path: { id }, body: { code } });
     onClose();
-    await onConfirmed(answer.recovery_codes);
-  });
-  const action = added ? verify : add;
-  const submit = (event: SubmitEvent) => {
-    event.preventDefault();
-    const given = new FormData(event.currentTarget as HTMLFormElement).get(added ? 'code' : 'name');
-    void action.run(String(given).trim());
+    await onConfirmed(recovery_codes);
   };
   return (
-    <Dialog title="Add an authenticator app" onClose={onClose}>
-      <form onSubmit={submit}>
-        <div class="dialog-body">
-          {added ? (
-            <>
-              <p>Scan this with the app, then type the code that it shows.</p>
-              <QrCode text={added.otpauth_url} label="QR code for the authenticator app" />
-              <details>
-                <summary>It cannot scan</summary>
-                <Copyable text={added.secret} label="Copy the secret" />
-              </details>
-              <Field
-                key="code"
-                label="Code"
-                name="code"
-                inputMode="numeric"
-                autocomplete="one-time-code"
-                pattern="[0-9]{3} ?[0-9]{3}"
-                title="Six digits"
-                required
-                autofocus
-              />
-            </>
-          ) : (
-            <Field
-              key="name"
-              label="Name"
-              name="name"
-              required
-              maxLength={100}
-              defaultValue="phone"
-              autofocus
-              hint="To tell it from others"
-            />
-          )}
-          <Failure text={action.error} />
-        </div>
-        <DialogActions>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button submit kind="primary" busy={action.busy}>
-            {added ? 'Confirm' : 'Next'}
-          </Button>
-        </DialogActions>
-      </form>
-    </Dialog>
+    <FormDialog
+      title="Add an authenticator app"
+      verb={added ? 'Confirm' : 'Next'}
+      onClose={onClose}
+      // Each step closes, or does not, by itself.
+      onDone={() => undefined}
+      work={(form) => (added ? verify(added, form) : add(form))}
+    >
+      {() => (added ? <Scan key="scan" totp={added} /> : <Name key="name" />)}
+    </FormDialog>
+  );
+}
+
+function Name() {
+  return (
+    <Field
+      label="Name"
+      name="name"
+      required
+      maxLength={100}
+      defaultValue="phone"
+      autofocus
+      hint="To tell it from others"
+    />
+  );
+}
+
+function Scan({ totp }: { readonly totp: Totp }) {
+  return (
+    <>
+      <p>Scan this with the app, then type the code that it shows.</p>
+      <QrCode text={totp.otpauth_url} label="QR code for the authenticator app" />
+      <details>
+        <summary>It cannot scan</summary>
+        <Copyable text={totp.secret} label="Copy the secret" />
+      </details>
+      <AppCodeField label="Code" />
+    </>
   );
 }

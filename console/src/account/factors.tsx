@@ -1,14 +1,13 @@
 /** Second factors: an authenticator app, passkeys, and the recovery codes for when both are away. */
 import { useState } from 'preact/hooks';
-import type { MfaFactor } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { createPasskey, passkeyProblem } from '../passkeys.ts';
 import { user } from '../session.ts';
 import { Button } from '../ui/button.tsx';
-import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Failure } from '../ui/failure.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { Loaded, Section } from '../ui/page.tsx';
+import { ListTable } from '../ui/listed.tsx';
+import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useAction } from '../use-action.ts';
 import { useList } from '../use-list.ts';
@@ -19,13 +18,11 @@ const KINDS = { totp: 'authenticator app', webauthn: 'passkey' } as const;
 
 export function Factors() {
   const [enrolling, setEnrolling] = useState(false);
-  const [removed, setRemoved] = useState<MfaFactor | null>(null);
   const [codes, setCodes] = useState<readonly string[] | null>(null);
-  const list = useList('factors', (cursor) =>
-    call('listMfaFactors', { query: cursor === undefined ? {} : { cursor } }),
-  );
+  const list = useList('factors', (query) => call('listMfaFactors', { query }));
+  const confirmed = list.data?.filter(({ confirmed_at }) => confirmed_at !== null);
   const problem = passkeyProblem();
-  const confirmed = async (recovery_codes: readonly string[] | null) => {
+  const onChanged = async (recovery_codes: readonly string[] | null) => {
     setCodes(recovery_codes);
     user.value = await call('getMe', {});
     await list.reload();
@@ -34,7 +31,7 @@ export function Factors() {
     const added = await call('addMfaFactor', { body: { type: 'webauthn', name: nameOfToday() } });
     if (added.type !== 'webauthn') return;
     const body = (await createPasskey(added.options)) as never;
-    await confirmed((await call('verifyMfaFactor', { path: { id: added.id }, body })).recovery_codes);
+    await onChanged((await call('verifyMfaFactor', { path: { id: added.id }, body })).recovery_codes);
   });
   return (
     <Section
@@ -55,28 +52,36 @@ export function Factors() {
     >
       {problem !== null && <p class="hint">{problem}</p>}
       <Failure text={passkey.error} />
-      <Loaded query={list} lines={2}>
-        {(factors) => (
-          <Table
-            factors={factors.filter(({ confirmed_at }) => confirmed_at !== null)}
-            onRemove={setRemoved}
-          />
-        )}
-      </Loaded>
-      {enrolling && <EnrolTotp onClose={() => setEnrolling(false)} onConfirmed={confirmed} />}
-      {removed && (
-        <ConfirmDialog
-          title={`Remove ${removed.name}`}
-          verb="Remove"
-          onClose={() => setRemoved(null)}
-          work={async () => {
-            await call('removeMfaFactor', { path: { id: removed.id } });
-            await confirmed(null);
-          }}
-        >
-          <p>It cannot be used to log in any more. With the last factor the recovery codes go too.</p>
-        </ConfirmDialog>
-      )}
+      <ListTable
+        list={{ ...list, data: confirmed }}
+        lines={2}
+        empty={
+          <p class="panel notice">
+            None yet: whoever learns your password is in. Add an authenticator app or a passkey.
+          </p>
+        }
+        columns={[
+          { head: 'Name', cell: ({ name }) => name },
+          { head: 'Kind', cell: ({ type }) => KINDS[type] },
+          {
+            head: 'Last used',
+            class: 'wide-only nowrap',
+            cell: (factor) => <Time at={factor.last_used_at} />,
+          },
+        ]}
+        actions={[
+          {
+            name: 'Remove',
+            about: ({ name }) => `Remove ${name}`,
+            warning: 'It cannot be used to log in any more. With the last factor the recovery codes go too.',
+            work: async ({ id }) => {
+              await call('removeMfaFactor', { path: { id } });
+              await onChanged(null);
+            },
+          },
+        ]}
+      />
+      {enrolling && <EnrolTotp onClose={() => setEnrolling(false)} onConfirmed={onChanged} />}
       {codes && <RecoveryCodes codes={codes} onClose={() => setCodes(null)} />}
     </Section>
   );
@@ -84,55 +89,4 @@ export function Factors() {
 
 function nameOfToday(): string {
   return `passkey of ${new Date().toISOString().slice(0, 10)}`;
-}
-
-function Table({
-  factors,
-  onRemove,
-}: {
-  readonly factors: readonly MfaFactor[];
-  readonly onRemove: (factor: MfaFactor) => void;
-}) {
-  if (factors.length === 0) {
-    return (
-      <p class="panel notice">
-        None yet: whoever learns your password is in. Add an authenticator app or a passkey.
-      </p>
-    );
-  }
-  return (
-    <table class="table">
-      <thead>
-        <tr>
-          <th>Name</th>
-          <th>Kind</th>
-          <th class="wide-only">Last used</th>
-          <th class="end">
-            <span class="hidden">Actions</span>
-          </th>
-        </tr>
-      </thead>
-      <tbody>
-        {factors.map((factor) => (
-          <tr key={factor.id}>
-            <td>{factor.name}</td>
-            <td>{KINDS[factor.type]}</td>
-            <td class="wide-only nowrap">
-              <Time at={factor.last_used_at} />
-            </td>
-            <td class="end">
-              <Button
-                small
-                kind="quiet"
-                aria-label={`Remove ${factor.name}`}
-                onClick={() => onRemove(factor)}
-              >
-                Remove
-              </Button>
-            </td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
-  );
 }

@@ -1,74 +1,42 @@
 /** Where one is logged in. */
 import type { Session } from '../../../client/src/generated.ts';
-import { call, sayError } from '../api.ts';
+import { call } from '../api.ts';
 import { logout } from '../session.ts';
-import { Button } from '../ui/button.tsx';
-import { More } from '../ui/more.tsx';
-import { Loaded, Section } from '../ui/page.tsx';
+import { ListTable } from '../ui/listed.tsx';
+import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
-import { tell } from '../ui/toasts.tsx';
 import { useList } from '../use-list.ts';
 
 export function Sessions() {
-  const list = useList('sessions', (cursor) =>
-    call('listSessions', { query: cursor === undefined ? {} : { cursor } }),
-  );
-  const end = async ({ id, current }: Session) => {
-    if (current) return logout();
-    try {
-      await call('revokeSession', { path: { id } });
-    } catch (error) {
-      tell('bad', sayError(error));
-    }
-    await list.reload();
-  };
+  const list = useList('sessions', (query) => call('listSessions', { query }));
+  const nameOf = ({ current }: Session) => (current ? 'Log out' : 'End');
   return (
     <Section title="Sessions">
-      <Loaded query={list}>
-        {(sessions) => (
-          <table class="table">
-            <thead>
-              <tr>
-                <th>Browser</th>
-                <th class="wide-only">Address</th>
-                <th>Last seen</th>
-                <th class="wide-only">Ends</th>
-                <th class="end">
-                  <span class="hidden">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {sessions.map((each) => (
-                <tr key={each.id}>
-                  <td>
-                    <span title={each.user_agent}>{browserOf(each.user_agent)}</span>{' '}
-                    {each.current && <span class="tag accent">this one</span>}
-                  </td>
-                  <td class="wide-only nowrap">{each.ip}</td>
-                  <td class="nowrap">
-                    <Time at={each.last_seen_at} />
-                  </td>
-                  <td class="wide-only nowrap">
-                    <Time at={each.ends_at} />
-                  </td>
-                  <td class="end">
-                    <Button
-                      small
-                      kind="quiet"
-                      aria-label={`${each.current ? 'Log out' : 'End'}: ${browserOf(each.user_agent)}, ${each.ip}`}
-                      onClick={() => void end(each)}
-                    >
-                      {each.current ? 'Log out' : 'End'}
-                    </Button>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        )}
-      </Loaded>
-      <More more={list.more} />
+      <ListTable
+        list={list}
+        empty={null}
+        columns={[
+          {
+            head: 'Browser',
+            cell: ({ user_agent, current }) => (
+              <>
+                <span title={user_agent}>{browserOf(user_agent)}</span>{' '}
+                {current && <span class="tag accent">this one</span>}
+              </>
+            ),
+          },
+          { head: 'Address', class: 'wide-only nowrap', cell: ({ ip }) => ip },
+          { head: 'Last seen', class: 'nowrap', cell: (each) => <Time at={each.last_seen_at} /> },
+          { head: 'Ends', class: 'wide-only nowrap', cell: (each) => <Time at={each.ends_at} /> },
+        ]}
+        actions={[
+          {
+            name: nameOf,
+            about: (each) => `${nameOf(each)}: ${browserOf(each.user_agent)}, ${each.ip}`,
+            work: ({ id, current }) => (current ? logout() : call('revokeSession', { path: { id } })),
+          },
+        ]}
+      />
     </Section>
   );
 }

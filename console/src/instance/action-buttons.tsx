@@ -1,9 +1,8 @@
 /** The actions that its state allows, always in the same places, so that nothing jumps when it changes. */
 import { useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
-import { sayError } from '../api.ts';
+import { attempt } from '../attempt.ts';
 import { works } from '../live/membership.ts';
-import { SudoRefused } from '../sudo-request.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { tell } from '../ui/toasts.tsx';
@@ -21,15 +20,12 @@ export function ActionButtons({ instance, small = false, only }: Props) {
   const run = async (action: VmAction) => {
     if (busy !== null) return;
     setBusy(action);
-    try {
+    await attempt(async () => {
       await runAction(action, instance);
       if (action === 'flush' && small)
         tell('good', `${instance.name} is flushed.`, `/instances/${instance.name}`);
-    } catch (error) {
-      if (!(error instanceof SudoRefused)) tell('bad', sayError(error));
-    } finally {
-      setBusy(null);
-    }
+    });
+    setBusy(null);
   };
   const first: VmAction = possible.includes('start') ? 'start' : possible.includes('halt') ? 'halt' : 'stop';
   const shown = (only ?? [

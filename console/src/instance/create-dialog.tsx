@@ -4,15 +4,13 @@ import type { CreateInstanceRequest } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';
 import { putInstance, putVm } from '../live/instances.ts';
 import { navigate } from '../router.ts';
-import { Button } from '../ui/button.tsx';
-import { Dialog, DialogActions } from '../ui/dialog.tsx';
-import { Failure } from '../ui/failure.tsx';
-import { Checkbox, Field, Select, TextArea } from '../ui/field.tsx';
+import { Checkbox, Select, TextArea } from '../ui/field.tsx';
+import { FormDialog } from '../ui/form.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { useAction } from '../use-action.ts';
 import { useQuery } from '../use-query.ts';
 import {
   LabelsField,
+  NewNameField,
   readLabels,
   readSettings,
   readSize,
@@ -37,7 +35,7 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
   const images = useQuery('images', () => call('listImages', {}));
   const keys = useQuery('keys', () => call('listSshKeys', {}));
   const [explicit, setExplicit] = useState(false);
-  const action = useAction(async (form: FormData) => {
+  const work = async (form: FormData) => {
     const instance = await call('createInstance', { body: readForm(form) });
     putInstance(instance);
     const path = { id: instance.id };
@@ -49,31 +47,14 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
       tell('bad', `${instance.name} is made, but: ${sayError(error)}`);
     }
     navigate(`/instances/${instance.name}`);
-  });
-  const submit = async (event: SubmitEvent) => {
-    event.preventDefault();
-    if (await action.run(new FormData(event.currentTarget as HTMLFormElement))) onClose();
   };
   const no_keys = keys.data?.data.length === 0;
-  const { issues } = action;
   return (
-    <Dialog title="New instance" onClose={onClose} wide>
-      <form onSubmit={submit}>
-        <div class="dialog-body">
+    <FormDialog title="New instance" verb="Create" onClose={onClose} work={work} wide>
+      {(issues) => (
+        <>
           <div class="columns">
-            <Field
-              label="Name"
-              name="name"
-              required
-              autofocus
-              autocomplete="off"
-              spellcheck={false}
-              maxLength={63}
-              pattern="[a-z0-9]([a-z0-9\-]*[a-z0-9])?"
-              title="Small letters, digits and hyphens"
-              placeholder="web"
-              issue={issues['name']}
-            />
+            <NewNameField placeholder="web" issue={issues['name']} />
             <Select label="Image" name="image" issue={issues['image']}>
               {(images.data?.data ?? [{ id: 'debian-12' }]).map(({ id }) => (
                 <option key={id} value={id}>
@@ -107,15 +88,8 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
             </div>
           </details>
           <Checkbox label="Start its VM at once" name="start" defaultChecked />
-          <Failure text={action.error} />
-        </div>
-        <DialogActions>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button submit kind="primary" busy={action.busy}>
-            Create
-          </Button>
-        </DialogActions>
-      </form>
-    </Dialog>
+        </>
+      )}
+    </FormDialog>
   );
 }

@@ -1,15 +1,16 @@
 /** The states of the disk that can be gone back to or forked, the newest first, as a line through time. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Generation, Instance } from '../../../client/src/berth.ts';
-import { call, sayError } from '../api.ts';
+import { call } from '../api.ts';
+import { attempt } from '../attempt.ts';
 import { bytes, exactly } from '../format.ts';
 import { putInstance } from '../live/instances.ts';
 import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { More } from '../ui/more.tsx';
-import { Empty, Loaded, Section } from '../ui/page.tsx';
+import { Listed } from '../ui/listed.tsx';
+import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { useList } from '../use-list.ts';
@@ -21,11 +22,8 @@ type Asked = { readonly what: 'restore' | 'fork' | 'name'; readonly generation: 
 export function Generations({ instance }: { readonly instance: Instance }) {
   const { id, disk, generations_keep: keep } = instance;
   const [asked, setAsked] = useState<Asked>(null);
-  const list = useList(`generations ${id}`, (cursor) =>
-    call('listGenerations', {
-      path: { id },
-      query: { limit: 50, ...(cursor === undefined ? {} : { cursor }) },
-    }),
+  const list = useList(`generations ${id}`, (query) =>
+    call('listGenerations', { path: { id }, query: { limit: 50, ...query } }),
   );
   const { reload } = list;
   useEffect(() => void reload(), [disk.generation]);
@@ -39,32 +37,28 @@ export function Generations({ instance }: { readonly instance: Instance }) {
       title="Generations"
       lead={`Every flush is one. Kept are the last ${keep.last}, then one a day for ${keep.daily_days} days, and those that are pinned.`}
     >
-      <Loaded query={list}>
-        {(found) =>
-          found.length === 0 ? (
-            <Empty icon="flush" title="No generation yet">
-              <p>The first comes with the first flush: start the VM, then flush or stop it.</p>
-            </Empty>
-          ) : (
-            <ol class="timeline">
-              {found.map((each) => (
-                <Entry
-                  key={each.generation}
-                  generation={each}
-                  instance={instance}
-                  onAsk={(what) => setAsked({ what, generation: each })}
-                  onPin={() =>
-                    change(each, { pinned: !each.pinned }).catch((error: unknown) =>
-                      tell('bad', sayError(error)),
-                    )
-                  }
-                />
-              ))}
-            </ol>
-          )
+      <Listed
+        list={list}
+        empty={
+          <Empty icon="flush" title="No generation yet">
+            <p>The first comes with the first flush: start the VM, then flush or stop it.</p>
+          </Empty>
         }
-      </Loaded>
-      <More more={list.more} />
+      >
+        {(found) => (
+          <ol class="timeline">
+            {found.map((each) => (
+              <Entry
+                key={each.generation}
+                generation={each}
+                instance={instance}
+                onAsk={(what) => setAsked({ what, generation: each })}
+                onPin={() => attempt(() => change(each, { pinned: !each.pinned }))}
+              />
+            ))}
+          </ol>
+        )}
+      </Listed>
       {asked?.what === 'fork' && (
         <ForkDialog instance={instance} generation={asked.generation.generation} onClose={close} />
       )}
@@ -146,15 +140,13 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
   );
 }
 
-function Restore({
-  instance,
-  generation,
-  onClose,
-}: {
+interface RestoreProps {
   readonly instance: Instance;
   readonly generation: Generation;
   readonly onClose: () => void;
-}) {
+}
+
+function Restore({ instance, generation, onClose }: RestoreProps) {
   const { generation: number } = generation;
   const work = async () => {
     putInstance(await call('restoreInstance', { path: { id: instance.id }, body: { generation: number } }));

@@ -1,8 +1,24 @@
 /** The settings of an instance as a form: for a new one, and for one that is there. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { Checkbox, Field } from '../ui/field.tsx';
+import type { Issues } from '../ui/form.tsx';
 
-type Issues = Readonly<Record<string, string>>;
+export function NewNameField(props: { readonly placeholder: string; readonly issue: string | undefined }) {
+  return (
+    <Field
+      {...props}
+      label="Name"
+      name="name"
+      required
+      autofocus
+      autocomplete="off"
+      spellcheck={false}
+      maxLength={63}
+      pattern="[a-z0-9]([a-z0-9\-]*[a-z0-9])?"
+      title="Small letters, digits and hyphens"
+    />
+  );
+}
 
 /** What every form of an instance asks. `null` of a time: never. */
 export interface Settings {

@@ -7,11 +7,10 @@ import { works } from '../live/membership.ts';
 import { navigate } from '../router.ts';
 import { Button } from '../ui/button.tsx';
 import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
-import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
+import { Form, type Issues } from '../ui/form.tsx';
 import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { useAction } from '../use-action.ts';
 import {
   LabelsField,
   readLabels,
@@ -25,7 +24,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
   const [deleting, setDeleting] = useState(false);
   const { id, name, vm, generations_keep: keep } = instance;
   const fixed = vm.state !== 'stopped';
-  const action = useAction(async (form: FormData) => {
+  const work = async (form: FormData) => {
     const body = {
       name: String(form.get('name')).trim(),
       labels: readLabels(String(form.get('labels'))),
@@ -37,60 +36,34 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
     putInstance(changed);
     tell('good', 'Saved.');
     navigate(`/instances/${changed.name}/settings`, { replace: true });
-  });
-  const submit = (event: SubmitEvent) => {
-    event.preventDefault();
-    void action.run(new FormData(event.currentTarget as HTMLFormElement));
   };
-  const { issues } = action;
   return (
     <>
       <Section title="Settings">
-        <form class="panel stack" onSubmit={submit}>
-          <Field
-            label="Name"
-            name="name"
-            required
-            defaultValue={name}
-            spellcheck={false}
-            autocomplete="off"
-            issue={issues['name']}
-          />
-          <SizeFields of={instance} issues={issues} fixed={fixed} />
-          <p class="hint">
-            {fixed
-              ? 'Size changes while the VM is stopped.'
-              : 'The next start has the new size. A disk only grows.'}
-          </p>
-          <SettingsFields of={instance} issues={issues} />
-          <LabelsField of={instance.labels} issue={issues['labels']} />
-          <div class="columns">
-            <Field
-              label="Keep the newest generations"
-              name="last"
-              type="number"
-              min={1}
-              required
-              defaultValue={keep.last}
-              issue={issues['generations_keep.last']}
-            />
-            <Field
-              label="Then one a day, days"
-              name="daily_days"
-              type="number"
-              min={0}
-              required
-              defaultValue={keep.daily_days}
-              issue={issues['generations_keep.daily_days']}
-            />
-          </div>
-          <Failure text={action.error} />
-          <div>
-            <Button submit kind="primary" busy={action.busy} disabled={!works() || instance.deleting}>
-              Save
-            </Button>
-          </div>
-        </form>
+        <Form class="panel stack" verb="Save" primary disabled={!works() || instance.deleting} work={work}>
+          {(issues) => (
+            <>
+              <Field
+                label="Name"
+                name="name"
+                required
+                defaultValue={name}
+                spellcheck={false}
+                autocomplete="off"
+                issue={issues['name']}
+              />
+              <SizeFields of={instance} issues={issues} fixed={fixed} />
+              <p class="hint">
+                {fixed
+                  ? 'Size changes while the VM is stopped.'
+                  : 'The next start has the new size. A disk only grows.'}
+              </p>
+              <SettingsFields of={instance} issues={issues} />
+              <LabelsField of={instance.labels} issue={issues['labels']} />
+              <KeptFields keep={keep} issues={issues} />
+            </>
+          )}
+        </Form>
       </Section>
       <Section
         title="Delete"
@@ -102,6 +75,35 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
       </Section>
       {deleting && <Delete instance={instance} onClose={() => setDeleting(false)} />}
     </>
+  );
+}
+
+interface KeptProps {
+  readonly keep: Instance['generations_keep'];
+  readonly issues: Issues;
+}
+
+function KeptFields({ keep, issues }: KeptProps) {
+  const common = { type: 'number', required: true } as const;
+  return (
+    <div class="columns">
+      <Field
+        {...common}
+        label="Keep the newest generations"
+        name="last"
+        min={1}
+        defaultValue={keep.last}
+        issue={issues['generations_keep.last']}
+      />
+      <Field
+        {...common}
+        label="Then one a day, days"
+        name="daily_days"
+        min={0}
+        defaultValue={keep.daily_days}
+        issue={issues['generations_keep.daily_days']}
+      />
+    </div>
   );
 }
 

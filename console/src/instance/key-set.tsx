@@ -3,11 +3,10 @@ import { useEffect, useState } from 'preact/hooks';
 import type { Instance, KeySet } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { works } from '../live/membership.ts';
-import { Button } from '../ui/button.tsx';
-import { Failure } from '../ui/failure.tsx';
+import { Form } from '../ui/form.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
+import { Table } from '../ui/table.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { useAction } from '../use-action.ts';
 import { useQuery } from '../use-query.ts';
 import { chosenKeys, KeyChoice } from './key-choice.tsx';
 
@@ -30,54 +29,40 @@ interface EditProps {
 function Edit({ instance, keys, onSaved }: EditProps) {
   const [explicit, setExplicit] = useState(keys.mode === 'explicit');
   useEffect(() => setExplicit(keys.mode === 'explicit'), [keys.mode]);
-  const action = useAction(async (form: FormData) => {
+  const replace = async (form: FormData) => {
     const body = explicit ? { ssh_key_ids: chosenKeys(form) } : ({ mode: 'account' } as const);
     onSaved(await call('replaceKeySet', { path: { id: instance.id }, body }));
     tell('good', 'The key set is replaced.');
-  });
-  const submit = (event: SubmitEvent) => {
-    event.preventDefault();
-    void action.run(new FormData(event.currentTarget as HTMLFormElement));
   };
   return (
     <div class="stack">
       {keys.data.length === 0 ? (
         <p class="notice">Nobody can log in: no key is let in.</p>
       ) : (
-        <table class="table">
-          <thead>
-            <tr>
-              <th>Let in now</th>
-              <th class="wide-only">Type</th>
-              <th>Fingerprint</th>
-            </tr>
-          </thead>
-          <tbody>
-            {keys.data.map(({ id, name, type, fingerprint }) => (
-              <tr key={id}>
-                <td>{name}</td>
-                <td class="wide-only">{type}</td>
-                <td>
-                  <code class="wrap">{fingerprint}</code>
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      )}
-      <form class="panel stack" onSubmit={submit}>
-        <KeyChoice
-          explicit={explicit}
-          onChange={setExplicit}
-          chosen={keys.mode === 'explicit' ? keys.data : []}
+        <Table
+          rows={keys.data}
+          columns={[
+            { head: 'Let in now', cell: ({ name }) => name },
+            { head: 'Type', class: 'wide-only', cell: ({ type }) => type },
+            { head: 'Fingerprint', cell: (key) => <code class="wrap">{key.fingerprint}</code> },
+          ]}
         />
-        <Failure text={action.error} />
-        <div>
-          <Button submit kind="primary" busy={action.busy} disabled={!works() || instance.deleting}>
-            Replace the key set
-          </Button>
-        </div>
-      </form>
+      )}
+      <Form
+        class="panel stack"
+        verb="Replace the key set"
+        primary
+        disabled={!works() || instance.deleting}
+        work={replace}
+      >
+        {() => (
+          <KeyChoice
+            explicit={explicit}
+            onChange={setExplicit}
+            chosen={keys.mode === 'explicit' ? keys.data : []}
+          />
+        )}
+      </Form>
     </div>
   );
 }

@@ -1,9 +1,6 @@
 import type { Generation } from '../../../client/src/berth.ts';
-import { Button } from '../ui/button.tsx';
-import { Dialog, DialogActions } from '../ui/dialog.tsx';
-import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
-import { useAction } from '../use-action.ts';
+import { FormDialog } from '../ui/form.tsx';
 
 interface Props {
   readonly generation: Generation;
@@ -13,35 +10,25 @@ interface Props {
 }
 
 export function NameDialog({ generation, onClose, work }: Props) {
-  const action = useAction(work);
-  const submit = async (event: SubmitEvent) => {
-    event.preventDefault();
-    const name = String(new FormData(event.currentTarget as HTMLFormElement).get('name')).trim();
-    if (await action.run(name === '' ? null : name)) onClose();
-  };
   return (
-    <Dialog title={`Name generation ${generation.generation}`} onClose={onClose}>
-      <form onSubmit={submit}>
-        <div class="dialog-body">
-          <Field
-            label="Name"
-            name="name"
-            defaultValue={generation.name ?? ''}
-            maxLength={100}
-            autofocus
-            placeholder="before the upgrade"
-            hint="Empty: none"
-            issue={action.issues['name']}
-          />
-          <Failure text={action.error} />
-        </div>
-        <DialogActions>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button submit kind="primary" busy={action.busy}>
-            Save
-          </Button>
-        </DialogActions>
-      </form>
-    </Dialog>
+    <FormDialog
+      title={`Name generation ${generation.generation}`}
+      verb="Save"
+      onClose={onClose}
+      work={(form) => work(String(form.get('name')).trim() || null)}
+    >
+      {(issues) => (
+        <Field
+          label="Name"
+          name="name"
+          defaultValue={generation.name ?? ''}
+          maxLength={100}
+          autofocus
+          placeholder="before the upgrade"
+          hint="Empty: none"
+          issue={issues['name']}
+        />
+      )}
+    </FormDialog>
   );
 }

@@ -3,10 +3,10 @@ import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { exactly } from '../format.ts';
 import { leads } from '../live/membership.ts';
-import { Button } from '../ui/button.tsx';
 import { Field } from '../ui/field.tsx';
-import { More } from '../ui/more.tsx';
-import { Empty, Loaded, PageHead } from '../ui/page.tsx';
+import { Form } from '../ui/form.tsx';
+import { ListTable } from '../ui/listed.tsx';
+import { Empty, PageHead } from '../ui/page.tsx';
 import { useList } from '../use-list.ts';
 
 interface Filter {
@@ -39,12 +39,10 @@ export function AuditPage() {
 
 function Entries() {
   const [filter, setFilter] = useState<Filter>({});
-  const list = useList(`audit ${JSON.stringify(filter)}`, (cursor) =>
-    call('listAudit', { query: { ...filter, ...(cursor === undefined ? {} : { cursor }) } }),
+  const list = useList(`audit ${JSON.stringify(filter)}`, (query) =>
+    call('listAudit', { query: { ...filter, ...query } }),
   );
-  const submit = (event: SubmitEvent) => {
-    event.preventDefault();
-    const form = new FormData(event.currentTarget as HTMLFormElement);
+  const choose = async (form: FormData) => {
     const said = (name: string) => String(form.get(name)).trim();
     setFilter({
       ...(said('action') === '' ? {} : { action: said('action') }),
@@ -53,52 +51,31 @@ function Entries() {
   };
   return (
     <>
-      <form class="filter" onSubmit={submit}>
-        <Field label="Action" name="action" placeholder="vm.start" spellcheck={false} />
-        <Field label="By" name="actor" placeholder="usr_…" spellcheck={false} />
-        <Button submit>Filter</Button>
-      </form>
-      <Loaded query={list} lines={8}>
-        {(entries) =>
-          entries.length === 0 ? (
-            <Empty icon="audit" title="No entry">
-              <p>Nothing fits. Take a part of the filter away.</p>
-            </Empty>
-          ) : (
-            <table class="table">
-              <thead>
-                <tr>
-                  <th>When</th>
-                  <th>Action</th>
-                  <th class="wide-only">By</th>
-                  <th class="wide-only">On</th>
-                  <th class="wide-only">From</th>
-                  <th class="number wide-only">No.</th>
-                </tr>
-              </thead>
-              <tbody>
-                {entries.map(({ id, at, action, actor, target, ip, seq }) => (
-                  <tr key={id}>
-                    <td class="nowrap">{exactly(at)}</td>
-                    <td>
-                      <code>{action}</code>
-                    </td>
-                    <td class="wide-only">
-                      <code class="wrap">{actor}</code>
-                    </td>
-                    <td class="wide-only">
-                      <code class="wrap">{target ?? ''}</code>
-                    </td>
-                    <td class="wide-only nowrap">{ip ?? ''}</td>
-                    <td class="number wide-only">{seq ?? ''}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          )
+      <Form class="filter" verb="Filter" work={choose}>
+        {() => (
+          <>
+            <Field label="Action" name="action" placeholder="vm.start" spellcheck={false} />
+            <Field label="By" name="actor" placeholder="usr_…" spellcheck={false} />
+          </>
+        )}
+      </Form>
+      <ListTable
+        list={list}
+        lines={8}
+        empty={
+          <Empty icon="audit" title="No entry">
+            <p>Nothing fits. Take a part of the filter away.</p>
+          </Empty>
         }
-      </Loaded>
-      <More more={list.more} />
+        columns={[
+          { head: 'When', class: 'nowrap', cell: ({ at }) => exactly(at) },
+          { head: 'Action', cell: ({ action }) => <code>{action}</code> },
+          { head: 'By', class: 'wide-only', cell: ({ actor }) => <code class="wrap">{actor}</code> },
+          { head: 'On', class: 'wide-only', cell: ({ target }) => <code class="wrap">{target ?? ''}</code> },
+          { head: 'From', class: 'wide-only nowrap', cell: ({ ip }) => ip ?? '' },
+          { head: 'No.', class: 'number wide-only', cell: ({ seq }) => seq ?? '' },
+        ]}
+      />
     </>
   );
 }

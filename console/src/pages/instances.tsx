@@ -9,7 +9,9 @@ import { instances, instances_error, lookAgain } from '../live/instances.ts';
 import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { Empty, Loaded, PageHead } from '../ui/page.tsx';
+import { Listed } from '../ui/listed.tsx';
+import { Empty, PageHead } from '../ui/page.tsx';
+import { type Column, Table } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 
 /** From here on a list is easier to search than to read. */
@@ -27,21 +29,20 @@ export function InstancesPage() {
   return (
     <>
       <PageHead title="Instances" lead="Disks that stay, with VMs that come and go." actions={create} />
-      <Loaded query={query}>
-        {(list) =>
-          list.length === 0 ? (
-            <Empty icon="instances" title="No instances yet">
-              <p>
-                An instance is a disk, a name and an SSH address that stay. Start its VM when you need it;
-                what it writes is flushed to object storage.
-              </p>
-              {create}
-            </Empty>
-          ) : (
-            <List list={list} />
-          )
+      <Listed
+        list={query}
+        empty={
+          <Empty icon="instances" title="No instances yet">
+            <p>
+              An instance is a disk, a name and an SSH address that stay. Start its VM when you need it; what
+              it writes is flushed to object storage.
+            </p>
+            {create}
+          </Empty>
         }
-      </Loaded>
+      >
+        {(list) => <List list={list} />}
+      </Listed>
       {creating && <CreateDialog onClose={() => setCreating(false)} />}
     </>
   );
@@ -62,25 +63,7 @@ function List({ list }: { readonly list: readonly Instance[] }) {
           onInput={(event) => setWanted(event.currentTarget.value)}
         />
       )}
-      <table class="table instances">
-        <thead>
-          <tr>
-            <th>Name</th>
-            <th>State</th>
-            <th class="wide-only">Size</th>
-            <th class="wide-only">Generation</th>
-            <th class="number wide-only">Dirty</th>
-            <th class="end">
-              <span class="hidden">Actions</span>
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {found.map((each) => (
-            <Row key={each.id} instance={each} />
-          ))}
-        </tbody>
-      </table>
+      <Table class="instances" rows={found} columns={COLUMNS} end={Actions} />
       {found.length === 0 && <p class="none-found">No instance matches.</p>}
     </>
   );
@@ -91,24 +74,39 @@ function matches({ name, vm, labels }: Instance, wanted: string): boolean {
   return words.some((word) => word.toLowerCase().includes(wanted));
 }
 
-function Row({ instance }: { readonly instance: Instance }) {
-  const { name, cpus, memory_mib, disk_gib, disk, vm, labels } = instance;
-  return (
-    <tr>
-      <td>
+const COLUMNS: readonly Column<Instance>[] = [
+  {
+    head: 'Name',
+    cell: ({ name, labels }) => (
+      <>
         <a class="row-name" href={`/instances/${name}`}>
           {name}
         </a>
         <Labels labels={labels} />
-      </td>
-      <td>
+      </>
+    ),
+  },
+  {
+    head: 'State',
+    cell: (instance) => (
+      <>
         <StateBadge instance={instance} />
-        {vm.state === 'failed' && vm.reason && <p class="row-note">{vm.reason.message}</p>}
-      </td>
-      <td class="wide-only nowrap">
-        {cpus} cpu · {mebibytes(memory_mib)} · {disk_gib} GiB
-      </td>
-      <td class="wide-only nowrap">
+        {instance.vm.state === 'failed' && instance.vm.reason && (
+          <p class="row-note">{instance.vm.reason.message}</p>
+        )}
+      </>
+    ),
+  },
+  {
+    head: 'Size',
+    class: 'wide-only nowrap',
+    cell: ({ cpus, memory_mib, disk_gib }) => `${cpus} cpu · ${mebibytes(memory_mib)} · ${disk_gib} GiB`,
+  },
+  {
+    head: 'Generation',
+    class: 'wide-only nowrap',
+    cell: ({ disk }) => (
+      <>
         {disk.generation === 0 ? <span class="dim">none yet</span> : disk.generation}
         {disk.durable_at !== null && (
           <span class="dim">
@@ -116,25 +114,24 @@ function Row({ instance }: { readonly instance: Instance }) {
             · <Time at={disk.durable_at} />
           </span>
         )}
-      </td>
-      <td class="number wide-only nowrap">
-        {vm.state === 'stopped' ? <span class="dim">–</span> : bytes(disk.dirty_bytes)}
-      </td>
-      <td class="end">
-        <ActionButtons
-          instance={instance}
-          small
-          only={[
-            vm.state === 'stopped' || vm.state === 'suspended' || vm.state === 'failed'
-              ? 'start'
-              : vm.state === 'stopping'
-                ? 'halt'
-                : 'stop',
-          ]}
-        />
-      </td>
-    </tr>
-  );
+      </>
+    ),
+  },
+  {
+    head: 'Dirty',
+    class: 'number wide-only nowrap',
+    cell: ({ vm, disk }) => (vm.state === 'stopped' ? <span class="dim">–</span> : bytes(disk.dirty_bytes)),
+  },
+];
+
+function Actions(instance: Instance) {
+  const { state } = instance.vm;
+  const only = ['stopped', 'suspended', 'failed'].includes(state)
+    ? 'start'
+    : state === 'stopping'
+      ? 'halt'
+      : 'stop';
+  return <ActionButtons instance={instance} small only={[only]} />;
 }
 
 export function Labels({ labels }: { readonly labels: Readonly<Record<string, string>> }) {

@@ -7,6 +7,7 @@ import { anonymous, begin, ended } from '../session.ts';
 import { Button } from '../ui/button.tsx';
 import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
+import { Form } from '../ui/form.tsx';
 import { Gate } from '../ui/gate.tsx';
 import { useAction } from '../use-action.ts';
 import { SecondFactor } from './second-factor.tsx';
@@ -35,7 +36,7 @@ export function LoginPage() {
 }
 
 function PasswordForm({ onFactorNeeded }: { readonly onFactorNeeded: (first: FirstStep) => void }) {
-  const action = useAction(async (form: FormData) => {
+  const work = async (form: FormData) => {
     const first = { email: String(form.get('email')), password: String(form.get('password')) };
     try {
       begin(await anonymous.call('login', { body: first }));
@@ -43,20 +44,16 @@ function PasswordForm({ onFactorNeeded }: { readonly onFactorNeeded: (first: Fir
       if (!(error instanceof BerthError) || error.code !== 'MFA_REQUIRED') throw error;
       onFactorNeeded(first);
     }
-  });
-  const submit = (event: SubmitEvent) => {
-    event.preventDefault();
-    void action.run(new FormData(event.currentTarget as HTMLFormElement));
   };
   return (
-    <form class="stack" onSubmit={submit}>
-      <Field label="E-mail" name="email" type="text" inputMode="email" autocomplete="username" required />
-      <Field label="Password" name="password" type="password" autocomplete="current-password" required />
-      <Failure text={action.error} />
-      <Button submit kind="primary" busy={action.busy}>
-        Log in
-      </Button>
-    </form>
+    <Form verb="Log in" primary work={work}>
+      {() => (
+        <>
+          <Field label="E-mail" name="email" type="text" inputMode="email" autocomplete="username" required />
+          <Field label="Password" name="password" type="password" autocomplete="current-password" required />
+        </>
+      )}
+    </Form>
   );
 }
 

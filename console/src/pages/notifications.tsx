@@ -1,17 +1,16 @@
 /** One's notifications, as they are raised, and which of them go by mail too. */
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 import type { Notification } from '../../../client/src/berth.ts';
 import { NotificationPreferencesForm } from '../account/notification-preferences.tsx';
-import { call, sayError } from '../api.ts';
+import { call } from '../api.ts';
+import { attempt } from '../attempt.ts';
 import { instances } from '../live/instances.ts';
-import { listen } from '../live/streams.ts';
 import { unread } from '../live/unread.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon, type IconName } from '../ui/icon.tsx';
-import { More } from '../ui/more.tsx';
-import { Empty, Loaded, PageHead } from '../ui/page.tsx';
+import { Listed } from '../ui/listed.tsx';
+import { Empty, PageHead } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
-import { tell } from '../ui/toasts.tsx';
 import { useList } from '../use-list.ts';
 
 const ICONS: Record<Notification['severity'], IconName> = {
@@ -22,34 +21,23 @@ const ICONS: Record<Notification['severity'], IconName> = {
 
 export function NotificationsPage() {
   const [only_unread, setOnlyUnread] = useState(false);
-  const list = useList(`notifications ${only_unread}`, (cursor) =>
-    call('listNotifications', {
-      query: {
-        ...(only_unread ? { status: 'unread' as const } : {}),
-        ...(cursor === undefined ? {} : { cursor }),
-      },
-    }),
+  const list = useList(
+    `notifications ${only_unread}`,
+    (query) =>
+      call('listNotifications', {
+        query: { ...(only_unread ? { status: 'unread' as const } : {}), ...query },
+      }),
+    ({ kind }) => kind === 'notification' || kind === 'unread',
   );
-  const { reload } = list;
-  useEffect(
-    () =>
-      listen(
-        ({ kind }) => void ((kind === 'notification' || kind === 'unread' || kind === 'reset') && reload()),
-      ),
-    [reload],
-  );
-  const attempt = async (work: () => Promise<unknown>) => {
-    try {
+  const mark = (work: () => Promise<unknown>) =>
+    attempt(async () => {
       await work();
       unread.value = (await call('countUnreadNotifications', {})).count;
-      await reload();
-    } catch (error) {
-      tell('bad', sayError(error));
-    }
-  };
+      await list.reload();
+    });
   const readAll = () => {
     const newest = list.data?.[0];
-    return attempt(() =>
+    return mark(() =>
       call('markAllNotifications', { body: newest && !only_unread ? { before: newest.id } : {} }),
     );
   };
@@ -69,31 +57,31 @@ export function NotificationsPage() {
           </>
         }
       />
-      <Loaded query={list}>
-        {(found) =>
-          found.length === 0 ? (
-            <Empty icon="bell" title={only_unread ? 'Nothing unread' : 'Nothing yet'}>
-              <p>
-                A VM that fails, a flush that does not get through, a new key or a login from a new place are
-                told here, and by mail.
-              </p>
-            </Empty>
-          ) : (
-            <ul class="notifications">
-              {found.map((each) => (
-                <Entry
-                  key={each.id}
-                  notification={each}
-                  onRead={(read) =>
-                    attempt(() => call('markNotification', { path: { id: each.id }, body: { read } }))
-                  }
-                />
-              ))}
-            </ul>
-          )
+      <Listed
+        list={list}
+        empty={
+          <Empty icon="bell" title={only_unread ? 'Nothing unread' : 'Nothing yet'}>
+            <p>
+              A VM that fails, a flush that does not get through, a new key or a login from a new place are
+              told here, and by mail.
+            </p>
+          </Empty>
         }
-      </Loaded>
-      <More more={list.more} />
+      >
+        {(found) => (
+          <ul class="notifications">
+            {found.map((each) => (
+              <Entry
+                key={each.id}
+                notification={each}
+                onRead={(read) =>
+                  mark(() => call('markNotification', { path: { id: each.id }, body: { read } }))
+                }
+              />
+            ))}
+          </ul>
+        )}
+      </Listed>
       <NotificationPreferencesForm />
     </>
   );

@@ -1,12 +1,11 @@
 /** A forgotten password: asking for the mail, and setting a new one by the token in it. */
 import { useState } from 'preact/hooks';
+import { NewPasswordField, TokenField } from '../account/credential-fields.tsx';
 import { navigate, takeTokenOfLink } from '../router.ts';
 import { anonymous, ended } from '../session.ts';
-import { Button } from '../ui/button.tsx';
-import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
+import { Form } from '../ui/form.tsx';
 import { Gate } from '../ui/gate.tsx';
-import { useAction } from '../use-action.ts';
 
 export function PasswordResetPage() {
   const [token] = useState(takeTokenOfLink);
@@ -27,61 +26,37 @@ export function PasswordResetPage() {
 }
 
 function Ask({ onSent }: { readonly onSent: () => void }) {
-  const action = useAction(async (email: string) => {
-    await anonymous.call('requestPasswordReset', { body: { email } });
+  const work = async (form: FormData) => {
+    await anonymous.call('requestPasswordReset', { body: { email: String(form.get('email')) } });
     onSent();
-  });
-  const submit = (event: SubmitEvent) => {
-    event.preventDefault();
-    void action.run(String(new FormData(event.currentTarget as HTMLFormElement).get('email')));
   };
   return (
-    <form class="stack" onSubmit={submit}>
-      <p>If the address has an account, a mail with a token goes there. It is good for an hour.</p>
-      <Field label="E-mail" name="email" type="text" inputMode="email" autocomplete="username" required />
-      <Failure text={action.error} />
-      <Button submit kind="primary" busy={action.busy}>
-        Send the mail
-      </Button>
-    </form>
+    <Form verb="Send the mail" primary work={work}>
+      {() => (
+        <>
+          <p>If the address has an account, a mail with a token goes there. It is good for an hour.</p>
+          <Field label="E-mail" name="email" type="text" inputMode="email" autocomplete="username" required />
+        </>
+      )}
+    </Form>
   );
 }
 
 function SetPassword({ token }: { readonly token: string }) {
-  const action = useAction(async (form: FormData) => {
+  const work = async (form: FormData) => {
     const body = { token: String(form.get('token')).trim(), new_password: String(form.get('password')) };
     await anonymous.call('confirmPasswordReset', { body });
     ended.value = 'The password is set. Log in with it.';
     navigate('/login', { replace: true });
-  });
-  const submit = (event: SubmitEvent) => {
-    event.preventDefault();
-    void action.run(new FormData(event.currentTarget as HTMLFormElement));
   };
   return (
-    <form class="stack" onSubmit={submit}>
-      <Field
-        label="Token of the mail"
-        name="token"
-        defaultValue={token}
-        autocomplete="off"
-        spellcheck={false}
-        required
-      />
-      <Field
-        label="New password"
-        name="password"
-        type="password"
-        autocomplete="new-password"
-        minLength={12}
-        maxLength={256}
-        required
-        hint="12 characters or more"
-      />
-      <Failure text={action.error} />
-      <Button submit kind="primary" busy={action.busy}>
-        Set the password
-      </Button>
-    </form>
+    <Form verb="Set the password" primary work={work}>
+      {() => (
+        <>
+          <TokenField token={token} />
+          <NewPasswordField label="New password" name="password" />
+        </>
+      )}
+    </Form>
   );
 }

@@ -1,7 +1,8 @@
 /** One webhook: its settings, and what was and is to be sent to it. */
 import { useState } from 'preact/hooks';
 import type { Webhook } from '../../../client/src/berth.ts';
-import { call, sayError } from '../api.ts';
+import { call } from '../api.ts';
+import { attempt } from '../attempt.ts';
 import { leads } from '../live/membership.ts';
 import { navigate } from '../router.ts';
 import { Button } from '../ui/button.tsx';
@@ -10,7 +11,6 @@ import { Icon } from '../ui/icon.tsx';
 import { Loaded } from '../ui/page.tsx';
 import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';
-import { tell } from '../ui/toasts.tsx';
 import { useQuery } from '../use-query.ts';
 import { Deliveries } from '../webhooks/deliveries.tsx';
 import { WebhookDialog } from '../webhooks/webhook-dialog.tsx';
@@ -34,8 +34,6 @@ function Found({ webhook, onChanged }: Props) {
   const [secret, setSecret] = useState<string | null>(null);
   const [sent, setSent] = useState(0);
   const close = () => setAsked(null);
-  const attempt = (work: () => Promise<void>) =>
-    work().catch((error: unknown) => tell('bad', sayError(error)));
   const ping = async () => {
     await call('pingWebhook', { path: { id }, body: {} });
     setSent(sent + 1);

@@ -5,8 +5,8 @@ import { call } from '../api.ts';
 import { leads } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { More } from '../ui/more.tsx';
-import { Empty, Loaded, PageHead } from '../ui/page.tsx';
+import { ListTable } from '../ui/listed.tsx';
+import { Empty, PageHead } from '../ui/page.tsx';
 import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';
 import { useList } from '../use-list.ts';
@@ -16,9 +16,7 @@ import { WebhookStatus } from '../webhooks/webhook-status.tsx';
 export function WebhooksPage() {
   const [creating, setCreating] = useState(false);
   const [made, setMade] = useState<CreateWebhookResponse | null>(null);
-  const list = useList('webhooks', (cursor) =>
-    call('listWebhooks', { query: cursor === undefined ? {} : { cursor } }),
-  );
+  const list = useList('webhooks', (query) => call('listWebhooks', { query }));
   const create = (
     <Button
       kind="primary"
@@ -37,53 +35,36 @@ export function WebhooksPage() {
         lead="Signed requests to a server of yours whenever something happens here."
         actions={create}
       />
-      <Loaded query={list}>
-        {(webhooks) =>
-          webhooks.length === 0 ? (
-            <Empty icon="webhook" title="No webhooks yet">
-              <p>
-                Give the address of a server that should hear of starts, stops, flushes and failures.
-                Signatures follow Standard Webhooks, so a library of your language verifies them.
-              </p>
-              {create}
-            </Empty>
-          ) : (
-            <table class="table">
-              <thead>
-                <tr>
-                  <th>Name</th>
-                  <th class="wide-only">URL</th>
-                  <th class="wide-only">Events</th>
-                  <th>Status</th>
-                  <th class="wide-only">Made</th>
-                </tr>
-              </thead>
-              <tbody>
-                {webhooks.map((webhook) => (
-                  <tr key={webhook.id}>
-                    <td>
-                      <a class="row-name" href={`/webhooks/${webhook.id}`}>
-                        {webhook.name}
-                      </a>
-                    </td>
-                    <td class="wide-only">
-                      <code class="wrap">{webhook.url}</code>
-                    </td>
-                    <td class="wide-only">{webhook.events.includes('*') ? 'all' : webhook.events.length}</td>
-                    <td>
-                      <WebhookStatus webhook={webhook} />
-                    </td>
-                    <td class="wide-only nowrap">
-                      <Time at={webhook.created_at} />
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          )
+      <ListTable
+        list={list}
+        empty={
+          <Empty icon="webhook" title="No webhooks yet">
+            <p>
+              Give the address of a server that should hear of starts, stops, flushes and failures. Signatures
+              follow Standard Webhooks, so a library of your language verifies them.
+            </p>
+            {create}
+          </Empty>
         }
-      </Loaded>
-      <More more={list.more} />
+        columns={[
+          {
+            head: 'Name',
+            cell: ({ id, name }) => (
+              <a class="row-name" href={`/webhooks/${id}`}>
+                {name}
+              </a>
+            ),
+          },
+          { head: 'URL', class: 'wide-only', cell: ({ url }) => <code class="wrap">{url}</code> },
+          {
+            head: 'Events',
+            class: 'wide-only',
+            cell: ({ events }) => (events.includes('*') ? 'all' : events.length),
+          },
+          { head: 'Status', cell: (webhook) => <WebhookStatus webhook={webhook} /> },
+          { head: 'Made', class: 'wide-only nowrap', cell: (webhook) => <Time at={webhook.created_at} /> },
+        ]}
+      />
       {creating && (
         <WebhookDialog
           onClose={() => setCreating(false)}

@@ -1,4 +1,4 @@
-/** A modal dialog: the browser's own, which keeps the keyboard inside and gives the focus back. Escape closes it. */
+/** A modal dialog: the browser's own, which keeps the keyboard inside. Escape closes it, and the focus goes back. */
 import type { ComponentChildren } from 'preact';
 import { useEffect, useId, useRef } from 'preact/hooks';
 import { Icon } from './icon.tsx';
@@ -12,14 +12,28 @@ interface Props {
   readonly stubborn?: boolean;
 }
 
+/** By dialog, what had the focus before it: the opener, and behind it the opener of the dialog that this one is in. */
+const openers = new WeakMap<Element, readonly Element[]>();
+
+function open(dialog: HTMLDialogElement): () => void {
+  const opener = document.activeElement;
+  const around = opener?.closest('dialog');
+  const way_back = opener === null ? [] : [opener, ...((around && openers.get(around)) ?? [])];
+  openers.set(dialog, way_back);
+  dialog.showModal();
+  return () => {
+    dialog.close();
+    // The browser finds the opener again where it is still there. Often it is not: its row or its dialog went.
+    if (document.activeElement !== document.body) return;
+    const back = way_back.find((each) => each.isConnected && each !== document.body);
+    ((back as HTMLElement | undefined) ?? document.querySelector('main'))?.focus({ preventScroll: true });
+  };
+}
+
 export function Dialog({ title, onClose, children, wide = false, stubborn = false }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   const title_id = useId();
-  useEffect(() => {
-    const dialog = element.current;
-    dialog?.showModal();
-    return () => dialog?.close();
-  }, []);
+  useEffect(() => (element.current ? open(element.current) : undefined), []);
   return (
     <dialog
       ref={element}

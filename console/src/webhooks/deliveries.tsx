@@ -1,15 +1,14 @@
 /** What was and is to be sent to a webhook, with every attempt and what was answered. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Webhook, WebhookDelivery } from '../../../client/src/berth.ts';
-import { call, sayError } from '../api.ts';
+import { call } from '../api.ts';
+import { attempt } from '../attempt.ts';
 import { exactly, plural } from '../format.ts';
-import { listen } from '../live/streams.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { More } from '../ui/more.tsx';
-import { Empty, Loaded, Section } from '../ui/page.tsx';
+import { Listed } from '../ui/listed.tsx';
+import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
-import { tell } from '../ui/toasts.tsx';
 import { useList } from '../use-list.ts';
 
 const EVERY_MS = 3_000;
@@ -17,16 +16,14 @@ const STATES = { pending: 'starting', delivered: 'running', failed: 'failed' } a
 
 export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; readonly sent: number }) {
   const { id } = webhook;
-  const list = useList(`deliveries ${id}`, (cursor) =>
-    call('listWebhookDeliveries', {
-      path: { id },
-      query: { limit: 25, ...(cursor === undefined ? {} : { cursor }) },
-    }),
+  const list = useList(
+    `deliveries ${id}`,
+    (query) => call('listWebhookDeliveries', { path: { id }, query: { limit: 25, ...query } }),
+    ({ kind }) => kind === 'event',
   );
   const { reload } = list;
   const pending = list.data?.some(({ status }) => status === 'pending') ?? false;
   useEffect(() => void reload(), [sent]);
-  useEffect(() => listen(({ kind }) => void (kind === 'event' && reload())), [reload]);
   useEffect(() => {
     if (!pending) return undefined;
     const timer = setInterval(() => void reload(), EVERY_MS);
@@ -34,22 +31,22 @@ export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; reado
   }, [pending, reload]);
   return (
     <Section title="Deliveries" lead="Failed attempts are made again by themselves for two days.">
-      <Loaded query={list}>
-        {(deliveries) =>
-          deliveries.length === 0 ? (
-            <Empty icon="webhook" title="Nothing was sent yet">
-              <p>Send a ping to see whether your server answers.</p>
-            </Empty>
-          ) : (
-            <ul class="deliveries">
-              {deliveries.map((each) => (
-                <Delivery key={each.id} delivery={each} webhook={webhook} onSent={reload} />
-              ))}
-            </ul>
-          )
+      <Listed
+        list={list}
+        empty={
+          <Empty icon="webhook" title="Nothing was sent yet">
+            <p>Send a ping to see whether your server answers.</p>
+          </Empty>
         }
-      </Loaded>
-      <More more={list.more} />
+      >
+        {(deliveries) => (
+          <ul class="deliveries">
+            {deliveries.map((each) => (
+              <Delivery key={each.id} delivery={each} webhook={webhook} onSent={reload} />
+            ))}
+          </ul>
+        )}
+      </Listed>
     </Section>
   );
 }
@@ -65,14 +62,11 @@ function Delivery({ delivery, webhook, onSent }: Props) {
   const [busy, setBusy] = useState(false);
   const redeliver = async () => {
     setBusy(true);
-    try {
+    await attempt(async () => {
       await call('redeliverWebhookDelivery', { path: { id: webhook.id, delivery_id: id }, body: {} });
       await onSent();
-    } catch (error) {
-      tell('bad', sayError(error));
-    } finally {
-      setBusy(false);
-    }
+    });
+    setBusy(false);
   };
   return (
     <li>

@@ -1,11 +1,8 @@
 /** A new webhook, or a change of one. */
 import { useState } from 'preact/hooks';
 import type { CreateWebhookRequest, Webhook } from '../../../client/src/berth.ts';
-import { Button } from '../ui/button.tsx';
-import { Dialog, DialogActions } from '../ui/dialog.tsx';
-import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
-import { useAction } from '../use-action.ts';
+import { FormDialog } from '../ui/form.tsx';
 import { EVENT_GROUPS } from './event-types.ts';
 
 interface Props {
@@ -16,20 +13,21 @@ interface Props {
 
 export function WebhookDialog({ of, onClose, work }: Props) {
   const [all, setAll] = useState(of === undefined || of.events.includes('*'));
-  const action = useAction(async (form: FormData) => {
+  const send = async (form: FormData) => {
     const chosen = form.getAll('event') as CreateWebhookRequest['events'];
     const events: CreateWebhookRequest['events'] = all ? ['*'] : chosen;
     await work({ name: String(form.get('name')).trim(), url: String(form.get('url')).trim(), events });
-  });
-  const submit = async (event: SubmitEvent) => {
-    event.preventDefault();
-    if (await action.run(new FormData(event.currentTarget as HTMLFormElement))) onClose();
   };
-  const { issues } = action;
   return (
-    <Dialog title={of ? `Change ${of.name}` : 'New webhook'} onClose={onClose} wide>
-      <form onSubmit={submit}>
-        <div class="dialog-body">
+    <FormDialog
+      title={of ? `Change ${of.name}` : 'New webhook'}
+      verb={of ? 'Save' : 'Make the webhook'}
+      onClose={onClose}
+      work={send}
+      wide
+    >
+      {(issues) => (
+        <>
           <Field
             label="Name"
             name="name"
@@ -85,15 +83,8 @@ export function WebhookDialog({ of, onClose, work }: Props) {
             )}
             {issues['events'] !== undefined && <p class="issue">{issues['events']}</p>}
           </fieldset>
-          <Failure text={action.error} />
-        </div>
-        <DialogActions>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button submit kind="primary" busy={action.busy}>
-            {of ? 'Save' : 'Make the webhook'}
-          </Button>
-        </DialogActions>
-      </form>
-    </Dialog>
+        </>
+      )}
+    </FormDialog>
   );
 }

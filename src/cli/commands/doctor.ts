@@ -14,7 +14,14 @@ interface Finding {
   readonly next?: string;
 }
 
-const REACH_MS = 5_000;
+/** Of what /readyz answers. */
+interface Part {
+  readonly ok: boolean;
+  readonly problem?: string;
+  readonly accelerators?: readonly string[];
+}
+
+const REACH_MS = 15_000;
 const MAX_SKEW_MS = 30_000;
 
 async function server({ session }: Call): Promise<Finding[]> {
@@ -25,14 +32,17 @@ async function server({ session }: Call): Promise<Finding[]> {
   let ready: Response;
   try {
     ready = await get('/readyz');
-  } catch {
+  } catch (error) {
+    if ((error as Error).name === 'TimeoutError') {
+      const next = 'uptime, on the server: it may have too much to do';
+      return [{ check: 'server', ok: false, found: `${url} has not answered within 15 s`, next }];
+    }
     const next = local
       ? 'npm start in the folder of Berth, or berth server; systemctl start berth where it is a package'
       : 'berth login --url URL, if the address is wrong';
     return [{ check: 'server', ok: false, found: `${url} does not answer`, next }];
   }
   const found: Finding[] = [{ check: 'server', ok: true, found: `${url} answers` }];
-  type Part = { ok: boolean; problem?: string };
   const parts = (await ready.json().catch(() => ({}))) as Record<string, Part | boolean>;
   const bad = Object.entries(parts).flatMap(([name, part]) =>
     typeof part === 'object' && !part.ok ? [`${name}: ${part.problem}`] : [],
@@ -49,7 +59,30 @@ async function server({ session }: Call): Promise<Finding[]> {
   );
   found.push({ check: 'version', ok: version === undefined ? null : true, found: version ?? 'not told' });
   found.push(skew(ready.headers.get('date')));
+  const { accelerators } = (parts['host'] ?? {}) as Part;
+  if (accelerators !== undefined) found.push(kvm(accelerators));
   return found;
+}
+
+/** What the hosts' agents have found out with a test guest: a /dev/kvm that opens may still run none. */
+function kvm(accelerators: readonly string[]): Finding {
+  const check = 'KVM';
+  if (accelerators.every((each) => each === 'kvm')) return { check, ok: true, found: 'VMs run on it' };
+  const where = accelerators.includes('kvm') ? 'not on every host: some emulate' : 'not used: hosts emulate';
+  const next = 'why: “accelerator” in the log of Berth on the host. Which: berth host ls, on the server';
+  return { check, ok: null, found: `${where} their VMs, which is slow`, next };
+}
+
+/** Without a server that says more. */
+function kvmDevice(): Finding {
+  const check = 'KVM';
+  try {
+    accessSync('/dev/kvm', constants.R_OK | constants.W_OK);
+    return { check, ok: null, found: '/dev/kvm opens; not tried yet whether a guest boots on it' };
+  } catch {
+    const found = '/dev/kvm cannot be opened: VMs on this machine are emulated, and slow';
+    return { check, ok: null, found };
+  }
 }
 
 function skew(date: string | null): Finding {
@@ -87,16 +120,6 @@ function machine({ session }: Call): Finding[] {
     const next = 'apt-get install openssh-client';
     found.push({ check: 'ssh', ok: false, found: 'is not on this machine', next });
   }
-  try {
-    accessSync('/dev/kvm', constants.R_OK | constants.W_OK);
-    found.push({ check: 'KVM', ok: true, found: 'usable on this machine' });
-  } catch {
-    found.push({
-      check: 'KVM',
-      ok: null,
-      found: 'not usable on this machine: VMs that it hosts are emulated, and slow',
-    });
-  }
   const path = join(configFolder(session.env), 'config.json');
   const mode = statSync(path, { throwIfNoEntry: false })?.mode;
   if (mode !== undefined) {
@@ -110,7 +133,8 @@ function machine({ session }: Call): Finding[] {
 async function doctor(call: Call): Promise<number> {
   const { terminal } = call;
   const reached = await server(call);
-  const findings = [...reached, ...(reached[0]?.ok ? await login(call) : []), ...machine(call)];
+  const tried = reached.some(({ check }) => check === 'KVM') ? [] : [kvmDevice()];
+  const findings = [...reached, ...tried, ...(reached[0]?.ok ? await login(call) : []), ...machine(call)];
   const sign = (ok: boolean | null) => (ok === null ? '-' : ok ? 'ok' : 'NO');
   if (terminal.format === 'json') terminal.json(findings);
   else if (terminal.format === 'human') {

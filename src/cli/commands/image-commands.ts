@@ -30,7 +30,7 @@ type Parts = typeof import('../image-commands.ts');
 type Work = import('../image-commands.ts').ImageWork;
 type Server = import('../server-context.ts').ServerContext;
 
-/** Printed at the end; what happens meanwhile is a line on a terminal. */
+/** Printed at the end; what happens meanwhile is a bar on a terminal, else a line a step. */
 async function onServer(
   { terminal, signal }: Call,
   work: (images: Parts, server: Server, parts: Work) => Promise<string>,
@@ -39,14 +39,8 @@ async function onServer(
     import('../server-context.ts'),
     import('../image-commands.ts'),
   ]);
-  const progress = terminal.progress('looking at what is there');
-  try {
-    const said = await context.withServer((server) => work(images, server, { progress, signal }));
-    progress.end();
-    process.stdout.write(said);
-  } finally {
-    progress.end();
-  }
+  const said = await context.withServer((server) => work(images, server, { terminal, signal }));
+  process.stdout.write(said);
 }
 
 export const IMAGE_SERVER_COMMANDS: readonly Command[] = [

@@ -6,7 +6,7 @@
  */
 import { spawn } from 'node:child_process';
 import { closeSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { extname, join } from 'node:path';
 import type { Paths } from '../../config/paths.ts';
 import { present } from '../../lib/assert.ts';
 import { pause } from '../../lib/backoff.ts';
@@ -55,7 +55,9 @@ export function runningFencer({ fencer }: Pick<Paths, 'fencer'>): ProcessIdentit
 export function startFencer({ data, fencer_log }: Pick<Paths, 'data' | 'fencer_log'>, level: string): void {
   const log = openSync(fencer_log, 'a', 0o600);
   try {
-    const child = spawn(process.execPath, [join(import.meta.dirname, 'fencer-process.ts'), data, level], {
+    // As this file is called here: JavaScript in a package.
+    const program = join(import.meta.dirname, `fencer-process${extname(import.meta.filename)}`);
+    const child = spawn(process.execPath, [program, data, level], {
       cwd: '/',
       env: { BERTH_DATA_DIR: data },
       stdio: ['ignore', 'ignore', log],

@@ -1,0 +1,50 @@
+/** Fields that several forms ask for alike, so that password managers know them. */
+import { Field } from '../ui/field.tsx';
+
+export function TokenField({ token }: { readonly token: string }) {
+  return (
+    <Field
+      label="Token of the mail"
+      name="token"
+      defaultValue={token}
+      autocomplete="off"
+      spellcheck={false}
+      required
+    />
+  );
+}
+
+interface NewPasswordProps {
+  readonly label: string;
+  readonly name: string;
+  readonly issue?: string | undefined;
+}
+
+export function NewPasswordField(props: NewPasswordProps) {
+  return (
+    <Field
+      {...props}
+      type="password"
+      autocomplete="new-password"
+      minLength={12}
+      maxLength={256}
+      required
+      hint="12 characters or more"
+    />
+  );
+}
+
+export function AppCodeField({ label }: { readonly label: string }) {
+  return (
+    <Field
+      label={label}
+      name="code"
+      inputMode="numeric"
+      autocomplete="one-time-code"
+      pattern="[0-9]{3} ?[0-9]{3}"
+      title="Six digits"
+      required
+      autofocus
+    />
+  );
+}

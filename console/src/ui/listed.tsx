@@ -1,0 +1,61 @@
+/** A list of the API on a page: room kept while it loads, why it could not, what to do when it is empty, and its next page. */
+import type { ComponentChildren, ComponentProps } from 'preact';
+import { useAction } from '../use-action.ts';
+import type { List } from '../use-list.ts';
+import { Button } from './button.tsx';
+import { Loaded } from './page.tsx';
+import { Table } from './table.tsx';
+
+interface Props<T> {
+  readonly list: Pick<List<T>, 'data' | 'error' | 'reload'> & Partial<Pick<List<T>, 'more'>>;
+  /** Instead of it where nothing is in it. */
+  readonly empty: ComponentChildren;
+  /** How many there will probably be. */
+  readonly lines?: number;
+}
+
+export function Listed<T>({
+  list,
+  empty,
+  lines = 3,
+  children,
+}: Props<T> & { readonly children: (rows: readonly T[]) => ComponentChildren }) {
+  return (
+    <>
+      <Loaded query={list} lines={lines}>
+        {(rows) => (rows.length === 0 ? empty : children(rows))}
+      </Loaded>
+      {list.more && <More more={list.more} />}
+    </>
+  );
+}
+
+type TableProps<T extends { readonly id: string }> = Omit<
+  ComponentProps<typeof Table<T>>,
+  'rows' | 'onDone' | 'children' | 'key' | 'ref'
+>;
+
+/** The same as a table; after an action on a row it is looked at anew. */
+export function ListTable<T extends { readonly id: string }>({
+  list,
+  empty,
+  lines = 3,
+  ...table
+}: Props<T> & TableProps<T>) {
+  return (
+    <Listed list={list} empty={empty} lines={lines}>
+      {(rows) => <Table<T> {...table} rows={rows} onDone={list.reload} />}
+    </Listed>
+  );
+}
+
+function More({ more }: { readonly more: () => Promise<void> }) {
+  const action = useAction(more);
+  return (
+    <p class="more">
+      <Button busy={action.busy} onClick={() => void action.run()}>
+        Show more
+      </Button>
+    </p>
+  );
+}

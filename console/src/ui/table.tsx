@@ -1,0 +1,120 @@
+/** A table: a column by what it shows of a row, and what can be done with a row at its end. */
+import type { ComponentChildren } from 'preact';
+import { useState } from 'preact/hooks';
+import { attempt } from '../attempt.ts';
+import { Button } from './button.tsx';
+import { ConfirmDialog } from './confirm-dialog.tsx';
+
+export interface Column<T> {
+  readonly head: string;
+  readonly cell: (row: T) => ComponentChildren;
+  /** `wide-only`, `nowrap`, `number`, `wrap`. */
+  readonly class?: string;
+}
+
+export interface RowAction<T> {
+  readonly name: string | ((row: T) => string);
+  /** What it does to which row: for those who hear the page, and over the question. */
+  readonly about: (row: T) => string;
+  /** What comes of it; with it, it is asked first. */
+  readonly warning?: ComponentChildren;
+  readonly kind?: 'plain' | 'quiet';
+  readonly work: (row: T) => unknown;
+}
+
+interface Props<T> {
+  readonly rows: readonly T[];
+  readonly columns: readonly Column<T>[];
+  readonly actions?: readonly RowAction<T>[];
+  /** In the place of buttons that `actions` makes. */
+  readonly end?: (row: T) => ComponentChildren;
+  /** After an action, whether it was done or not. */
+  readonly onDone?: () => Promise<void>;
+  readonly class?: string;
+}
+
+export function Table<T extends { readonly id: string }>(props: Props<T>) {
+  const { rows, columns, actions = [], end, class: more = '' } = props;
+  const [asked, setAsked] = useState<{ readonly action: RowAction<T>; readonly row: T } | null>(null);
+  const begin = async (action: RowAction<T>, row: T) => {
+    if (action.warning !== undefined) return setAsked({ action, row });
+    await attempt(() => action.work(row));
+    await props.onDone?.();
+  };
+  const has_end = end !== undefined || actions.length > 0;
+  return (
+    <>
+      <table class={`table ${more}`}>
+        <thead>
+          <tr>
+            {columns.map((column) => (
+              <th key={column.head} class={column.class}>
+                {column.head}
+              </th>
+            ))}
+            {has_end && (
+              <th class="end">
+                <span class="hidden">Actions</span>
+              </th>
+            )}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.id}>
+              {columns.map((column) => (
+                <td key={column.head} class={column.class}>
+                  {column.cell(row)}
+                </td>
+              ))}
+              {has_end && (
+                <td class="end">{end?.(row) ?? <Buttons row={row} actions={actions} onChosen={begin} />}</td>
+              )}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {asked && (
+        <ConfirmDialog
+          title={asked.action.about(asked.row)}
+          verb={nameOf(asked.action, asked.row)}
+          onClose={() => setAsked(null)}
+          work={async () => {
+            await asked.action.work(asked.row);
+            await props.onDone?.();
+          }}
+        >
+          <p>{asked.action.warning}</p>
+        </ConfirmDialog>
+      )}
+    </>
+  );
+}
+
+interface ButtonsProps<T> {
+  readonly row: T;
+  readonly actions: readonly RowAction<T>[];
+  readonly onChosen: (action: RowAction<T>, row: T) => Promise<void> | void;
+}
+
+function Buttons<T>({ row, actions, onChosen }: ButtonsProps<T>) {
+  return (
+    <div class="actions">
+      {actions.map((action) => (
+        <Button
+          key={nameOf(action, row)}
+          small
+          kind={action.kind ?? 'quiet'}
+          aria-label={action.about(row)}
+          onClick={() => void onChosen(action, row)}
+        >
+          {nameOf(action, row)}
+        </Button>
+      ))}
+    </div>
+  );
+}
+
+function nameOf<T>({ name }: RowAction<T>, row: T): string {
+  return typeof name === 'string' ? name : name(row);
+}
