@@ -74,7 +74,13 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     bodyLimit: BODY_LIMIT_BYTES,
     trustProxy: context.trusted_proxies.length === 0 ? false : [...context.trusted_proxies],
     ajv: {
-      customOptions: { removeAdditional: false, coerceTypes: false, useDefaults: true, allErrors: false },
+      customOptions: {
+        removeAdditional: false,
+        coerceTypes: false,
+        useDefaults: true,
+        allErrors: false,
+        verbose: true,
+      },
     },
     requestTimeout: 60_000,
     keepAliveTimeout: 65_000,
@@ -123,7 +129,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerVmConsole(app, context);
     registerVmExec(app, context);
     registerVmMetrics(app, context);
-    registerInstanceSsh(app, context);
+    registerInstanceSsh(app, context, cursors);
     registerWebhooks(app, context, cursors);
     registerWebhookDeliveries(app, context, cursors);
     registerNotifications(app, context, cursors, streams);

@@ -70,6 +70,34 @@ describe('bodies', () => {
       assertError(answer, 'INVALID_REQUEST');
     }
   });
+  const wrong: readonly [string, () => Promise<unknown>, RegExp][] = [
+    ['a name', () => post('/v1/api-keys', { name: 'a\nb', scope: '*' }), /printable characters/],
+    ['an empty name', () => post('/v1/api-keys', { name: '', scope: '*' }), /name must not be empty/],
+    ['an instance', () => post('/v1/instances', { name: 'UPPER' }), /name must be 1 to 63 of a to z/],
+    ['a label', () => post('/v1/instances', { name: 'a', labels: { '-x': '' } }), /-x is no key of a label/],
+    [
+      'an hour',
+      () => post('/v1/instances', { name: 'a', idle_timeout_seconds: 1 }),
+      /seconds must be >= 60$/,
+    ],
+    ['a limit', () => api.as(owner).get('/v1/instances?limit=-1'), /limit must be a whole number/],
+    ['a state', () => api.as(owner).get('/v1/notifications?status=x'), /status must be one of unread, read$/],
+    ['a key set', putKeys, /body is not as it must be. Either `ssh_key_ids`, or `mode`/],
+  ];
+  async function putKeys() {
+    const { id } = await api.instance(owner);
+    return api.as(owner).put(`/v1/instances/${id}/ssh-keys`, { mode: 'explicit', ssh_key_ids: [] });
+  }
+  function post(path: string, body: object) {
+    return api.as(owner).post(path, body);
+  }
+  for (const [what, call, words] of wrong) {
+    test(`400 says in words what is wrong with ${what}`, async () => {
+      const { message } = assertError((await call()) as Parameters<typeof assertError>[0], 'INVALID_REQUEST');
+      assert.match(message, words);
+      assert.doesNotMatch(message, /pattern|allowed values|schema/);
+    });
+  }
   test('another type is 415', async () => {
     for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'application/xml', 'nonsense']) {
       const headers = { 'content-type': type };

@@ -37,6 +37,7 @@ import {
   pageQuery,
   Time,
 } from '../schemas.ts';
+import { TOTP_PATTERN } from '../validation-words.ts';
 import { User } from './me.ts';
 
 const Base64url = (max: number) => Type.String({ minLength: 1, maxLength: max, pattern: '^[A-Za-z0-9_-]+$' });
@@ -71,7 +72,7 @@ const AuthenticationAnswer = Type.Unsafe<AuthenticationResponseJSON>(
   }),
 );
 
-const TotpCode = Type.String({ maxLength: 7, pattern: '^[0-9]{3} ?[0-9]{3}$', description: 'Six digits' });
+const TotpCode = Type.String({ maxLength: 7, pattern: TOTP_PATTERN, description: 'Six digits' });
 
 /** The fields of a login that carry its second factor: at most one of them (`requireOneFactor`). */
 export const SecondFactor = {
