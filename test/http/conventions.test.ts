@@ -136,16 +136,31 @@ describe('what is not there', () => {
   });
 });
 
-test('what is no HTTP is refused in the one shape', async () => {
+/** What the server answers to these bytes until it hangs up. */
+function talk(bytes: string): Promise<string> {
   const { port } = new URL(api.origin);
-  const answer = await new Promise<string>((resolve, reject) => {
+  return new Promise((resolve, reject) => {
     let text = '';
-    const socket = connect(Number(port), '127.0.0.1', () => socket.write('NONSENSE\r\n\r\n'));
+    const socket = connect(Number(port), '127.0.0.1', () => socket.write(bytes));
     socket.setEncoding('utf8').on('data', (data) => {
       text += data;
     });
     socket.once('error', reject).once('close', () => resolve(text));
   });
+}
+
+test('HTTP/1.1 without a Host, and an Expect that nobody knows, are answered in the one shape', async () => {
+  const id = /\r\nx-request-id: req_[0-9a-f]{24}\r\n/i;
+  const without = await talk('GET /v1/me HTTP/1.1\r\nConnection: close\r\n\r\n');
+  assert.match(without, /^HTTP\/1\.1 400 .*"code":"INVALID_REQUEST"/s);
+  assert.match(without, id);
+  const expecting = await talk('GET /v1/me HTTP/1.1\r\nHost: x\r\nExpect: x\r\nConnection: close\r\n\r\n');
+  assert.match(expecting, /^HTTP\/1\.1 401 .*"code":"UNAUTHENTICATED"/s);
+  assert.match(expecting, id);
+});
+
+test('what is no HTTP is refused in the one shape', async () => {
+  const answer = await talk('NONSENSE\r\n\r\n');
   assert.match(answer, /^HTTP\/1\.1 400 .*\r\nX-Request-Id: req_[0-9a-f]{24}\r\n/s);
   const { error } = JSON.parse(answer.slice(answer.indexOf('{')));
   assert.equal(error.code, 'INVALID_REQUEST');

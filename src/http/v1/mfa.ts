@@ -285,6 +285,7 @@ function registerPasskeyLogin(
     method: 'POST',
     url: '/v1/auth/passkey',
     config: { access: 'public' },
+    onRequest: async (request) => refuseForeignSite(request, context.public_url),
     schema: {
       operationId: 'loginByPasskey',
       summary: 'Open a session with a passkey alone',
@@ -304,7 +305,6 @@ function registerPasskeyLogin(
       },
     },
     handler: async (request, reply) => {
-      refuseForeignSite(request, context.public_url);
       await limits.countAddress(request, reply);
       const user_id = await loginByPasskey(context.db, context, request.body);
       reply.header('cache-control', 'no-store');
