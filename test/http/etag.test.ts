@@ -25,6 +25,7 @@ interface Resource {
   readonly make: (who: Person) => Promise<string>;
   readonly changes: readonly Change[];
 }
+let muted = '';
 const RESOURCES: Record<string, Resource> = {
   'an instance': {
     make: async (who) => `/v1/instances/${(await api.instance(who)).id}`,
@@ -58,6 +59,19 @@ const RESOURCES: Record<string, Resource> = {
   'an account': {
     make: async () => '/v1/me',
     changes: [{ method: 'PATCH', path: '', json: async () => ({ name: newName() }) }],
+  },
+  'notification preferences': {
+    make: async () => '/v1/notifications/preferences',
+    changes: [
+      {
+        method: 'PUT',
+        path: '',
+        json: async () => {
+          muted = muted === 'vm.failed' ? 'vm.recovered' : 'vm.failed';
+          return { mail: { [muted]: false } };
+        },
+      },
+    ],
   },
   'an organisation': {
     make: async (who) => `/v1/orgs/${who.org_id}`,
