@@ -448,6 +448,11 @@ export type ListNotificationsResponse = {
   next_cursor: string | null;
 };
 
+export type ListOrgSshKeysResponse = {
+  data: Array<KeySetKey>;
+  next_cursor: string | null;
+};
+
 export type ListOrgsResponse = {
   data: Array<Org>;
   next_cursor: string | null;
@@ -682,6 +687,7 @@ export type RegisterRequest = {
   invitation_token?: string | undefined;
 };
 
+/** Either `ssh_key_ids`, or `mode` with the value `account` */
 export type ReplaceKeySetRequest = {
   ssh_key_ids: Array<string>;
 } | {
@@ -1245,6 +1251,11 @@ export interface Operations {
     input: { path: { id: string }; body: ReplaceKeySetRequest };
     answer: KeySet;
   };
+  /** The SSH keys of an organisation's members: what an instance's key set can be made of */
+  listOrgSshKeys: {
+    input: { path: { id: string }; query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
+    answer: ListOrgSshKeysResponse;
+  };
   /** Make a webhook; nothing is sent by that */
   createWebhook: {
     input: { body: CreateWebhookRequest };
@@ -1413,6 +1424,7 @@ export const OPERATIONS = {
   getSsh: { method: 'GET', path: '/v1/instances/{id}/ssh', takes_idempotency_key: false, answers_text: false },
   getKeySet: { method: 'GET', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
   replaceKeySet: { method: 'PUT', path: '/v1/instances/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
+  listOrgSshKeys: { method: 'GET', path: '/v1/orgs/{id}/ssh-keys', takes_idempotency_key: false, answers_text: false },
   createWebhook: { method: 'POST', path: '/v1/webhooks', takes_idempotency_key: true, answers_text: false },
   listWebhooks: { method: 'GET', path: '/v1/webhooks', takes_idempotency_key: false, answers_text: false },
   getWebhook: { method: 'GET', path: '/v1/webhooks/{id}', takes_idempotency_key: false, answers_text: false },

@@ -25,6 +25,12 @@ export interface Registration {
   readonly invitation_token: string | null;
 }
 
+/** @throws AppError FORBIDDEN where sign-ups are closed: to those without an invitation */
+export function refuseUninvited(signups: 'open' | 'closed'): void {
+  if (signups === 'open') return;
+  throw new AppError('FORBIDDEN', { message: 'Sign-ups are closed. Ask for an invitation.' });
+}
+
 /**
  * Makes an account, with an organisation of its own; `joined` is told, in the same transaction, of the one that it
  * was invited to. @throws AppError FORBIDDEN, CONFLICT
@@ -41,9 +47,7 @@ export async function register(
   if (invitation_token !== null && !fits) {
     throw new AppError('FORBIDDEN', { message: 'The invitation is not valid, or is for another address.' });
   }
-  if (signups === 'closed' && !fits) {
-    throw new AppError('FORBIDDEN', { message: 'Sign-ups are closed. Ask for an invitation.' });
-  }
+  if (!fits) refuseUninvited(signups);
   const password_hash = await hashPassword(request.password);
   return transaction(db, async (tx) => {
     const user_id = await insertAccount(tx, { email: request.email, name: request.name, password_hash });

@@ -26,6 +26,11 @@ export async function findUser(tx: Tx, id: UserId) {
     .executeTakeFirst();
 }
 
+/** Until the transaction's end nobody else changes the user. */
+export async function lockUser(tx: Tx, id: UserId): Promise<void> {
+  await tx.selectFrom('users').select('id').where('id', '=', id).forNoKeyUpdate().execute();
+}
+
 export async function updateUser(
   tx: Tx,
   id: UserId,

@@ -30,7 +30,7 @@ test('an empty environment gives the defaults of the contract', () => {
     accel: 'auto',
     secret_key: null,
     signups: 'closed',
-    rate_limits: true,
+    rate_limits: { principal: 1_200, address: 60 },
     smtp_url: null,
     webhook_allow_cidrs: [],
     metrics_listen: null,
@@ -63,7 +63,7 @@ test('every setting is read', () => {
     BERTH_ACCEL: 'tcg',
     BERTH_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
     BERTH_SIGNUPS: 'open',
-    BERTH_RATE_LIMITS: 'off',
+    BERTH_RATE_LIMITS: 'address=5',
     BERTH_SMTP_URL: 'smtps://u:p@mail.example.org:465',
     BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.1/32',
     BERTH_METRICS_LISTEN: '127.0.0.1:9464',
@@ -89,7 +89,7 @@ test('every setting is read', () => {
   assert.equal(config.accel, 'tcg');
   assert.deepEqual(config.secret_key, Buffer.alloc(32, 7));
   assert.equal(config.signups, 'open');
-  assert.equal(config.rate_limits, false);
+  assert.deepEqual(config.rate_limits, { principal: 1_200, address: 5 });
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
   assert.equal(config.host_lease_ms, 90_000);
   assert.deepEqual(config.hosts_listen, { host: '0.0.0.0', port: 7500 });
@@ -130,6 +130,9 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_SECRET_KEY', 'abc', /^BERTH_SECRET_KEY: .*32 bytes/],
   ['BERTH_SIGNUPS', 'yes', /^BERTH_SIGNUPS: .*open, closed/],
   ['BERTH_RATE_LIMITS', 'false', /^BERTH_RATE_LIMITS: .*on, off/],
+  ['BERTH_RATE_LIMITS', 'address=0', /^BERTH_RATE_LIMITS: .*1 to 1000000/],
+  ['BERTH_RATE_LIMITS', 'address=5,address=6', /^BERTH_RATE_LIMITS: .*either or both/],
+  ['BERTH_RATE_LIMITS', 'principal=10,', /^BERTH_RATE_LIMITS: .*principal=1200,address=60/],
   ['BERTH_SMTP_URL', 'mail.example.org', /^BERTH_SMTP_URL: .*smtp:/],
   ['BERTH_LOG_LEVEL', 'loud', /^BERTH_LOG_LEVEL: /],
   ['BERTH_S3_BUCKET', 'Berth_1', /^BERTH_S3_BUCKET: "Berth_1" is not valid; expected a bucket name/],

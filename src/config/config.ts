@@ -8,6 +8,7 @@ import { dataDirProblem } from './paths.ts';
 import {
   type Address,
   type Cidr,
+  DEFAULT_RATE_LIMITS,
   Expected,
   isLoopback,
   type PortRange,
@@ -22,14 +23,16 @@ import {
   parseOrigin,
   parsePassword,
   parsePorts,
+  parseRateLimits,
   parseSecretKey,
   parseSmtpUrl,
   problemLine,
+  type RateLimitsConfig,
   type Setting,
   unknownSettings,
 } from './settings.ts';
 
-export type { Address, Cidr, PortRange };
+export type { Address, Cidr, PortRange, RateLimitsConfig };
 
 export const ACCELERATORS = ['auto', 'kvm', 'tcg'] as const;
 export type Accelerator = (typeof ACCELERATORS)[number];
@@ -68,7 +71,8 @@ export interface Config {
   /** 32 bytes; null: the one in the data folder. */
   readonly secret_key: Buffer | null;
   readonly signups: 'open' | 'closed';
-  readonly rate_limits: boolean;
+  /** Null: none. */
+  readonly rate_limits: RateLimitsConfig | null;
   readonly smtp_url: string | null;
   readonly webhook_allow_cidrs: readonly Cidr[];
   /** Where Prometheus reads; null: nowhere. It asks for no credential. */
@@ -139,7 +143,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     accel: reader.read('BERTH_ACCEL', parseChoice(ACCELERATORS), 'auto'),
     secret_key: reader.read('BERTH_SECRET_KEY', parseSecretKey, null),
     signups: reader.read('BERTH_SIGNUPS', parseChoice(['open', 'closed']), 'closed'),
-    rate_limits: reader.read('BERTH_RATE_LIMITS', parseChoice(['on', 'off']), 'on') === 'on',
+    rate_limits: reader.read('BERTH_RATE_LIMITS', parseRateLimits, DEFAULT_RATE_LIMITS),
     smtp_url: reader.read('BERTH_SMTP_URL', parseSmtpUrl, null),
     webhook_allow_cidrs: reader.read('BERTH_WEBHOOK_ALLOW_CIDRS', parseCidrs, []),
     metrics_listen: reader.read('BERTH_METRICS_LISTEN', parseAddress, null),

@@ -208,6 +208,32 @@ export function parseChoice<const T extends string>(choices: readonly T[]): (tex
   };
 }
 
+/** Requests a minute. */
+export interface RateLimitsConfig {
+  readonly principal: number;
+  readonly address: number;
+}
+export const DEFAULT_RATE_LIMITS: RateLimitsConfig = { principal: 1_200, address: 60 };
+const MAX_RATE_LIMIT = 1_000_000;
+
+/** `off` is null; what is not named keeps its default. */
+export function parseRateLimits(text: string): RateLimitsConfig | null {
+  if (text === 'on') return DEFAULT_RATE_LIMITS;
+  if (text === 'off') return null;
+  const given: Record<string, number> = {};
+  for (const part of text.split(',')) {
+    const [, name = '', digits = ''] = /^\s*(principal|address)=([0-9]{1,7})\s*$/.exec(part) ?? [];
+    const limit = Number(digits);
+    if (name in given || limit < 1 || limit > MAX_RATE_LIMIT) {
+      throw new Expected(
+        `on, off, or requests a minute such as principal=1200,address=60 (either or both, 1 to ${MAX_RATE_LIMIT})`,
+      );
+    }
+    given[name] = limit;
+  }
+  return { ...DEFAULT_RATE_LIMITS, ...given };
+}
+
 /** Edits (insert, delete, replace) from one text to the other. */
 function distance(from: string, to: string): number {
   let row = Array.from({ length: to.length + 1 }, (_, column) => column);
@@ -251,6 +277,6 @@ export function unknownSettings(names: Iterable<string>): string[] {
       .reduce((best, next) => (next.edits < best.edits ? next : best));
     return nearest.edits <= Math.max(2, Math.floor(nearest.candidate.length / 3))
       ? `${name} is unknown; did you mean ${nearest.candidate}?`
-      : `${name} is unknown; the settings are listed in the README`;
+      : `${name} is unknown; the settings are listed in ARCHITECTURE.md`;
   });
 }

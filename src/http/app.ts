@@ -54,7 +54,8 @@ function newRequestId(): string {
 
 /** Of the asked-for upgrades only a console's is given; others are requests like any, as without this. */
 function serverOptions(tls: AppContext['tls']): object {
-  const options = { shouldUpgradeCallback: isConsoleStream };
+  // Without a Host Node would answer by itself, in another shape than ours.
+  const options = { shouldUpgradeCallback: isConsoleStream, requireHostHeader: false };
   return tls === null ? { http: options } : { https: { ...options, cert: tls.cert, key: tls.key } };
 }
 
@@ -74,7 +75,13 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     bodyLimit: BODY_LIMIT_BYTES,
     trustProxy: context.trusted_proxies.length === 0 ? false : [...context.trusted_proxies],
     ajv: {
-      customOptions: { removeAdditional: false, coerceTypes: false, useDefaults: true, allErrors: false },
+      customOptions: {
+        removeAdditional: false,
+        coerceTypes: false,
+        useDefaults: true,
+        allErrors: false,
+        verbose: true,
+      },
     },
     requestTimeout: 60_000,
     keepAliveTimeout: 65_000,
@@ -91,6 +98,10 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   const app = typed(fastify);
 
   registerConventions(fastify, context.public_url.startsWith('https://'));
+  // The same for an Expect that is unknown, which may be passed over (RFC 9110, section 10.1.1).
+  fastify.server.on('checkExpectation', (request, response) =>
+    fastify.server.emit('request', request, response),
+  );
   if (context.metrics) context.metrics.count(fastify);
   await fastify.register(swagger, openApiOptions());
   // Before the access rules: these pages are for everybody, as the document is.
@@ -123,7 +134,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerVmConsole(app, context);
     registerVmExec(app, context);
     registerVmMetrics(app, context);
-    registerInstanceSsh(app, context);
+    registerInstanceSsh(app, context, cursors);
     registerWebhooks(app, context, cursors);
     registerWebhookDeliveries(app, context, cursors);
     registerNotifications(app, context, cursors, streams);
@@ -147,6 +158,9 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
   fastify.addHook('onRequest', async (request, reply) => {
     reply.headers(request.url.startsWith(DOCS_PREFIX) ? everywhere : api);
     reply.header('x-request-id', request.id);
+    if (request.headers.host === undefined && request.raw.httpVersion === '1.1') {
+      throw new AppError('INVALID_REQUEST', { message: 'HTTP/1.1 takes a Host header.' });
+    }
   });
   // Unknown query parameters are refused everywhere, so a route that takes none says so.
   fastify.addHook('onRoute', (route) => {

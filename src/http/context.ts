@@ -9,6 +9,7 @@ import type { Sealer } from '../lib/seal.ts';
 import type { Mailer } from '../mail/mailer.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
 import type { RequestMetrics } from './metrics.ts';
+import type { RequestLimits } from './rate-limits.ts';
 
 /** What the handlers need, made once by the control plane's role. */
 export interface AppContext {
@@ -33,7 +34,8 @@ export interface AppContext {
   /** The origin people use; no slash at its end. */
   readonly public_url: string;
   readonly signups: 'open' | 'closed';
-  readonly rate_limits: boolean;
+  /** Null: none. */
+  readonly rate_limits: RequestLimits | null;
   /** Addresses or CIDRs whose `X-Forwarded-For` is believed. */
   readonly trusted_proxies: readonly string[];
   /** The built web console's files; absent: none is served. */

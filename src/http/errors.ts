@@ -6,6 +6,7 @@ import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
 import { isUnavailable } from '../db/pool.ts';
 import { AppError, ERROR_CODES, type ErrorCode, type ErrorDetail, errnoOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { detailsOf } from './validation-words.ts';
 
 export interface ErrorBody {
   readonly error: {
@@ -45,18 +46,7 @@ export function toAppError(error: unknown): AppError {
 
 function fromValidation(error: Partial<FastifyError>): AppError {
   const where = error.validationContext === 'querystring' ? 'query' : (error.validationContext ?? 'request');
-  const details = (error.validation ?? []).slice(0, 10).map((each): ErrorDetail => {
-    const path = each.instancePath
-      .split('/')
-      .slice(1)
-      .map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'));
-    const params = each.params as Record<string, unknown>;
-    const extra = params['additionalProperty'] ?? params['missingProperty'];
-    const field = [...path, ...(typeof extra === 'string' ? [extra] : [])].join('.').slice(0, 200) || where;
-    if (each.keyword === 'additionalProperties') return { field, issue: 'is not a known field' };
-    if (each.keyword === 'required') return { field, issue: 'is required' };
-    return { field, issue: each.message ?? 'is invalid' };
-  });
+  const details = detailsOf(error.validation ?? [], where);
   const first = details[0];
   return new AppError('INVALID_REQUEST', {
     message: first ? `${where}: ${first.field} ${first.issue}` : `The ${where} is malformed.`,

@@ -1,41 +1,46 @@
 /**
- * Rate limits, each process by itself: 1,200 requests a minute a principal, 60 a minute an address on the routes that
- * take a password or a token. Headers as in the IETF draft "RateLimit header fields for HTTP", revision 10.
+ * Rate limits, each process by itself: requests a minute of a principal, and of an address on the routes that take a
+ * password or a token. Headers as in the IETF draft "RateLimit header fields for HTTP", revision 10.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible';
 import { AppError } from '../lib/errors.ts';
 
 const WINDOW_S = 60;
-export const PRINCIPAL_LIMIT = 1_200;
-export const ADDRESS_LIMIT = 60;
+
+/** Requests in that time. */
+export interface RequestLimits {
+  readonly principal: number;
+  readonly address: number;
+}
 
 export class RateLimits {
-  readonly #principals = new RateLimiterMemory({ points: PRINCIPAL_LIMIT, duration: WINDOW_S });
-  readonly #addresses = new RateLimiterMemory({ points: ADDRESS_LIMIT, duration: WINDOW_S });
-  readonly #on: boolean;
+  readonly #principals: RateLimiterMemory | null;
+  readonly #addresses: RateLimiterMemory | null;
 
-  constructor(on: boolean) {
-    this.#on = on;
+  /** Null: none. */
+  constructor(limits: RequestLimits | null) {
+    const limiter = (points: number) => new RateLimiterMemory({ points, duration: WINDOW_S });
+    this.#principals = limits && limiter(limits.principal);
+    this.#addresses = limits && limiter(limits.address);
   }
 
   /** @throws AppError RATE_LIMITED */
   async countPrincipal(request: FastifyRequest, reply: FastifyReply): Promise<void> {
-    if (!this.#on || !request.principal) return;
-    await consume(this.#principals, 'principal', PRINCIPAL_LIMIT, request.principal.credential.id, reply);
+    if (!this.#principals || !request.principal) return;
+    await consume(this.#principals, 'principal', request.principal.credential.id, reply);
   }
 
   /** @throws AppError RATE_LIMITED */
   async countAddress(request: FastifyRequest, reply: FastifyReply): Promise<void> {
-    if (!this.#on) return;
-    await consume(this.#addresses, 'address', ADDRESS_LIMIT, addressGroup(request.ip), reply);
+    if (!this.#addresses) return;
+    await consume(this.#addresses, 'address', addressGroup(request.ip), reply);
   }
 }
 
 async function consume(
   limiter: RateLimiterMemory,
   name: string,
-  limit: number,
   key: string,
   reply: FastifyReply,
 ): Promise<void> {
@@ -49,7 +54,7 @@ async function consume(
     exceeded = true;
   }
   const reset_s = Math.max(1, Math.ceil(state.msBeforeNext / 1000));
-  reply.header('ratelimit-policy', `"${name}";q=${limit};w=${WINDOW_S}`);
+  reply.header('ratelimit-policy', `"${name}";q=${limiter.points};w=${WINDOW_S}`);
   reply.header('ratelimit', `"${name}";r=${state.remainingPoints};t=${reset_s}`);
   if (exceeded) throw new AppError('RATE_LIMITED', { retry_after_seconds: reset_s });
 }

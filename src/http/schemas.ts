@@ -2,6 +2,7 @@
 import { type Static, type TSchema, Type } from 'typebox';
 import { ERROR_CODES, type ErrorCode } from '../lib/errors.ts';
 import { VM_STATES } from '../vms/model.ts';
+import { EMAIL_PATTERN, NAME_PATTERN, PRINTABLE_PATTERN, WHOLE_NUMBER_PATTERN } from './validation-words.ts';
 
 export function closed<P extends Record<string, TSchema>>(properties: P) {
   return Type.Object(properties, { additionalProperties: false });
@@ -22,11 +23,11 @@ export const EmptyBody = named('EmptyRequest', {});
 export const NoContent = Type.Null({ description: 'No content' });
 
 /** 1 to 100 printable characters. */
-export const Name = Type.String({ minLength: 1, maxLength: 100, pattern: '^[^\\p{C}\\p{Zl}\\p{Zp}]+$' });
+export const Name = Type.String({ minLength: 1, maxLength: 100, pattern: NAME_PATTERN });
 export const Email = Type.String({
   minLength: 3,
   maxLength: 254,
-  pattern: '^[^\\s@\\p{C}]+@[^\\s@\\p{C}]+$',
+  pattern: EMAIL_PATTERN,
 });
 export const Scope = Type.String({
   minLength: 1,
@@ -43,7 +44,7 @@ export function wholeNumber(
   description: string,
 ) {
   const contentSchema = { type: 'integer', ...limits };
-  return Type.String({ pattern: '^[0-9]{1,4}$', maxLength: 4, description, contentSchema });
+  return Type.String({ pattern: WHOLE_NUMBER_PATTERN, maxLength: 4, description, contentSchema });
 }
 
 /** `limit` and `cursor`. */
@@ -146,7 +147,7 @@ export const Vm = named('Vm', {
 });
 export const Labels = Type.Record(
   Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$' }),
-  Type.String({ maxLength: 255, pattern: '^[^\\p{C}]*$' }),
+  Type.String({ maxLength: 255, pattern: PRINTABLE_PATTERN }),
   { maxProperties: 64, additionalProperties: false },
 );
 export const GenerationsKeep = named('GenerationsKeep', {

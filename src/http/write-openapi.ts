@@ -37,7 +37,7 @@ export async function openApiText(): Promise<string> {
     webhooks: { outbound, secrets: new Sealer(secret_key, 'berth webhooks v1') },
     mailer: { send: () => undefined, close: async () => undefined },
     signups: 'closed',
-    rate_limits: false,
+    rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],

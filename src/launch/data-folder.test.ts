@@ -63,9 +63,11 @@ test('a damaged secret is refused rather than replaced', async (t) => {
 });
 
 test('a data folder that can not be made is told with the setting to change', async () => {
-  await assert.rejects(makeDataFolder(pathsIn(join(import.meta.filename, 'data'))), {
-    name: 'StartError',
-    exit_code: 2,
-    message: /BERTH_DATA_DIR/,
-  });
+  for (const path of [join(import.meta.filename, 'data'), '/proc/berth', '/proc/berth/data']) {
+    await assert.rejects(makeDataFolder(pathsIn(path)), {
+      name: 'StartError',
+      exit_code: 2,
+      message: /BERTH_DATA_DIR/,
+    });
+  }
 });

@@ -12,7 +12,7 @@ import { StartError } from './start-error.ts';
 /** Makes what is missing. Folders that exist keep their modes, except those that must be closed. */
 export async function makeDataFolder(paths: Paths): Promise<void> {
   try {
-    await mkdir(paths.data, { recursive: true, mode: 0o711 });
+    await makeFolders(paths.data);
     for (const folder of [paths.secrets, paths.run, paths.mail, paths.logs, paths.objects]) {
       await mkdir(folder, { recursive: true, mode: 0o700 });
     }
@@ -27,6 +27,20 @@ export async function makeDataFolder(paths: Paths): Promise<void> {
       2,
       { cause: error },
     );
+  }
+}
+
+/** Not `recursive`: that never ends where a folder is there and takes none, as /proc. */
+async function makeFolders(path: string): Promise<void> {
+  try {
+    await mkdir(path, { mode: 0o711 });
+  } catch (error) {
+    const parent = dirname(path);
+    if (errnoOf(error) === 'EEXIST') return;
+    if (errnoOf(error) !== 'ENOENT' || (await lstat(parent).catch(() => undefined)) !== undefined)
+      throw error;
+    await makeFolders(parent);
+    await mkdir(path, { mode: 0o711 });
   }
 }
 

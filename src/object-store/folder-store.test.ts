@@ -1,7 +1,7 @@
 /** What a folder does beyond what every object store does: that is in test/host/object-store-contract.test.ts. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, test } from 'node:test';
@@ -57,6 +57,26 @@ test('a folder that cannot be written is "unavailable", and the message names it
     (error) =>
       error instanceof ObjectStoreUnavailableError && /^folder \/sys\/berth-test: .+/.test(error.message),
   );
+});
+
+test('a folder that is gone makes the store unavailable, and no object missing', async () => {
+  await store.put('k/one', [Buffer.from('x')]);
+  await rm(join(root, 'a'), { recursive: true });
+  const calls = [
+    () => store.put('k/two', [Buffer.from('x')]),
+    () => store.get('k/one'),
+    () => store.size('k/one'),
+  ];
+  for (const gone of ['nothing', 'a file']) {
+    if (gone === 'a file') await mkdir(join(root, 'a')).then(() => writeFile(join(root, 'a', 'store'), ''));
+    for (const call of calls) {
+      await assert.rejects(
+        call(),
+        (error) => error instanceof ObjectStoreUnavailableError && error.reason === 'its folder is gone',
+        gone,
+      );
+    }
+  }
 });
 
 test('folders and files are for their owner only', async () => {

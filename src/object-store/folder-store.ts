@@ -71,7 +71,10 @@ export class FolderStore implements ObjectStore {
     await this.#guard(async () => {
       const temp = join(this.#root, TEMP_FOLDER, `${process.pid}-${randomBytes(12).toString('hex')}`);
       try {
-        await writeDurably(temp, body, signal);
+        await writeDurably(temp, body, signal).catch(async (error: unknown) => {
+          if (isMissing(error)) await this.#requireRoot();
+          throw error;
+        });
         await this.#link(temp, path, key);
         await syncFolder(dirname(path));
       } finally {
@@ -153,9 +156,7 @@ export class FolderStore implements ObjectStore {
   async #stat(key: string): Promise<Stats> {
     const path = this.#path(key);
     return this.#guard(async () => {
-      const found = await stat(path).catch((error: unknown) => {
-        throw isMissing(error) ? notFound(key) : error;
-      });
+      const found = await stat(path).catch((error: unknown) => this.#notThere(key, error));
       if (!found.isFile()) throw notFound(key);
       return found;
     });
@@ -212,12 +213,28 @@ export class FolderStore implements ObjectStore {
   }
 
   async #openObject(path: string, key: string): Promise<FileHandle> {
-    const file = await open(path, 'r').catch((error: unknown) => {
-      throw isMissing(error) ? notFound(key) : error;
-    });
+    const file = await open(path, 'r').catch((error: unknown) => this.#notThere(key, error));
     if ((await file.stat()).isFile()) return file;
     await file.close();
     throw notFound(key);
+  }
+
+  /** Where the store itself is gone, as a disk that is not mounted, no object of it is missing. */
+  async #notThere(key: string, error: unknown): Promise<never> {
+    if (!isMissing(error)) throw error;
+    await this.#requireRoot();
+    throw notFound(key);
+  }
+
+  /** @throws ObjectStoreUnavailableError */
+  async #requireRoot(): Promise<void> {
+    const found = await stat(join(this.#root, TEMP_FOLDER)).catch((error: unknown) => {
+      if (isMissing(error)) return undefined;
+      throw error;
+    });
+    if (found?.isDirectory()) return;
+    const reason = 'its folder is gone';
+    throw new ObjectStoreUnavailableError(`${this.description}: ${reason}`, { reason });
   }
 
   async #sweepTemporaryFiles(older_than_ms: number): Promise<void> {

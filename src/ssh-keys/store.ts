@@ -105,17 +105,31 @@ export async function markKeysUsed(
   await tx.updateTable('ssh_keys').set({ last_used_at: sql`now()` }).where('id', 'in', ids).execute();
 }
 
+function memberKeys(tx: Tx, org_id: OrgId) {
+  return tx
+    .selectFrom('ssh_keys as k')
+    .innerJoin('memberships as m', 'm.user_id', 'k.user_id')
+    .where('m.org_id', '=', org_id);
+}
+
 /** Which of `ids` are keys of members of the organisation. */
 export async function memberKeyIds(tx: Tx, org_id: OrgId, ids: readonly SshKeyId[]): Promise<Set<string>> {
   if (ids.length === 0) return new Set();
-  const rows = await tx
-    .selectFrom('ssh_keys as k')
-    .innerJoin('memberships as m', 'm.user_id', 'k.user_id')
+  const rows = await memberKeys(tx, org_id)
     .select('k.id')
-    .where('m.org_id', '=', org_id)
     .where('k.id', 'in', [...ids])
     .execute();
   return new Set(rows.map((row) => row.id));
+}
+
+/** The keys of the organisation's members: what an instance's key set can be made of. */
+export async function listMemberKeys(tx: Tx, org_id: OrgId, before: string | null, limit: number) {
+  return memberKeys(tx, org_id)
+    .select(['k.id', 'k.name', 'k.type', 'k.fingerprint', 'k.user_id as owner_id'])
+    .$if(before !== null, (query) => query.where('k.id', '<', before as SshKeyId))
+    .orderBy('k.id', 'desc')
+    .limit(limit)
+    .execute();
 }
 
 export async function replaceKeySet(

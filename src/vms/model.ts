@@ -132,9 +132,9 @@ export const STALL_CODES: readonly string[] = ['disk_full', 'disk_error'];
 /** For the 409's message: what would help. */
 export function remedy(state: VmState, call: VmCall): string {
   if (state === 'stopping')
-    return `The VM is stopping; wait until it is stopped, then ${call === 'start' ? 'start it' : 'start it and try again'}.`;
-  if (state === 'suspending' && call === 'start')
-    return 'The VM is suspending; wait until it is suspended (GET …/vm?wait=suspended), then start it.';
+    return `The VM is stopping; wait until it is stopped (GET …/vm?wait=stopped), then ${call === 'start' ? 'start it' : 'start it and try again'}.`;
+  if (state === 'suspending')
+    return `The VM is suspending; wait until it is suspended (GET …/vm?wait=suspended), then ${call === 'start' ? 'start it' : 'start it and try again'}.`;
   if (state === 'stopped' || state === 'suspended') return `The VM is ${state}. Start it first (POST …/vm).`;
   if (state === 'failed')
     return 'The VM has failed. Start it again (POST …/vm), or stop it to save its disk (DELETE …/vm).';

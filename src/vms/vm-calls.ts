@@ -18,6 +18,9 @@ import { handMemoryOn } from './memory-store.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
 import { insertVm, markUsed, updateVm, type VmReason } from './store.ts';
 
+/** Looks at the instance as the call found it, under the lock; throws to refuse. */
+export type CallCheck = (found: InstanceRow) => void;
+
 export interface CallResult {
   /** 202 when work was begun, 200 when nothing was to be done. */
   readonly status: 200 | 202;
@@ -58,9 +61,11 @@ async function call(
   principal: Principal,
   id: InstanceId,
   kind: VmCall,
+  check: CallCheck,
   act: (row: InstanceRow, reason: (code: string, message: string) => VmReason) => Promise<unknown>,
 ): Promise<CallResult> {
   const row = await lockedInstance(tx, principal, id);
+  check(row);
   const rule = ruleOrRefuse(row, kind);
   await markUsed(tx, id);
   if (rule === 'already') return { status: 200, row };
@@ -75,8 +80,8 @@ async function call(
 }
 
 /** Starts a new boot, on the host that fits; 200 if one is starting or running already. */
-export function startVm(tx: Tx, principal: Principal, id: InstanceId): Promise<CallResult> {
-  return call(tx, principal, id, 'start', (row, reason) =>
+export function startVm(tx: Tx, principal: Principal, id: InstanceId, check: CallCheck): Promise<CallResult> {
+  return call(tx, principal, id, 'start', check, (row, reason) =>
     insertBoot(tx, row, reason('start_requested', 'A start was asked for.')),
   );
 }
@@ -134,8 +139,14 @@ async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<H
 }
 
 /** Asks for guest shutdown (not with `force`), final flush and the VM's end; 200 if stopped already. */
-export function stopVm(tx: Tx, principal: Principal, id: InstanceId, force: boolean): Promise<CallResult> {
-  return call(tx, principal, id, 'stop', async (row, reason) => {
+export function stopVm(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  check: CallCheck,
+  force: boolean,
+): Promise<CallResult> {
+  return call(tx, principal, id, 'stop', check, async (row, reason) => {
     await updateVm(tx, vmOf(row), {
       state: 'stopping',
       desired: 'stopped',
@@ -149,8 +160,13 @@ export function stopVm(tx: Tx, principal: Principal, id: InstanceId, force: bool
 }
 
 /** Soft reboot: the same VM and disk, nothing flushed. */
-export function restartVm(tx: Tx, principal: Principal, id: InstanceId): Promise<CallResult> {
-  return call(tx, principal, id, 'restart', async (row, reason) => {
+export function restartVm(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  check: CallCheck,
+): Promise<CallResult> {
+  return call(tx, principal, id, 'restart', check, async (row, reason) => {
     const vm = vmOf(row);
     const { reboots } = await tx
       .selectFrom('vms')
@@ -166,8 +182,13 @@ export function restartVm(tx: Tx, principal: Principal, id: InstanceId): Promise
 }
 
 /** Memory and disk into object storage, together; a start goes on from there. */
-export function suspendVm(tx: Tx, principal: Principal, id: InstanceId): Promise<CallResult> {
-  return call(tx, principal, id, 'suspend', async (row, reason) => {
+export function suspendVm(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  check: CallCheck,
+): Promise<CallResult> {
+  return call(tx, principal, id, 'suspend', check, async (row, reason) => {
     await updateVm(tx, vmOf(row), {
       state: 'suspending',
       desired: 'suspended',

@@ -36,6 +36,7 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'GET /v1/api-keys/{id}',
   'GET /v1/orgs/{id}',
   'GET /v1/orgs/{id}/quota',
+  'GET /v1/orgs/{id}/ssh-keys',
   'GET /v1/audit',
   'GET /v1/images',
   'POST /v1/instances',

@@ -70,6 +70,34 @@ describe('bodies', () => {
       assertError(answer, 'INVALID_REQUEST');
     }
   });
+  const wrong: readonly [string, () => Promise<unknown>, RegExp][] = [
+    ['a name', () => post('/v1/api-keys', { name: 'a\nb', scope: '*' }), /printable characters/],
+    ['an empty name', () => post('/v1/api-keys', { name: '', scope: '*' }), /name must not be empty/],
+    ['an instance', () => post('/v1/instances', { name: 'UPPER' }), /name must be 1 to 63 of a to z/],
+    ['a label', () => post('/v1/instances', { name: 'a', labels: { '-x': '' } }), /-x is no key of a label/],
+    [
+      'an hour',
+      () => post('/v1/instances', { name: 'a', idle_timeout_seconds: 1 }),
+      /seconds must be >= 60$/,
+    ],
+    ['a limit', () => api.as(owner).get('/v1/instances?limit=-1'), /limit must be a whole number/],
+    ['a state', () => api.as(owner).get('/v1/notifications?status=x'), /status must be one of unread, read$/],
+    ['a key set', putKeys, /body is not as it must be. Either `ssh_key_ids`, or `mode`/],
+  ];
+  async function putKeys() {
+    const { id } = await api.instance(owner);
+    return api.as(owner).put(`/v1/instances/${id}/ssh-keys`, { mode: 'explicit', ssh_key_ids: [] });
+  }
+  function post(path: string, body: object) {
+    return api.as(owner).post(path, body);
+  }
+  for (const [what, call, words] of wrong) {
+    test(`400 says in words what is wrong with ${what}`, async () => {
+      const { message } = assertError((await call()) as Parameters<typeof assertError>[0], 'INVALID_REQUEST');
+      assert.match(message, words);
+      assert.doesNotMatch(message, /pattern|allowed values|schema/);
+    });
+  }
   test('another type is 415', async () => {
     for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'application/xml', 'nonsense']) {
       const headers = { 'content-type': type };
@@ -108,16 +136,31 @@ describe('what is not there', () => {
   });
 });
 
-test('what is no HTTP is refused in the one shape', async () => {
+/** What the server answers to these bytes until it hangs up. */
+function talk(bytes: string): Promise<string> {
   const { port } = new URL(api.origin);
-  const answer = await new Promise<string>((resolve, reject) => {
+  return new Promise((resolve, reject) => {
     let text = '';
-    const socket = connect(Number(port), '127.0.0.1', () => socket.write('NONSENSE\r\n\r\n'));
+    const socket = connect(Number(port), '127.0.0.1', () => socket.write(bytes));
     socket.setEncoding('utf8').on('data', (data) => {
       text += data;
     });
     socket.once('error', reject).once('close', () => resolve(text));
   });
+}
+
+test('HTTP/1.1 without a Host, and an Expect that nobody knows, are answered in the one shape', async () => {
+  const id = /\r\nx-request-id: req_[0-9a-f]{24}\r\n/i;
+  const without = await talk('GET /v1/me HTTP/1.1\r\nConnection: close\r\n\r\n');
+  assert.match(without, /^HTTP\/1\.1 400 .*"code":"INVALID_REQUEST"/s);
+  assert.match(without, id);
+  const expecting = await talk('GET /v1/me HTTP/1.1\r\nHost: x\r\nExpect: x\r\nConnection: close\r\n\r\n');
+  assert.match(expecting, /^HTTP\/1\.1 401 .*"code":"UNAUTHENTICATED"/s);
+  assert.match(expecting, id);
+});
+
+test('what is no HTTP is refused in the one shape', async () => {
+  const answer = await talk('NONSENSE\r\n\r\n');
   assert.match(answer, /^HTTP\/1\.1 400 .*\r\nX-Request-Id: req_[0-9a-f]{24}\r\n/s);
   const { error } = JSON.parse(answer.slice(answer.indexOf('{')));
   assert.equal(error.code, 'INVALID_REQUEST');

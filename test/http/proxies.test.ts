@@ -1,11 +1,12 @@
 /** `X-Forwarded-For` is believed behind BERTH_TRUSTED_PROXIES alone: in limits, in the audit log, for keys' networks. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
 import { apiForFile, type TestApi } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 
-const rate_limits = true;
+const rate_limits = DEFAULT_RATE_LIMITS;
 const direct = await apiForFile({ context: { rate_limits } });
 const proxied = await apiForFile({ context: { rate_limits, trusted_proxies: ['127.0.0.0/8', '10.0.0.1'] } });
 

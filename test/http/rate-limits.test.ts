@@ -1,13 +1,15 @@
 /** Rate limits: by principal on everything, by address where a password or a token is taken. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { ADDRESS_LIMIT, PRINCIPAL_LIMIT } from '../../src/http/rate-limits.ts';
+import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
 import { type AccessApi, accessApiForFile, type Member } from '../support/access-api.ts';
 import type { Answer } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 
-const api = await accessApiForFile({ rate_limits: true, trusted_proxies: ['127.0.0.1'] });
+const { principal: PRINCIPAL_LIMIT, address: ADDRESS_LIMIT } = DEFAULT_RATE_LIMITS;
+const api = await accessApiForFile({ rate_limits: DEFAULT_RATE_LIMITS, trusted_proxies: ['127.0.0.1'] });
 const unlimited = await accessApiForFile();
+const strict = await accessApiForFile({ rate_limits: { principal: 2, address: 1 } });
 
 /** From addresses of documentation (RFC 5737, RFC 3849), behind the proxy that is this test. */
 const from = (ip: string) => ({ headers: { 'x-forwarded-for': ip } });
@@ -29,6 +31,24 @@ async function useUp(who: Member): Promise<void> {
 
 test('the limits are 1,200 a minute a principal and 60 a minute an address', () => {
   assert.deepEqual([PRINCIPAL_LIMIT, ADDRESS_LIMIT], [1_200, 60]);
+});
+
+test('other limits are those that were set, and told', async () => {
+  const who = await strict.member();
+  const answers = [];
+  for (let sent = 0; sent < 3; sent += 1) answers.push(await strict.as(who).get('/v1/me'));
+  assert.deepEqual(
+    answers.map(({ status, headers }) => [status, headers['ratelimit-policy']]),
+    [200, 200, 429].map((status) => [status, '"principal";q=2;w=60']),
+  );
+  const logins = [
+    await strict.client.post('/v1/auth/login', nobody),
+    await strict.client.post('/v1/auth/login', nobody),
+  ];
+  assert.deepEqual(
+    logins.map(({ status }) => status),
+    [401, 429],
+  );
 });
 
 test('every answer to a principal says the policy and what is left of it', async () => {

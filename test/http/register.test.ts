@@ -100,6 +100,7 @@ describe('400', () => {
 describe('403', () => {
   test('closed is the default: nobody registers by themselves', async () => {
     assertError(await register(closed, {}), 'FORBIDDEN', /closed/);
+    assertError(await register(closed, { password: 'short' }), 'FORBIDDEN', /closed/);
   });
   test('with an invitation of another address, one used already, one withdrawn, or one that never was', async () => {
     const email = newEmail();
@@ -120,6 +121,7 @@ describe('403', () => {
   test('from a page of another site', async () => {
     assertError(await register(open, {}, { origin: 'https://evil.example' }), 'FORBIDDEN');
     assertError(await register(open, {}, { 'sec-fetch-site': 'cross-site' }), 'FORBIDDEN');
+    assertError(await register(open, { password: '' }, { 'sec-fetch-site': 'cross-site' }), 'FORBIDDEN');
   });
 });
 

@@ -109,6 +109,49 @@ describe('200', () => {
   });
 });
 
+describe("GET /v1/orgs/:id/ssh-keys: the keys of the organisation's members", () => {
+  interface Keys {
+    readonly data: KeySet['data'];
+    readonly next_cursor: string | null;
+  }
+  const page = async (session: string, org_id: string, query = '') =>
+    (await api.as(session).get<Keys>(`/v1/orgs/${org_id}/ssh-keys${query}`)).body;
+
+  test('every member reads id, name, type, fingerprint and owner of all of them, newest first', async () => {
+    const boss = await api.person();
+    const first = await makeSshKey(api.db, boss.user_id);
+    const member = await api.person({ org_id: boss.org_id, role: 'billing' });
+    const second = await makeSshKey(api.db, member.user_id);
+    const { data } = await page(member.session, boss.org_id);
+    assert.deepEqual(
+      data.map(({ id, owner_id }) => ({ id, owner_id })),
+      [
+        { id: second.id, owner_id: member.user_id },
+        { id: first.id, owner_id: boss.user_id },
+      ],
+    );
+    assert.deepEqual(Object.keys(data[0] ?? {}), ['id', 'name', 'type', 'fingerprint', 'owner_id']);
+
+    const newest = await page(boss.session, boss.org_id, '?limit=1');
+    assert.equal(newest.data[0]?.id, second.id);
+    const rest = await page(boss.session, boss.org_id, `?limit=1&cursor=${newest.next_cursor}`);
+    assert.deepEqual([rest.data.map(({ id }) => id), rest.next_cursor], [[first.id], null]);
+  });
+
+  test('what it lists an instance takes, and no key of anybody else is in it', async () => {
+    const boss = await api.person();
+    const key = await makeSshKey(api.db, boss.user_id);
+    const { data } = await page(boss.session, boss.org_id);
+    assert.deepEqual(
+      data.map(({ id }) => id),
+      [key.id],
+    );
+    const { id } = await api.instance(boss);
+    const put = await api.as(boss).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [key.id] });
+    assert.equal(put.status, 200, put.text);
+  });
+});
+
 describe('400', () => {
   const bodies: Record<string, unknown> = {
     'no body': undefined,

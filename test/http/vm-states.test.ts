@@ -33,7 +33,7 @@ const CALLS = [
 const REMEDY: Record<string, RegExp> = {
   starting: /wait until it is running/,
   restarting: /wait until it is running/,
-  suspending: /wait until it is (suspended|running)/,
+  suspending: /wait until it is suspended/,
   stopping: /wait until it is stopped/,
   stopped: /Start it first/,
   suspended: /Start it first/,

@@ -95,7 +95,7 @@ export async function accessApiForFile(
     },
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
-    rate_limits: false,
+    rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],

@@ -111,7 +111,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     },
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
-    rate_limits: false,
+    rate_limits: null,
     ssh: {
       host: loopbackAddress(),
       first_port: options.first_port ?? 22_000,

@@ -137,6 +137,7 @@ function organisations(api: TestApi): Record<string, EndpointCase> {
     'POST /v1/orgs': { need: 'session', body: () => ({ name: 'Org' }) },
     'GET /v1/orgs/{id}': { need: 'org:read', resource: organisation },
     'GET /v1/orgs/{id}/quota': { need: 'org:read', resource: organisation },
+    'GET /v1/orgs/{id}/ssh-keys': { need: 'ssh_keys:read', resource: organisation },
     'PATCH /v1/orgs/{id}': { need: 'org:write', roles: ADMINS, resource: organisation },
     'PUT /v1/orgs/{id}/billing-email': {
       need: 'session',

@@ -83,7 +83,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     webhooks: { outbound, secrets: new Sealer(secret_key, 'test webhooks') },
     mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
     signups: 'closed',
-    rate_limits: false,
+    rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],

@@ -10,7 +10,7 @@ import { FencedError } from './flush-machine.ts';
 
 /** What a failure is called towards people; `otherwise` for those without a name of their own. */
 export function reasonFor(error: unknown, otherwise: string): Reason {
-  const message = sentence(messageOf(error));
+  const message = sentence(withoutPath(error));
   if (error instanceof SegmentCorruptError) return { code: 'segment_corrupt', message };
   if (error instanceof NoSpaceError) return { code: 'disk_full', message };
   if (error instanceof ImageError) return { code: 'image_missing', message };
@@ -41,6 +41,12 @@ export function deathReason(
     code: 'guest_panicked',
     message: `The guest's kernel panicked. ${consoleTail(console_log)}`.trim(),
   };
+}
+
+/** A system error's words, `ENOENT: no such file or directory`, without what was called on which of the host's files. */
+function withoutPath(error: unknown): string {
+  const message = messageOf(error);
+  return error instanceof Error && 'syscall' in error ? (message.split(', ')[0] ?? message) : message;
 }
 
 function sentence(text: string): string {

@@ -5,6 +5,7 @@ import {
   changePassword,
   confirmPasswordReset,
   prepareNewPassword,
+  refuseUninvited,
   register,
   requestPasswordReset,
 } from '../../accounts/change-account.ts';
@@ -26,6 +27,7 @@ import type { AppContext } from '../context.ts';
 import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
 import { NOTHING } from '../nothing.ts';
+import { peek } from '../path-organisation.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import { refuseForeignSite } from '../same-site.ts';
 import { closed, Email, EmptyBody, errors, Name, NoContent, named, Time } from '../schemas.ts';
@@ -103,6 +105,10 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
     method: 'POST',
     url: '/v1/auth/register',
     config: { access: 'public' },
+    onRequest: async (request) => refuseForeignSite(request, public_url),
+    preValidation: async (request) => {
+      if (peek(request.body, 'invitation_token') === undefined) refuseUninvited(context.signups);
+    },
     schema: {
       operationId: 'register',
       summary: 'Make an account, where sign-ups are open or with an invitation',
@@ -112,7 +118,6 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       response: { 201: SessionResponse, ...errors(...PUBLIC, 'CONFLICT') },
     },
     handler: async (request, reply) => {
-      refuseForeignSite(request, public_url);
       await limits.countAddress(request, reply);
       const { email, password, name, invitation_token } = request.body;
       const wanted = { email, password, name: name ?? '', invitation_token: invitation_token ?? null };
@@ -126,6 +131,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
     method: 'POST',
     url: '/v1/auth/login',
     config: { access: 'public' },
+    onRequest: async (request) => refuseForeignSite(request, public_url),
     schema: {
       operationId: 'login',
       summary: 'Open a session',
@@ -138,7 +144,6 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       },
     },
     handler: async (request, reply) => {
-      refuseForeignSite(request, public_url);
       const { email, password, ...factor } = request.body;
       requireOneFactor(factor);
       const locked = await lockedNow(db, email);
@@ -160,6 +165,7 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
     method: 'POST',
     url: '/v1/auth/refresh',
     config: { access: 'public' },
+    onRequest: async (request) => refuseForeignSite(request, public_url),
     schema: {
       operationId: 'refresh',
       summary: `A new session token, by the cookie ${REFRESH_COOKIE}`,
@@ -169,7 +175,6 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
       response: { 200: RefreshResponse, ...errors(...PUBLIC, 'UNAUTHENTICATED') },
     },
     handler: async (request, reply) => {
-      refuseForeignSite(request, public_url);
       await limits.countAddress(request, reply);
       const cookie = readCookie(request, REFRESH_COOKIE);
       if (cookie === undefined) throw new AppError('UNAUTHENTICATED');

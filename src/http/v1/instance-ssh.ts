@@ -3,12 +3,26 @@ import { findInstance } from '../../instances/store.ts';
 import { AppError } from '../../lib/errors.ts';
 import { connectionDetails } from '../../ssh-keys/connection-details.ts';
 import { type KeySet, readKeySet, replaceKeys } from '../../ssh-keys/instance-keys.ts';
+import { listMemberKeys } from '../../ssh-keys/store.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { COMMON, closed, EmptyBody, errors, InstanceParams, named } from '../schemas.ts';
+import { type CursorSealer, page } from '../pagination.ts';
+import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
+import { readLimit } from '../query.ts';
+import {
+  COMMON,
+  closed,
+  EmptyBody,
+  errors,
+  IdParams,
+  InstanceParams,
+  named,
+  pageOf,
+  pageQuery,
+} from '../schemas.ts';
 import { instanceId } from './instances.ts';
 
 const HostKeySchema = named('HostKey', {
@@ -26,25 +40,29 @@ const ConnectionDetails = named('ConnectionDetails', {
   allowed_keys: Type.Integer({ description: 'How many keys the instance lets in' }),
 });
 const KeySetMode = Type.Unsafe<'account' | 'explicit'>({ type: 'string', enum: ['account', 'explicit'] });
-const KeySetSchema = named('KeySet', {
-  mode: KeySetMode,
-  data: Type.Array(
-    named('KeySetKey', {
-      id: Type.String(),
-      name: Type.String(),
-      type: Type.String(),
-      fingerprint: Type.String(),
-      owner_id: Type.String(),
-    }),
-  ),
+const KeySetKey = named('KeySetKey', {
+  id: Type.String(),
+  name: Type.String(),
+  type: Type.String(),
+  fingerprint: Type.String(),
+  owner_id: Type.String(),
 });
-const ReplaceKeys = Type.Union([
-  closed({ ssh_key_ids: Type.Array(Type.String({ maxLength: 64 }), { maxItems: 200 }) }),
-  closed({ mode: Type.Literal('account') }),
-]);
+const KeySetSchema = named('KeySet', { mode: KeySetMode, data: Type.Array(KeySetKey) });
+const ReplaceKeys = Type.Union(
+  [
+    closed({ ssh_key_ids: Type.Array(Type.String({ maxLength: 64 }), { maxItems: 200 }) }),
+    closed({ mode: Type.Literal('account') }),
+  ],
+  { description: 'Either `ssh_key_ids`, or `mode` with the value `account`' },
+);
 
-export function registerInstanceSsh(app: App, context: AppContext): void {
-  const { db, ssh } = context;
+export function registerInstanceSsh(app: App, context: AppContext, cursors: CursorSealer): void {
+  registerDetails(app, context);
+  registerKeySet(app, context);
+  registerMemberKeys(app, context, cursors);
+}
+
+function registerDetails(app: App, { db, ssh }: AppContext): void {
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/ssh',
@@ -65,6 +83,10 @@ export function registerInstanceSsh(app: App, context: AppContext): void {
       return connectionDetails(row, ssh.host, keys.data.length);
     },
   });
+}
+
+function registerKeySet(app: App, context: AppContext): void {
+  const { db } = context;
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/ssh-keys',
@@ -117,6 +139,32 @@ export function registerInstanceSsh(app: App, context: AppContext): void {
         },
       );
       return body;
+    },
+  });
+}
+
+function registerMemberKeys(app: App, { db }: AppContext, cursors: CursorSealer): void {
+  app.route({
+    method: 'GET',
+    url: '/v1/orgs/:id/ssh-keys',
+    config: { access: 'any', organisation: { scope: 'ssh_keys:read' } },
+    onRequest: inPathOrganisation(db),
+    schema: {
+      operationId: 'listOrgSshKeys',
+      summary: "The SSH keys of an organisation's members: what an instance's key set can be made of",
+      tags: ['SSH'],
+      params: IdParams,
+      querystring: pageQuery(200, {}),
+      response: { 200: pageOf(KeySetKey), ...errors(...COMMON, 'NOT_FOUND') },
+    },
+    handler: async (request) => {
+      const { limit: limitText, cursor } = request.query;
+      const limit = readLimit(limitText, 200);
+      const principal = principalOf(request);
+      const scope = { route: 'org-ssh-keys', principal, filter: { organisation: request.params.id } };
+      const before = cursor === undefined ? null : cursors.open(scope, cursor);
+      const rows = await listMemberKeys(db, pathOrganisation(request), before, limit + 1);
+      return page(cursors, scope, rows, limit, (key) => key);
     },
   });
 }

@@ -25,12 +25,11 @@ import {
   pageQuery,
   VmStateSchema,
 } from '../schemas.ts';
+import { DNS_LABEL_PATTERN, NO_NUL_PATTERN, PRINTABLE_PATTERN } from '../validation-words.ts';
 
-/** PostgreSQL's text takes no NUL, and nothing that can be looked for holds a control character. */
-const PRINTABLE = '^[^\\p{C}]*$';
 export const DnsLabel = Type.String({
   maxLength: 63,
-  pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$',
+  pattern: DNS_LABEL_PATTERN,
   description: 'A DNS label',
 });
 const AutoFlush = nullable(Type.Integer({ minimum: 5, maximum: 86_400, description: 'null turns it off' }));
@@ -56,7 +55,7 @@ const USER_DATA_BYTES = 65_536;
 const UserData = Type.String({
   minLength: 1,
   maxLength: USER_DATA_BYTES,
-  pattern: '^[^\\0]*$',
+  pattern: NO_NUL_PATTERN,
   description:
     'A script that root runs once at the first boot, with /bin/sh unless its first line names another; at most 64 KiB in UTF-8. Its output is in the console log. It is not shown again, and not run in a fork',
 });
@@ -158,10 +157,10 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       tags: ['Instances'],
       querystring: pageQuery(200, {
         name: Type.Optional(
-          Type.String({ maxLength: 63, pattern: PRINTABLE, description: 'The name, whole' }),
+          Type.String({ maxLength: 63, pattern: PRINTABLE_PATTERN, description: 'The name, whole' }),
         ),
         label: Type.Optional(
-          Type.String({ maxLength: 320, pattern: PRINTABLE, description: '`key` or `key=value`' }),
+          Type.String({ maxLength: 320, pattern: PRINTABLE_PATTERN, description: '`key` or `key=value`' }),
         ),
         state: Type.Optional(VmStateSchema),
       }),

@@ -3,7 +3,7 @@ import { type Static, Type } from 'typebox';
 import { confirmEmailChange, deleteAccount, requestEmailChange } from '../../accounts/change-account.ts';
 import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
 import { userOf } from '../../auth/principal.ts';
-import { findUser, updateUser } from '../../auth/store.ts';
+import { findUser, lockUser, updateUser } from '../../auth/store.ts';
 import { refuseWhileLocked } from '../../auth/verify-account.ts';
 import { present } from '../../lib/assert.ts';
 import { rfc3339 } from '../../lib/clock.ts';
@@ -15,6 +15,7 @@ import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie } from '../cookies.ts';
+import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { NOTHING } from '../nothing.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
@@ -47,6 +48,11 @@ type UserRow = NonNullable<Awaited<ReturnType<typeof findUser>>>;
 export function userView(user: UserRow): Static<typeof User> {
   const { id, email, name } = user;
   return { id, email, name, created_at: rfc3339(user.created_at), mfa_enabled: Boolean(user.mfa_enabled) };
+}
+
+/** What can be changed of an account. */
+function etagValue({ id, email, name }: UserRow) {
+  return { id, email, name };
 }
 
 const SshKey = named('SshKey', {
@@ -92,9 +98,10 @@ function registerAccount(app: App, context: AppContext): void {
       querystring: EmptyBody,
       response: { 200: User, ...errors(...COMMON) },
     },
-    handler: async (request) => {
+    handler: async (request, reply) => {
       const user = await findUser(db, userOf(principalOf(request)));
       if (!user) throw new AppError('UNAUTHENTICATED');
+      setEtag(reply, etagValue(user));
       return userView(user);
     },
   });
@@ -107,7 +114,7 @@ function registerAccount(app: App, context: AppContext): void {
       summary: "Change the caller's name",
       tags: ['Accounts'],
       body: closed({ name: Type.Optional(Name) }),
-      response: { 200: User, ...errors(...COMMON) },
+      response: { 200: User, ...errors(...COMMON, 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
       const { name } = request.body;
@@ -118,8 +125,11 @@ function registerAccount(app: App, context: AppContext): void {
         { action: 'account.change' },
         async (tx, principal) => {
           const id = userOf(principal);
+          await lockUser(tx, id);
+          requireMatch(request, etagValue(present(await findUser(tx, id), 'the caller')));
           if (name !== undefined) await updateUser(tx, id, { name });
           const user = present(await findUser(tx, id), 'user just changed');
+          setEtag(reply, etagValue(user));
           return { status: 200, body: userView(user), target: id, unchanged: name === undefined };
         },
       );

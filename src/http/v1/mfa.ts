@@ -36,6 +36,7 @@ import {
   pageQuery,
   Time,
 } from '../schemas.ts';
+import { TOTP_PATTERN } from '../validation-words.ts';
 import { User } from './me.ts';
 
 const Base64url = (max: number) => Type.String({ minLength: 1, maxLength: max, pattern: '^[A-Za-z0-9_-]+$' });
@@ -70,7 +71,7 @@ const AuthenticationAnswer = Type.Unsafe<AuthenticationResponseJSON>(
   }),
 );
 
-const TotpCode = Type.String({ maxLength: 7, pattern: '^[0-9]{3} ?[0-9]{3}$', description: 'Six digits' });
+const TotpCode = Type.String({ maxLength: 7, pattern: TOTP_PATTERN, description: 'Six digits' });
 
 /** The fields of a login that carry its second factor: at most one of them (`requireOneFactor`). */
 export const SecondFactor = {
@@ -283,6 +284,7 @@ function registerPasskeyLogin(
     method: 'POST',
     url: '/v1/auth/passkey',
     config: { access: 'public' },
+    onRequest: async (request) => refuseForeignSite(request, context.public_url),
     schema: {
       operationId: 'loginByPasskey',
       summary: 'Open a session with a passkey alone',
@@ -302,7 +304,6 @@ function registerPasskeyLogin(
       },
     },
     handler: async (request, reply) => {
-      refuseForeignSite(request, context.public_url);
       await limits.countAddress(request, reply);
       const user_id = await loginByPasskey(context.db, context, request.body);
       reply.header('cache-control', 'no-store');

@@ -1,6 +1,7 @@
 /** What the caller is told: a person's own notifications, or those about a service account itself. */
 import { type TSchema, Type } from 'typebox';
 import { actorOf, userOf } from '../../auth/principal.ts';
+import { lockUser } from '../../auth/store.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { markAllRead, markRead, readUpTo } from '../../notifications/mark-read.ts';
@@ -11,6 +12,7 @@ import { notificationView } from '../../notifications/view.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { requireMatch, setEtag } from '../etag.ts';
 import type { EventStreams, StreamSource } from '../event-stream.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
@@ -165,7 +167,11 @@ function registerPreferences(app: App, context: AppContext): void {
       tags: ['Notifications'],
       response: { 200: Preferences, ...errors(...COMMON) },
     },
-    handler: async (request) => readPreferences(context.db, userOf(principalOf(request))),
+    handler: async (request, reply) => {
+      const preferences = await readPreferences(context.db, userOf(principalOf(request)));
+      setEtag(reply, preferences);
+      return preferences;
+    },
   });
   app.route({
     method: 'PUT',
@@ -176,14 +182,17 @@ function registerPreferences(app: App, context: AppContext): void {
       summary: 'Say which kinds go by mail: true unless it is named; those of security cannot be muted',
       tags: ['Notifications'],
       body: SetPreferences,
-      response: { 200: Preferences, ...errors(...COMMON) },
+      response: { 200: Preferences, ...errors(...COMMON, 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
       const wanted = request.body.mail;
       const mutation = { action: 'notifications.set_preferences' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const user_id = userOf(principal);
+        await lockUser(tx, user_id);
+        requireMatch(request, await readPreferences(tx, user_id));
         const set = await setPreferences(tx, user_id, wanted);
+        setEtag(reply, set);
         return { status: 200, body: set, target: user_id, data: { mail: wanted } };
       });
       return body;

@@ -5,6 +5,7 @@ import type { AppContext } from '../context.ts';
 import { hangUp } from '../hang-up.ts';
 import { mutate } from '../mutate.ts';
 import { COMMON, errors, InstanceParams, named, nullable } from '../schemas.ts';
+import { NO_NUL_PATTERN } from '../validation-words.ts';
 import { instanceId } from './instances.ts';
 
 const DEFAULT_TIMEOUT_S = 60;
@@ -12,7 +13,8 @@ const MAX_TIMEOUT_S = 600;
 /** A mebibyte of stdin, escaped. */
 const BODY_LIMIT_BYTES = 4 * 1024 * 1024;
 /** Linux takes no longer argument (MAX_ARG_STRLEN), and none with a NUL in it. */
-const ARGUMENT = { maxLength: 131_071, pattern: '^[^\\0]*$' };
+const ARGUMENT = { maxLength: 131_071, pattern: NO_NUL_PATTERN };
+const MAX_OUTPUT = 1024 * 1024;
 const AUDITED_CHARACTERS = 200;
 
 const ExecRequest = named('ExecRequest', {
@@ -33,8 +35,8 @@ const ExecResult = named('ExecResult', {
         'null: its time was over and it was killed; 128 + n: signal n ended it; 127: no such program',
     }),
   ),
-  stdout: Type.String({ description: 'As UTF-8; the first MiB' }),
-  stderr: Type.String({ description: 'As UTF-8; the first MiB' }),
+  stdout: Type.String({ maxLength: MAX_OUTPUT, description: 'As UTF-8; the first MiB' }),
+  stderr: Type.String({ maxLength: MAX_OUTPUT, description: 'As UTF-8; the first MiB' }),
   truncated: Type.Boolean({ description: 'stdout or stderr went on' }),
 });
 

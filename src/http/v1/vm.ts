@@ -1,4 +1,4 @@
-import type { FastifyRequest } from 'fastify';
+import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { Batched } from '../../db/batched.ts';
 import { findInstances, type InstanceRow } from '../../instances/store.ts';
@@ -10,6 +10,7 @@ import { type CallResult, restartVm, startVm, stopVm, suspendVm } from '../../vm
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { requireMatch, setEtag } from '../etag.ts';
 import { hangUp } from '../hang-up.ts';
 import { mutate } from '../mutate.ts';
 import {
@@ -39,6 +40,16 @@ const FlushReceipt = named('FlushReceipt', {
 
 const DEFAULT_WAIT_S = 30;
 const MAX_WAIT_S = 60;
+
+/** What a call changes of a VM: which boot it is, and its state. What its disk and guest do by themselves is not. */
+function etagValue({ id, vm_id, boot, state }: InstanceRow) {
+  return { instance_id: id, id: vm_id, boot: boot ?? 0, state: state ?? 'stopped' };
+}
+
+function answerWith(reply: FastifyReply, row: InstanceRow) {
+  setEtag(reply, etagValue(row));
+  return vmView(row);
+}
 
 export function registerVm(app: App, context: AppContext): void {
   registerRead(app, context);
@@ -96,15 +107,15 @@ function registerRead(app: App, { db, hub }: AppContext): void {
       };
       const read = () => of(instances.find(id));
       const first = await of(early.get(request) ?? instances.find(id));
-      if (wait === undefined) return vmView(first);
+      if (wait === undefined) return answerWith(reply, first);
       const reached = (row: InstanceRow) => [wait, 'failed'].includes(row.state ?? 'stopped');
-      if (reached(first)) return vmView(first);
+      if (reached(first)) return answerWith(reply, first);
       const settled = async () => {
         const row = await read();
         return reached(row) ? row : undefined;
       };
       const found = await hub.waitFor('instance', id, timeout_s * 1000, settled, hangUp(reply));
-      return vmView(found ?? (await read()));
+      return answerWith(reply, found ?? (await read()));
     },
   });
 }
@@ -142,6 +153,8 @@ function registerCalls(app: App, context: AppContext): void {
     params: InstanceParams,
     body: EmptyBody,
   });
+  const unlessChanged = (request: FastifyRequest) => (found: InstanceRow) =>
+    requireMatch(request, etagValue(found));
   const outcome = ({ status, row }: CallResult) => ({
     status,
     body: vmView(row),
@@ -156,7 +169,7 @@ function registerCalls(app: App, context: AppContext): void {
     config: { access: 'vm:write', idempotent: true },
     schema: {
       ...describe('startVm', 'Start the VM'),
-      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
@@ -165,7 +178,7 @@ function registerCalls(app: App, context: AppContext): void {
         request,
         reply,
         { action: 'vm.start' },
-        async (tx, principal) => outcome(await startVm(tx, principal, id)),
+        async (tx, principal) => outcome(await startVm(tx, principal, id, unlessChanged(request))),
       );
       return reply.status(status).send(body);
     },
@@ -177,7 +190,10 @@ function registerCalls(app: App, context: AppContext): void {
       config: { access: 'vm:write', idempotent: true },
       schema: {
         ...describe(operationId, summary),
-        response: { 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING') },
+        response: {
+          202: Vm,
+          ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING', 'PRECONDITION_FAILED'),
+        },
       },
       handler: async (request, reply) => {
         const id = instanceId(request.params);
@@ -186,7 +202,7 @@ function registerCalls(app: App, context: AppContext): void {
           request,
           reply,
           { action: `vm.${verb}` },
-          async (tx, principal) => outcome(await move(tx, principal, id)),
+          async (tx, principal) => outcome(await move(tx, principal, id, unlessChanged(request))),
         );
         return reply.status(202).send(body);
       },
@@ -207,7 +223,7 @@ function registerCalls(app: App, context: AppContext): void {
           }),
         ),
       }),
-      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
       const force = request.query.force === 'true';
@@ -217,7 +233,7 @@ function registerCalls(app: App, context: AppContext): void {
         request,
         reply,
         { action: 'vm.stop' },
-        async (tx, principal) => outcome(await stopVm(tx, principal, id, force)),
+        async (tx, principal) => outcome(await stopVm(tx, principal, id, unlessChanged(request), force)),
       );
       return reply.status(status).send(body);
     },

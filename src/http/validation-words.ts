@@ -1,0 +1,74 @@
+/** What is wrong with a field, in words for whoever sent it: ajv's are for who wrote the schema. */
+import type { FastifyError } from 'fastify';
+import type { ErrorDetail } from '../lib/errors.ts';
+
+export type Finding = NonNullable<FastifyError['validation']>[number];
+
+/** The patterns that callers meet, which say nothing by themselves. */
+export const NAME_PATTERN = '^[^\\p{C}\\p{Zl}\\p{Zp}]+$';
+export const EMAIL_PATTERN = '^[^\\s@\\p{C}]+@[^\\s@\\p{C}]+$';
+export const WHOLE_NUMBER_PATTERN = '^[0-9]{1,4}$';
+export const DNS_LABEL_PATTERN = '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$';
+export const NO_NUL_PATTERN = '^[^\\0]*$';
+/** PostgreSQL's text takes no NUL, and nothing that can be looked for holds a control character. */
+export const PRINTABLE_PATTERN = '^[^\\p{C}]*$';
+export const TOTP_PATTERN = '^[0-9]{3} ?[0-9]{3}$';
+const OF_PATTERN: Readonly<Record<string, string>> = {
+  [NAME_PATTERN]: 'must be printable characters, and not empty',
+  [EMAIL_PATTERN]: 'must be an e-mail address',
+  [WHOLE_NUMBER_PATTERN]: 'must be a whole number of at most four digits',
+  [DNS_LABEL_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9 and -, with no - at either end',
+  [NO_NUL_PATTERN]: 'must have no NUL character',
+  [PRINTABLE_PATTERN]: 'must have no control character',
+  [TOTP_PATTERN]: 'must be six digits',
+};
+const OF_LABEL_KEY = 'is no key of a label: 1 to 63 letters, digits and . _ / -, a letter or digit first';
+const MAX_ISSUE_LENGTH = 500;
+
+/**
+ * The findings as an error's details, ten at most. Of alternatives that are all wrong, what each lacks stays, and the
+ * remark that none fits goes, unless their schema says in a description what is wanted. `where`: part of the request.
+ */
+export function detailsOf(findings: readonly Finding[], where: string): ErrorDetail[] {
+  const form = findings.find((each) => each.keyword === 'anyOf' && each.instancePath === '');
+  const wanted = descriptionOf(form);
+  if (wanted !== undefined) return [{ field: where, issue: `is not as it must be. ${wanted}` }];
+  const telling = findings.filter((each) => each.keyword !== 'anyOf' && each.params['type'] !== 'null');
+  return (telling.length > 0 ? telling : findings).slice(0, 10).map((each) => detailOf(each, where));
+}
+
+function detailOf(finding: Finding, where: string): ErrorDetail {
+  const path = finding.instancePath
+    .split('/')
+    .slice(1)
+    .map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'));
+  const { params } = finding;
+  const extra = params['additionalProperty'] ?? params['missingProperty'];
+  const field = [...path, ...(typeof extra === 'string' ? [extra] : [])].join('.').slice(0, 200) || where;
+  const issue = issueOf(finding, path) ?? finding.message ?? 'is invalid';
+  return { field, issue: issue.slice(0, MAX_ISSUE_LENGTH) };
+}
+
+function issueOf({ keyword, params }: Finding, path: readonly string[]): string | undefined {
+  switch (keyword) {
+    case 'additionalProperties':
+      return path[0] === 'labels' ? OF_LABEL_KEY : 'is not a known field';
+    case 'required':
+      return 'is required';
+    case 'enum':
+      return `must be one of ${(params['allowedValues'] as readonly string[]).join(', ')}`;
+    case 'const':
+      return `must be ${JSON.stringify(params['allowedValue'])}`;
+    case 'pattern':
+      return OF_PATTERN[params['pattern'] as string];
+    case 'minLength':
+      return params['limit'] === 1 ? 'must not be empty' : undefined;
+    default:
+      return undefined;
+  }
+}
+
+function descriptionOf(finding: Finding | undefined): string | undefined {
+  const { parentSchema } = (finding ?? {}) as { readonly parentSchema?: { readonly description?: string } };
+  return parentSchema?.description;
+}
