@@ -9,9 +9,8 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { type CursorSealer, page } from '../pagination.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
-import { readLimit } from '../query.ts';
 import {
   COMMON,
   closed,
@@ -157,14 +156,12 @@ function registerMemberKeys(app: App, { db }: AppContext, cursors: CursorSealer)
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(KeySetKey), ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => {
-      const { limit: limitText, cursor } = request.query;
-      const limit = readLimit(limitText, 200);
-      const principal = principalOf(request);
-      const scope = { route: 'org-ssh-keys', principal, filter: { organisation: request.params.id } };
-      const before = cursor === undefined ? null : cursors.open(scope, cursor);
-      const rows = await listMemberKeys(db, pathOrganisation(request), before, limit + 1);
-      return page(cursors, scope, rows, limit, (key) => key);
-    },
+    handler: (request) =>
+      pageOfList(cursors, principalOf(request), request, {
+        route: 'org-ssh-keys',
+        of: { organisation: request.params.id },
+        list: (before, count) => listMemberKeys(db, pathOrganisation(request), before, count),
+        show: (key) => key,
+      }),
   });
 }
