@@ -6,7 +6,7 @@
 import type { CompiledQuery } from 'kysely';
 import pg from 'pg';
 import { composer } from './composer.ts';
-import { type Db, gatherEnding, isUnavailable, meant, newEnding, poolOf, type Tx } from './pool.ts';
+import { type Db, gatherEnding, isUnavailable, meant, newEnding, poolOf, type Tx, tryAgain } from './pool.ts';
 import { BEGIN, commitWith } from './statement-names.ts';
 
 /** Transactions in one. */
@@ -43,13 +43,13 @@ class BlindWrites {
     while (this.#waiting.length > 0) {
       const changes = this.#waiting.splice(0, MAX_TOGETHER);
       try {
-        await this.#send(changes);
+        await tryAgain(() => this.#send(changes));
         for (const { resolve } of changes) resolve();
       } catch (error) {
         // A connection that breaks leaves open whether it was committed: not to be sent again.
         const by_one = changes.length > 1 && error instanceof pg.DatabaseError && !isUnavailable(error);
         for (const change of changes) {
-          if (by_one) await this.#send([change]).then(change.resolve, change.reject);
+          if (by_one) await tryAgain(() => this.#send([change])).then(change.resolve, change.reject);
           else change.reject(error);
         }
       }
@@ -59,12 +59,17 @@ class BlindWrites {
 
   async #send(changes: readonly Change[]): Promise<void> {
     const client = await this.#pool.connect();
+    let is_broken = false;
     try {
       await client.query(BEGIN.text);
       const { sql, parameters } = commitWith(changes.flatMap(({ statements }) => statements));
       await client.query(sql, [...parameters]);
+    } catch (error) {
+      // PostgreSQL says that it ends the connection before it does: nobody is to be lent it in between.
+      is_broken = isUnavailable(error);
+      throw error;
     } finally {
-      client.release();
+      client.release(is_broken);
     }
   }
 }

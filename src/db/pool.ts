@@ -113,13 +113,25 @@ export async function atCommit(
 }
 
 const RETRYABLE = new Set(['40001', '40P01']);
+const TRIES = 4;
+
+/** Runs `work` again where PostgreSQL asks for it (serialization failure, deadlock). */
+export async function tryAgain<T>(work: () => Promise<T>): Promise<T> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await work();
+    } catch (error) {
+      if (attempt >= TRIES || !RETRYABLE.has(sqlStateOf(error) ?? '')) throw error;
+    }
+  }
+}
 
 /**
  * Runs `work` in one transaction (read committed), again up to three times when PostgreSQL asks for it
  * (serialization failure, deadlock). `work` must have no effect but on the database.
  */
 export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
-  for (let attempt = 0; ; attempt++) {
+  return tryAgain(async () => {
     const ending = newEnding();
     const run = (tx: Transaction<Database>) => {
       gatherEnding(tx, ending);
@@ -130,10 +142,9 @@ export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) =
       for (const effect of ending.effects) effect();
       return result;
     } catch (error) {
-      if (attempt < 3 && RETRYABLE.has(sqlStateOf(error) ?? '')) continue;
-      throw meant(ending, error);
+      throw RETRYABLE.has(sqlStateOf(error) ?? '') ? error : meant(ending, error);
     }
-  }
+  });
 }
 
 /** The SQLSTATE of an error that PostgreSQL sent, if it is one. */

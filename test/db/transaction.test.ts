@@ -128,6 +128,24 @@ test('blind transactions share their COMMIT, and one that asks something is refu
     );
   }));
 
+test('a blind transaction that PostgreSQL asks for again is tried again, as any other', () =>
+  withOneConnection(async (one) => {
+    await clear();
+    await sql`create sequence tries`.execute(one);
+    await sql`create function fail_until(n int) returns void language plpgsql as $$ begin
+      if nextval('tries') < n then raise exception 'again' using errcode = '40001'; end if; end $$`.execute(
+      one,
+    );
+    const failing = (n: number) => CompiledQuery.raw('select fail_until($1)', [n]);
+    await blindTransaction(one, async (tx) => {
+      await atCommit(tx, insert(1, 'made'));
+      await atCommit(tx, failing(3));
+    });
+    assert.deepEqual(await notes(one), ['made'], 'once');
+    const never = blindTransaction(one, (tx) => atCommit(tx, failing(1_000)));
+    await assert.rejects(never, (error) => sqlStateOf(error) === '40001');
+  }));
+
 test('a blind transaction whose connection breaks fails, and is not sent again', async () => {
   await clear();
   const one = openPool(database.url, () => undefined, 2);
