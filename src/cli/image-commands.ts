@@ -88,6 +88,7 @@ async function build(server: ServerContext, id: string, work: Work): Promise<str
       images_dir,
       seed_dir,
       say: () => undefined,
+      signal: work.signal,
       onStep: (step: number, what: string) => work.steps.at(step, what),
     };
     const { dir, version, fresh, publish } = await buildGuestImage(options, work_dir);

@@ -32,6 +32,7 @@ export interface GuestImageOptions {
   readonly say: Say;
   /** Instead of the recipe's own lines. */
   readonly onStep?: (step: number, what: string) => void;
+  readonly signal?: AbortSignal;
 }
 
 /** How many steps the recipe has. */
@@ -75,7 +76,7 @@ export async function buildGuestImage(options: GuestImageOptions, staging: strin
       await takeOver(seed, dir);
     } else {
       say(`guest image ${image} (${name}): building, this takes a minute or two`);
-      await build(build_script, dir, image, options.onStep);
+      await build(build_script, dir, image, options);
     }
   }
   if ((await versionIn(dir)) !== version) {
@@ -124,7 +125,7 @@ async function build(
   build_script: string,
   dir: string,
   image: string,
-  onStep: GuestImageOptions['onStep'],
+  { onStep, signal }: Pick<GuestImageOptions, 'onStep' | 'signal'>,
 ): Promise<void> {
   if (process.getuid?.() !== 0) {
     throw new StartError(
@@ -138,7 +139,7 @@ async function build(
   const result = await runCommand(
     'bash',
     [build_script, dir, image],
-    onStep === undefined ? { output: 'passed on' } : { onLine },
+    onStep === undefined ? { output: 'passed on', signal } : { onLine, signal },
   );
   if (result.code !== 0) {
     const how = result.signal ?? `exit code ${result.code}`;

@@ -10,6 +10,8 @@ export interface CommandOptions {
   readonly gid?: number | undefined;
   /** `passed on`: its output appears in ours as it comes. */
   readonly output?: 'collected' | 'passed on';
+  /** Ends it by SIGTERM; then the call rejects. */
+  readonly signal?: AbortSignal | undefined;
   /** Of its stdout, as they come; both streams are collected too. */
   readonly onLine?: (line: string) => void;
 }
@@ -36,6 +38,7 @@ export function runCommand(
     ...(options.env === undefined ? {} : { env: options.env }),
     ...(options.uid === undefined ? {} : { uid: options.uid }),
     ...(options.gid === undefined ? {} : { gid: options.gid }),
+    ...(options.signal === undefined ? {} : { signal: options.signal }),
   };
   return new Promise((resolve, reject) => {
     const child = spawn(command, args, spawn_options);

@@ -22,6 +22,7 @@ import { type TestContext, test } from 'node:test';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
 import { findRoot, rootOfDisk } from '../../src/host/own-image/disk-file.ts';
 import { ImageTree } from '../../src/host/own-image/image-tree.ts';
+import { problemsIn } from '../../src/host/own-image/install-machine.ts';
 import { layerEntries, ociLayers } from '../../src/host/own-image/oci-layout.ts';
 import { readTar } from '../../src/host/own-image/read-tar.ts';
 import { headOf, unpacked } from '../../src/host/own-image/unpacked.ts';
@@ -331,4 +332,10 @@ test('a disk’s root is found on the whole of it and in a partition; what is no
     createHash('sha256').update(readFileSync(rootfs)).digest('hex'),
     createHash('sha256').update(ext4).digest('hex'),
   );
+});
+
+test('what the machine says is missing is found behind what its firmware does to the screen', () => {
+  const said =
+    'Booting from ROM...\r\n\u001bc\u001b[?7l\u001b[2Jberth-install: /usr/sbin/sshd is missing\r\nberth-install: no flock\r\n';
+  assert.deepEqual(problemsIn(said), ['/usr/sbin/sshd is missing', 'no flock']);
 });

@@ -16,6 +16,8 @@ import {
 import { UnusableImageError } from './byte-source.ts';
 
 const DONE = 'berth-install-ok';
+/** What a terminal would act on (ECMA-48, 5.3 and 5.4): firmware clears the screen before the first line. */
+const TERMINAL = new RegExp(`${'\u001b'}(?:\\[[0-9;?]*[A-Za-z]|[@-~])`, 'g');
 const PROBLEM = /^berth(?:-install)?: (.+?)\r?$/gm;
 const TIMEOUT_MS = 15 * 60_000;
 const MAX_OUTPUT_CHARS = 256 * 1024;
@@ -57,14 +59,20 @@ export async function installInMachine(options: InstallOptions): Promise<void> {
   signal.throwIfAborted();
   if (run_as) await chown(rootfs_path, 0, 0);
   if (output.includes(DONE)) return;
-  const problems = [...output.matchAll(PROBLEM)].map(([, problem]) => problem);
+  const problems = problemsIn(output);
   if (problems.length > 0) throw new UnusableImageError(problems.join('; '));
   throw new UnusableImageError(`what Berth needs could not be put into it: ${lastLines(output)}`);
+}
+
+/** What the machine has said that is missing or went wrong. */
+export function problemsIn(output: string): string[] {
+  return [...output.replace(TERMINAL, '').matchAll(PROBLEM)].map(([, problem = '']) => problem);
 }
 
 /** For a person, without what a terminal would act on. */
 export function lastLines(output: string): string {
   return output
+    .replace(TERMINAL, '')
     .replace(/[^\x20-\x7e\n]/g, '')
     .split('\n')
     .map((line) => line.trim())
