@@ -315,6 +315,8 @@ function signOver(command: PutObjectCommand, sha256: string): void {
   );
 }
 
+function silent(): void {}
+
 function assertKey(key: string): void {
   assert(isObjectKey(key), `not an object key: ${JSON.stringify(key)}`);
 }
@@ -342,6 +344,8 @@ function clientFor(settings: S3Settings, bounds: S3Patience): S3Client {
     // It would take a new connection for every larger body.
     expectContinueHeader: false,
     maxAttempts: 1,
+    // It would say of each failed PUT, on stderr, that it does not try it again. We do.
+    logger: { debug: silent, info: silent, warn: silent, error: silent },
     requestHandler: {
       connectionTimeout: bounds.connect_timeout_ms,
       socketTimeout: bounds.stall_timeout_ms,
