@@ -5,6 +5,7 @@ import { pathsIn } from '../config/paths.ts';
 import { transaction } from '../db/pool.ts';
 import { IMAGE_ID } from '../disk-format/image-manifest.ts';
 import { removeStoredImage, storeImage } from '../disk-format/image-objects.ts';
+import { knownMarks } from '../disks/mark-store.ts';
 import { findHostImage, type HostImage, readHostImage } from '../host/images.ts';
 import { UnusableImageError } from '../host/own-image/byte-source.ts';
 import { checkBoot } from '../host/own-image/check-boot.ts';
@@ -18,6 +19,7 @@ import { buildGuestImage } from '../launch/guest-image.ts';
 import { AppError } from '../lib/errors.ts';
 import { createLog } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
+import { ownStore } from '../object-store/claim-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
 import type { ServerContext } from './server-context.ts';
@@ -128,7 +130,8 @@ export async function removeImages(
     throw error instanceof AppError ? new CommandError(error.message) : error;
   });
   const paths = pathsIn(config.data_dir);
-  const store = await openStore({ s3: config.s3, folder: paths.objects, log: createLog('cli', 'warn') });
+  const settings = { s3: config.s3, folder: paths.objects, log: createLog('cli', 'warn') };
+  const store = ownStore(knownMarks(db), await openStore(settings));
   // Those of before too: a removal may have been interrupted.
   for (const each of await listRemoved(db, id)) {
     await removeStoredImage(store, id, each);
@@ -147,7 +150,8 @@ async function keep(
 ): Promise<string> {
   const { id, version, manifest, size_bytes } = image;
   const { objects } = pathsIn(config.data_dir);
-  const store = await openStore({ s3: config.s3, folder: objects, log: createLog('cli', 'warn') });
+  const settings = { s3: config.s3, folder: objects, log: createLog('cli', 'warn') };
+  const store = ownStore(knownMarks(db), await openStore(settings));
   const { index_sha256, stored_bytes } = await storeImage(store, image.folder, manifest, {
     signal,
     progress: (done, total) => progress.say(`into the object store: ${Math.floor((100 * done) / total)} %`),

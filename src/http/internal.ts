@@ -21,6 +21,7 @@ import type {
   LeaseRequest,
   LeaseResponse,
   LoginsReport,
+  ObjectStoreResponse,
   PollRequest,
   PollResponse,
   Report,
@@ -35,6 +36,7 @@ import type {
 import { hashToken } from '../auth/tokens.ts';
 import { transaction } from '../db/pool.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
+import { findStoreMark } from '../disks/mark-store.ts';
 import { noteRootUse } from '../disks/note-root-use.ts';
 import { readHead } from '../disks/read-head.ts';
 import { recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
@@ -177,6 +179,9 @@ function registerReports(app: FastifyInstance, { db, disk_keys, host_lease_ms }:
       outcome: await recordBootOrder(db, hostOf(request), request.body),
     }),
   );
+  app.post('/internal/v1/object-store', async (): Promise<ObjectStoreResponse> => {
+    return { mark: await findStoreMark(db) };
+  });
   app.post<{ Body: UserDataRequest }>(
     '/internal/v1/user-data',
     async (request): Promise<UserDataResponse> => ({

@@ -4,7 +4,7 @@
  * Invariants:
  * - An object is written by one PUT, whole or not at all, signed over its bytes: what was changed on the way is refused
  *   there. Create-only by `If-None-Match: *`. There is no multipart upload, whose end knows no such condition (in Ceph,
- *   for one); segments have at most 16 MiB and a tail.
+ *   for one): what is large is cut into objects (docs/adr/0016-s3.md).
  * - A store that does not keep that condition is found out by the first `check` and asked with HEAD before each PUT.
  *   That leaves a gap, in which two writers of one key would not see each other; keys of segments carry a random
  *   attempt, so there are none.
