@@ -139,7 +139,7 @@ function figures(rounds: readonly Round[]): Measured[] {
     measured({
       ...{
         bench: 's3',
-        figure: `flush_${NOISE_MIB}_mib_sent`,
+        figure: 'flush_sent',
         unit: 'MiB',
         values: of((r) => r.flush.sent_mib),
       },

@@ -10,6 +10,7 @@ import { registerConsole } from './console.ts';
 import { ConsoleStreams, isConsoleStream } from './console-stream.ts';
 import type { AppContext } from './context.ts';
 import { DOCS_PREFIX, registerDocs } from './docs.ts';
+import { endConnectionsAtClose } from './end-connections.ts';
 import { sendError, sendMalformed } from './errors.ts';
 import { EventStreams } from './event-stream.ts';
 import { registerHealth } from './health.ts';
@@ -90,6 +91,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   }) as unknown as FastifyInstance;
   const app = typed(fastify);
 
+  endConnectionsAtClose(fastify);
   registerConventions(fastify, context.public_url.startsWith('https://'));
   if (context.metrics) context.metrics.count(fastify);
   await fastify.register(swagger, openApiOptions());

@@ -54,6 +54,7 @@ import { listRoutes } from '../vms/routes.ts';
 import { markUserDataGiven, readUserData } from '../vms/user-data.ts';
 import { wakeVm } from '../vms/vm-calls.ts';
 import type { AppContext } from './context.ts';
+import { endConnectionsAtClose } from './end-connections.ts';
 import { sendError } from './errors.ts';
 import { registerHostCalls } from './internal-calls.ts';
 import { registerImageCalls } from './internal-images.ts';
@@ -91,6 +92,7 @@ export function createInternalApp(
     ...(tls ? { https: { ...tls, minVersion: 'TLSv1.3' as const } } : {}),
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
+  endConnectionsAtClose(app);
   app.decorateRequest('host_id', null);
   app.addHook('onRequest', async (request) => {
     request.host_id = await authenticateHost(context, request.headers.authorization, far);
