@@ -33,14 +33,14 @@ const SIDES = ['sink', 'null', 'qcow2', 'convert'] as const;
 type Side = (typeof SIDES)[number];
 type Times = Record<Side, number[]>;
 
-interface Case {
+export interface Case {
   readonly figure: string;
   readonly disk_gib: number;
   readonly write: (disk: NbdClient) => Promise<void>;
   readonly dirty_bytes: number;
 }
 
-function sequential(mib: number, disk_gib = 8): Case {
+export function sequential(mib: number, disk_gib = 8): Case {
   const figure = disk_gib === 8 ? `flush_${mib}_mib` : `flush_${mib}_mib_of_${disk_gib}_gib`;
   const write = async (disk: NbdClient) => {
     // From the middle, so that a large disk has a large table.
@@ -65,7 +65,7 @@ const CASES: readonly Case[] = [
 ];
 
 /** A QEMU without a machine that has the disk open, its dirty blocks marked. */
-class Disk {
+export class Disk {
   readonly #folder: string;
   readonly #child: ChildProcess;
   readonly #qmp: QmpClient;

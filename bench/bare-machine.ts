@@ -7,14 +7,14 @@
  */
 import { execFile, spawn } from 'node:child_process';
 import { closeSync, existsSync, openSync } from 'node:fs';
-import { chmod, constants, copyFile, mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { chmod, constants, copyFile, mkdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { GuestAgent } from '../src/host/guest/guest-agent.ts';
 import { createOverlay, overlayPaths } from '../src/host/vm/overlay.ts';
 import { identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
-import { type Accelerator, qemuArguments, vmSockets } from '../src/host/vm/qemu-command.ts';
+import { type Accelerator, NODES, qemuArguments, vmSockets } from '../src/host/vm/qemu-command.ts';
 import { newId } from '../src/lib/ids.ts';
 import { freePort } from './installation.ts';
 import type { SshTarget } from './ssh.ts';
@@ -26,6 +26,7 @@ const CPUS = 1;
 const UP_MS = 120_000;
 const MEMORY_MIB = 512;
 const DISK_BYTES = 8 * 2 ** 30;
+const SSHD_SETTINGS = '/etc/ssh/sshd_config.d/berth.conf';
 
 export interface BareImage {
   readonly folder: string;
@@ -40,12 +41,16 @@ export async function bakeKey(folder: string, image_dir: string, public_key: str
   await copyFile(join(image_dir, 'rootfs.img'), rootfs_path, constants.COPYFILE_FICLONE);
   await chmod(rootfs_path, 0o600);
   await writeFile(join(folder, 'keys'), `${public_key}\n`);
-  // sshd takes the first value it reads, and reads these files by name.
-  await writeFile(join(folder, 'conf'), 'AuthorizedKeysFile /etc/ssh/bench_keys\n');
+  // sshd takes the first value it reads, and reads this file of Berth's before all others.
+  const { stdout: settings } = await run('debugfs', ['-R', `cat ${SSHD_SETTINGS}`, rootfs_path]);
+  const line = /^AuthorizedKeysFile .*$/m;
+  if (!line.test(settings)) throw new Error(`${SSHD_SETTINGS} of the image does not say where keys are`);
+  await writeFile(join(folder, 'conf'), settings.replace(line, 'AuthorizedKeysFile /etc/ssh/bench_keys'));
   const commands = [
     `write ${join(folder, 'keys')} /etc/ssh/bench_keys`,
-    `write ${join(folder, 'conf')} /etc/ssh/sshd_config.d/00-bench.conf`,
-    ...['/etc/ssh/bench_keys', '/etc/ssh/sshd_config.d/00-bench.conf'].flatMap((path) => [
+    `rm ${SSHD_SETTINGS}`,
+    `write ${join(folder, 'conf')} ${SSHD_SETTINGS}`,
+    ...['/etc/ssh/bench_keys', SSHD_SETTINGS].flatMap((path) => [
       `set_inode_field ${path} mode 0100600`,
       `set_inode_field ${path} uid 0`,
       `set_inode_field ${path} gid 0`,
@@ -69,21 +74,26 @@ export interface BareMachine {
   readonly end: () => Promise<void>;
 }
 
-/** Starts it on a new overlay, which is made before the clock starts. */
-export async function startBare(image: BareImage, accel: Accelerator): Promise<BareMachine> {
+/** Starts it on a new overlay, or on a raw copy of the image, which is made before the clock starts. */
+export async function startBare(
+  image: BareImage,
+  accel: Accelerator,
+  { raw = false }: { readonly raw?: boolean } = {},
+): Promise<BareMachine> {
   const instance_id = newId('inst');
   const runtime_dir = join(image.folder, 'run');
   await rm(runtime_dir, { recursive: true, force: true });
   await mkdir(runtime_dir);
-  await createOverlay({
-    folder: image.folder,
-    instance_id,
-    size_bytes: DISK_BYTES,
-    qemu_img_binary: 'qemu-img',
-  });
   const { overlay } = overlayPaths(image.folder, instance_id);
+  if (raw) {
+    await copyFile(image.rootfs_path, overlay, constants.COPYFILE_FICLONE);
+    await truncate(overlay, DISK_BYTES);
+  } else {
+    const about = { folder: image.folder, instance_id, size_bytes: DISK_BYTES };
+    await createOverlay({ ...about, qemu_img_binary: 'qemu-img' });
+  }
   const target = { host: '127.0.0.1', port: await freePort() };
-  const args = qemuArguments({
+  const wanted = qemuArguments({
     instance_id,
     vm_id: newId('vm'),
     cpus: CPUS,
@@ -97,6 +107,7 @@ export async function startBare(image: BareImage, accel: Accelerator): Promise<B
     runtime_dir,
     ssh_forward_port: target.port,
   }).filter((argument) => argument !== '-S'); // runs at once: nobody is there to say `cont`
+  const args = raw ? onRawFile(wanted) : wanted;
   const log_path = join(image.folder, 'qemu.log');
   const log_fd = openSync(log_path, 'w');
   const started_ms = performance.now();
@@ -118,6 +129,24 @@ export async function startBare(image: BareImage, accel: Accelerator): Promise<B
     await rm(overlay, { force: true });
   };
   return { started_ms, target, untilUp, end };
+}
+
+/** The disk's format is raw, with the cache and discard of the overlay; the base image is not opened. */
+function onRawFile(args: readonly string[]): string[] {
+  const out: string[] = [];
+  for (let i = 0; i < args.length; i++) {
+    const [argument = '', value = ''] = args.slice(i, i + 2);
+    if (argument !== '-blockdev') {
+      out.push(argument);
+      continue;
+    }
+    i += 1;
+    const { backing: _, 'detect-zeroes': __, ...node } = JSON.parse(value) as Record<string, unknown>;
+    if (node['node-name'] === NODES.base || node['node-name'] === NODES.base_file) continue;
+    if (node['node-name'] === NODES.overlay) node['driver'] = 'raw';
+    out.push('-blockdev', JSON.stringify(node));
+  }
+  return out;
 }
 
 /** QEMU makes its sockets a moment after it was started. */

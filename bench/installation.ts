@@ -2,12 +2,13 @@
  * A whole Berth of the benchmarks' own, as `npm start` runs it, on a data folder that is theirs alone; and its end:
  * VMs and database outlive a launcher by design, so whatever still runs on that folder is found and ended here.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { closeSync, openSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { promisify } from 'node:util';
 import { type Env, readEnv } from '../src/config/env.ts';
 import { pathsIn } from '../src/config/paths.ts';
 import { hostCgroups, removeLimits } from '../src/host/vm/cgroup.ts';
@@ -30,6 +31,8 @@ export interface InstallationOptions {
   readonly data_dir: string;
   readonly log_path: string;
   readonly accel: string;
+  /** Beside those that every benchmark has. */
+  readonly settings?: Readonly<Record<string, string>>;
   readonly signal: AbortSignal;
 }
 
@@ -65,6 +68,7 @@ export class Installation {
         BERTH_ACCEL: options.accel,
         // A benchmark asks more of one principal in a minute than anybody may.
         BERTH_RATE_LIMITS: 'off',
+        ...options.settings,
       },
       stdio: ['ignore', 'pipe', log_fd],
       // Not in the terminal's group: a Ctrl-C is for us, and we end this in order.
@@ -80,6 +84,13 @@ export class Installation {
       await installation.end();
       throw error;
     }
+  }
+
+  /** `bin/berth` on this machine, as its operator. @throws when it fails */
+  async berth(...args: string[]): Promise<void> {
+    const { project_dir, data_dir, signal } = this.#options;
+    const env = { ...withoutSettings(readEnv()), BERTH_DATA_DIR: data_dir };
+    await promisify(execFile)(join(project_dir, 'bin', 'berth'), args, { env, signal });
   }
 
   get accel(): Accelerator {

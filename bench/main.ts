@@ -16,10 +16,13 @@ import { coldStartBench } from './cold-start.ts';
 import { encryptionBench } from './encryption.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
+import { guestIoBench } from './guest-io.ts';
 import { Installation } from './installation.ts';
 import { manyBench } from './many.ts';
 import { memoryBench } from './memory.ts';
 import { requestsBench } from './requests.ts';
+import { s3Bench } from './s3.ts';
+import { s3backerBench } from './s3backer.ts';
 import { startBench } from './start.ts';
 import { webhooksBench } from './webhooks.ts';
 
@@ -29,6 +32,9 @@ const BENCHES: readonly Bench[] = [
   coldStartBench,
   flushBench,
   backupBench,
+  s3backerBench,
+  s3Bench,
+  guestIoBench,
   memoryBench,
   encryptionBench,
   requestsBench,

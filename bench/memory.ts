@@ -1,14 +1,17 @@
 /**
  * The most memory that the agent holds: while a guest's 512 MiB of noise are flushed, and while a host that has nothing of
- * the disk starts that guest, reads all of it and fills the overlay. Beside it 200 MiB, which it is to stay below.
+ * the disk starts that guest, reads all of it and fills the overlay; to and from a folder, and a bucket. Beside it 200 MiB, which it is to stay below.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
-import { rm } from 'node:fs/promises';
+import { mkdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { pathsIn } from '../src/config/paths.ts';
 import { overlayPaths } from '../src/host/vm/overlay.ts';
 import { allPids, commandLineOf } from '../src/host/vm/process-identity.ts';
 import { pause } from '../src/lib/backoff.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
+import type { Installation } from './installation.ts';
+import { startOnS3 } from './s3-installation.ts';
 import { makeKey, ssh } from './ssh.ts';
 
 const DATA_MIB = 512;
@@ -32,16 +35,21 @@ function peak(pid: number): number {
   return Number(/^VmHWM:\s+([0-9]+) kB$/m.exec(status)?.[1]) / 1024;
 }
 
-async function run({
-  installation,
-  scratch_dir,
-  runs,
-  signal,
-  say,
-}: BenchContext): Promise<readonly Measured[]> {
-  const { api, data_dir } = installation;
+async function run(context: BenchContext): Promise<readonly Measured[]> {
+  const to_folder = await peaks(context, context.installation, '');
+  await using on = await startOnS3(context);
+  return [...to_folder, ...(await peaks(context, on.installation, '_s3'))];
+}
+
+async function peaks(
+  { scratch_dir, runs, signal, say }: BenchContext,
+  { api, data_dir }: Installation,
+  which: '' | '_s3',
+): Promise<readonly Measured[]> {
   const pid = agentPid(data_dir);
-  const key = await makeKey(scratch_dir);
+  const key_dir = join(scratch_dir, `key${which}`);
+  await mkdir(key_dir);
+  const key = await makeKey(key_dir);
   await api.addKey('bench-memory', key.public_key);
   const { id } = await api.createInstance('memory');
   await api.startVm(id);
@@ -71,7 +79,7 @@ async function run({
     }
     restores.push(peak(pid));
     say(
-      `round ${round}: ${Math.round(flushes.at(-1) ?? 0)} MiB in the flush, ${Math.round(restores.at(-1) ?? 0)} MiB in the restore`,
+      `round ${round}${which === '' ? '' : ' on S3'}: ${Math.round(flushes.at(-1) ?? 0)} MiB in the flush, ${Math.round(restores.at(-1) ?? 0)} MiB in the restore`,
     );
   }
   await api.deleteInstance(id);
@@ -80,7 +88,10 @@ async function run({
       ...{ bench: 'memory', figure: name, unit: 'MiB', values, beside: 'the most that is aimed at' },
       ...{ beside_values: values.map(() => MOST_MIB), remark: 'the peak, of the whole process' },
     });
-  return [figure(`flush_${DATA_MIB}_mib`, flushes), figure(`lazy_restore_${DATA_MIB}_mib`, restores)];
+  return [
+    figure(`flush_${DATA_MIB}_mib${which}`, flushes),
+    figure(`lazy_restore_${DATA_MIB}_mib${which}`, restores),
+  ];
 }
 
 export const memoryBench: Bench = {

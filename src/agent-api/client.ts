@@ -31,6 +31,7 @@ import type {
   LeaseRequest,
   LeaseResponse,
   LoginsReport,
+  ObjectStoreResponse,
   OfferRequest,
   OfferResponse,
   PollRequest,
@@ -140,6 +141,11 @@ export class ControlPlaneClient {
   /** The head of an instance's disk; null when there is no such instance. */
   head(instance_id: InstanceId): Promise<DiskHead | null> {
     return this.#post('/internal/v1/head', { instance_id });
+  }
+
+  /** Which object store the control plane uses. */
+  objectStore(): Promise<ObjectStoreResponse> {
+    return this.#post('/internal/v1/object-store', {});
   }
 
   offerImages(body: OfferRequest): Promise<OfferResponse> {

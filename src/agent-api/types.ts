@@ -377,3 +377,8 @@ export interface ActivityReport {
   /** Those with any since the last report that was heard, and how long ago the last was. */
   readonly active: readonly { readonly instance_id: InstanceId; readonly ago_ms: number }[];
 }
+
+export interface ObjectStoreResponse {
+  /** What the mark in the object store says (object-store/store-mark.ts); null: the control plane has not written it yet. */
+  readonly mark: string | null;
+}

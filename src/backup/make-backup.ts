@@ -44,6 +44,7 @@ interface State {
   readonly migrations: BackupManifest['migrations'];
   readonly database: BackupManifest['database'];
   readonly objects: readonly StoredObject[];
+  readonly store: string | null;
   readonly images: readonly { readonly image: string; readonly version: string }[];
 }
 
@@ -54,6 +55,7 @@ const OBJECTS = `
     select from segment_holders h join instances i on i.id = h.instance_id
     where h.key = s.key and not i.deleting
   ) order by s.key`;
+const STORE = 'select id from object_stores where marked_at is not null';
 const IMAGES = `
   select distinct i.image, d.image_version as version from instances i join disks d on d.instance_id = i.id
   where d.image_version is not null and not i.deleting order by 1, 2`;
@@ -94,6 +96,7 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
         count: list.length,
         bytes: list.reduce((sum, { size_bytes }) => sum + size_bytes, 0),
         sha256: object_list,
+        store: state.store,
         damaged: saved.damaged.toSorted(),
       },
       images,
@@ -113,6 +116,7 @@ async function saveDatabase(snapshot: Snapshot, folder: string, signal: AbortSig
   const made_at = new Date().toISOString();
   const objects = await query<{ key: string; size_bytes: number }>(OBJECTS);
   const images = await query<{ image: string; version: string }>(IMAGES);
+  const [store] = await query<{ id: string }>(STORE);
   let rows = 0;
   const counted = async function* () {
     for await (const line of snapshot.lines()) {
@@ -121,7 +125,7 @@ async function saveDatabase(snapshot: Snapshot, folder: string, signal: AbortSig
     }
   };
   const sha256 = await writeLines(backupPaths(folder).database, counted(), signal);
-  return { made_at, migrations, objects, images, database: { rows, sha256 } };
+  return { made_at, migrations, objects, store: store?.id ?? null, images, database: { rows, sha256 } };
 }
 
 async function saveAll(

@@ -30,6 +30,8 @@ export interface BackupManifest {
     readonly bytes: number;
     /** Of the list of them. */
     readonly sha256: string;
+    /** The mark of the store that they were in; null or absent: it had none. */
+    readonly store?: string | null;
     /** Keys of those that could not be saved: missing, or not of the size that they had. */
     readonly damaged: readonly string[];
   };

@@ -10,6 +10,7 @@ import { queryTableCount } from '../db/data-tables.ts';
 import { DataError, loadData } from '../db/load-data.ts';
 import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/migrate.ts';
 import { openPool } from '../db/pool.ts';
+import { forgetStoreMark } from '../disks/mark-store.ts';
 import { forgetDirtyBytes } from '../disks/store.ts';
 import { forgetStoredImages } from '../images/store.ts';
 import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../launch/data-folder.ts';
@@ -17,7 +18,9 @@ import { startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
 import { lockDataFolder } from '../launch/single.ts';
 import { errnoOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
+import { readMark } from '../object-store/store-mark.ts';
 import { failLost } from '../vms/apply-report.ts';
 import { copyImage } from './copy-images.ts';
 import { bringObjects } from './copy-objects.ts';
@@ -70,14 +73,17 @@ export async function restoreBackup(options: RestoreBackupOptions): Promise<Rest
     throw new BackupError('database.jsonl.zst is damaged', 'damaged');
   }
   const paths = pathsIn(config.data_dir);
+  const bucket = config.s3 && (await openStore({ s3: config.s3, folder: paths.objects, log: options.log }));
+  const marked = bucket !== null && (await refuseOtherStore(bucket, manifest));
   await makeDataFolder(paths);
   const lock = await lockDataFolder(paths.launcher_lock, onProgress);
   try {
     const marker = join(paths.data, UNFINISHED_RESTORE);
     await writeFile(marker, `${folder}\n`);
+    const store = bucket ?? (await openStore({ s3: null, folder: paths.objects, log: options.log }));
     await copyImages(options, manifest, paths);
-    const damaged = await copyObjects(options, manifest, objects, paths);
-    const lost_vms = await loadDatabase(options, manifest, paths);
+    const damaged = await copyObjects(options, store, manifest, objects);
+    const lost_vms = await loadDatabase(options, manifest, paths, marked);
     if (config.secret_key === null) await writeSecret(paths.secret_key, `${secret_key.toString('hex')}\n`);
     onProgress('writing everything to the disk');
     await syncFileSystem(paths.data);
@@ -158,13 +164,34 @@ async function copyImages(
   }
 }
 
+/**
+ * Objects go into a store of nobody's or of this installation's, and are looked for in its own alone. Answers whether the
+ * store has its mark; if not, it is claimed at the first start.
+ */
+async function refuseOtherStore(store: ObjectStore, { objects }: BackupManifest): Promise<boolean> {
+  const there = await readMark(store);
+  const own = objects.store ?? null;
+  if (there !== null && there !== own) {
+    throw new BackupError(
+      `${store.description} belongs to another installation of Berth: name one that nobody uses`,
+      'state',
+    );
+  }
+  if (there === null && own !== null && !objects.included) {
+    throw new BackupError(
+      `${store.description} is not the object store of this backup, and its objects were not saved`,
+      'usage',
+    );
+  }
+  return there !== null;
+}
+
 async function copyObjects(
-  { folder, config, log, signal, onProgress }: RestoreBackupOptions,
+  { folder, signal, onProgress }: RestoreBackupOptions,
+  store: ObjectStore,
   { objects: { included, count } }: BackupManifest,
   objects: readonly BackupObject[],
-  paths: Paths,
 ): Promise<string[]> {
-  const store = await openStore({ s3: config.s3, folder: paths.objects, log });
   return bringObjects({
     ...{ store, objects, signal, folder: included ? backupPaths(folder).objects : null },
     onProgress: (done) =>
@@ -176,13 +203,14 @@ async function loadDatabase(
   options: RestoreBackupOptions,
   manifest: BackupManifest,
   paths: Paths,
+  marked: boolean,
 ): Promise<number> {
   const { config, onProgress } = options;
   onProgress('loading the database');
-  if (config.database_url !== null) return load(options, manifest, config.database_url);
+  if (config.database_url !== null) return load(options, manifest, config.database_url, marked);
   const postgres = await startEmbeddedPostgres(paths, { say: onProgress });
   try {
-    return await load(options, manifest, postgres.database_url);
+    return await load(options, manifest, postgres.database_url, marked);
   } finally {
     await postgres.stop();
   }
@@ -193,6 +221,7 @@ async function load(
   { folder }: RestoreBackupOptions,
   { migrations, database, objects }: BackupManifest,
   url: string,
+  marked: boolean,
 ): Promise<number> {
   if ((await queryTableCount(url)) > 0) {
     throw new BackupError(
@@ -212,6 +241,7 @@ async function load(
   const db = openPool(url, () => undefined, 2);
   try {
     await forgetDirtyBytes(db);
+    if (!marked) await forgetStoreMark(db);
     // The images come with the backup as folders; their host brings them into the store again.
     if (objects.included) await forgetStoredImages(db);
     return await failLost(db, LOST_MESSAGE, 'operator');

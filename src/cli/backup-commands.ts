@@ -4,8 +4,10 @@ import { makeBackup } from '../backup/make-backup.ts';
 import { BackupError } from '../backup/manifest.ts';
 import { restoreBackup } from '../backup/restore-backup.ts';
 import { readEnv } from '../config/env.ts';
+import { knownMarks } from '../disks/mark-store.ts';
 import { configOrRefuse } from '../launch/start.ts';
 import { createLog } from '../lib/log.ts';
+import { ownStore } from '../object-store/claim-store.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
@@ -37,10 +39,11 @@ export async function backup({
   const folder = resolve(request.folder);
   const progress = terminal.progress('backing up');
   const { manifest, missing_images } = await asCommand(() =>
-    withServer(async ({ config, paths, database_url, secret_key }) => {
+    withServer(async ({ config, db, paths, database_url, secret_key }) => {
       const saves = config.s3 === null || with_objects;
       const log = createLog('cli', 'error');
-      const store = saves ? await openStore({ s3: config.s3, folder: paths.objects, log }) : null;
+      const settings = { s3: config.s3, folder: paths.objects, log };
+      const store = saves ? ownStore(knownMarks(db), await openStore(settings)) : null;
       return makeBackup({
         ...{ folder, database_url, paths, secret_key, with_key, store, signal },
         onProgress: (what) => progress.say(what),

@@ -2,10 +2,12 @@
 import type { Db } from '../db/pool.ts';
 import { type DiskKeys, diskKeys } from '../disks/data-keys.ts';
 import { type KeptObjects, keepObjects } from '../disks/keep-objects.ts';
+import { knownMarks } from '../disks/mark-store.ts';
 import { findHostImage, type HostImage } from '../host/images.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { createLog } from '../lib/log.ts';
+import { ownStore } from '../object-store/claim-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
@@ -30,9 +32,8 @@ export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): 
     const { config, paths, secret_key } = server;
     const kept = await keepObjects(server.database_url);
     try {
-      const store = await openStore({
-        ...{ s3: config.s3, folder: paths.objects, log: createLog('cli', 'error') },
-      });
+      const settings = { s3: config.s3, folder: paths.objects, log: createLog('cli', 'error') };
+      const store = ownStore(knownMarks(server.db), await openStore(settings));
       return await work({ ...server, store, disk_keys: diskKeys(secret_key, config.encryption), kept });
     } catch (error) {
       if (error instanceof AppError)

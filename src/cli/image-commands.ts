@@ -8,6 +8,7 @@ import { pathsIn } from '../config/paths.ts';
 import { transaction } from '../db/pool.ts';
 import { IMAGE_ID } from '../disk-format/image-manifest.ts';
 import { removeStoredImage, storeImage } from '../disk-format/image-objects.ts';
+import { knownMarks } from '../disks/mark-store.ts';
 import { findHostImage, type HostImage, readHostImage } from '../host/images.ts';
 import { UnusableImageError } from '../host/own-image/byte-source.ts';
 import { checkBoot } from '../host/own-image/check-boot.ts';
@@ -21,6 +22,7 @@ import { buildGuestImage, RECIPE_STEPS } from '../launch/guest-image.ts';
 import { AppError } from '../lib/errors.ts';
 import { createLog } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
+import { ownStore } from '../object-store/claim-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { CommandError } from './command-error.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
@@ -196,8 +198,8 @@ async function sweepRemoved(
   id: string,
   prefix: string | null,
 ): Promise<string[]> {
-  const { images, objects } = pathsIn(config.data_dir);
-  const store = await openStore({ s3: config.s3, folder: objects, log: createLog('cli', 'warn') });
+  const { images } = pathsIn(config.data_dir);
+  const store = await objectStore({ config, db });
   const removed = await listRemoved(db, id);
   const found: string[] = [];
   for (const version of removed) {
@@ -225,8 +227,7 @@ async function keep(
 ): Promise<string> {
   const { config, db } = server;
   const { id, version, manifest, size_bytes } = image;
-  const { objects } = pathsIn(config.data_dir);
-  const store = await openStore({ s3: config.s3, folder: objects, log: createLog('cli', 'warn') });
+  const store = await objectStore({ config, db });
   const { index_sha256, stored_bytes } = await storeImage(store, image.folder, manifest, {
     signal,
     progress: (done, total) => steps.at(step, 'into the object store', done / total),
@@ -238,6 +239,12 @@ async function keep(
   });
   const mib = (bytes: number) => Math.ceil(bytes / 2 ** 20);
   return `${id} ${version.slice(0, 12)}: ${mib(size_bytes)} MiB, ${mib(stored_bytes)} MiB stored. Use it: berth create NAME --image ${id}\n`;
+}
+
+async function objectStore({ config, db }: Pick<ServerContext, 'config' | 'db'>) {
+  const { objects } = pathsIn(config.data_dir);
+  const settings = { s3: config.s3, folder: objects, log: createLog('cli', 'warn') };
+  return ownStore(knownMarks(db), await openStore(settings));
 }
 
 async function machineOf({ config }: ServerContext, { kernel_path, initrd_path }: HostImage) {

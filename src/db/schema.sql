@@ -363,6 +363,14 @@ create table notifications (
   constraint notifications_check CHECK ((num_nonnulls(user_id, service_account_id) = 1))
 );
 
+create table object_stores (
+  only_one boolean not null default true,
+  id text not null,
+  marked_at timestamp with time zone,
+  constraint object_stores_pkey PRIMARY KEY (only_one),
+  constraint object_stores_only_one_check CHECK (only_one)
+);
+
 create table organisations (
   id text not null,
   name text not null,

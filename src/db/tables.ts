@@ -173,6 +173,11 @@ export interface Database extends DeliveryTables {
     created_at: Generated<Date>;
     last_used_at: Date | null;
   };
+  object_stores: {
+    only_one: Generated<boolean>;
+    id: string;
+    marked_at: Date | null;
+  };
   hosts: {
     id: HostId;
     name: string;

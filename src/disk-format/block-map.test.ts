@@ -110,3 +110,25 @@ test('a set of blocks remembers each once', () => {
     }),
   );
 });
+
+test('a large map is put into order in steps, so that who asks for it can let others have their turn', () => {
+  const count = 100_000;
+  const entries = Array.from({ length: count }, (_, i) => ({
+    ...{ block: (i * 7_919) % count, offset: 0, stored_bytes: 0, kind: FRAME_KIND.zero, mark: 0 },
+    hash: new Uint8Array(16),
+  }));
+  const map = new BlockMap();
+  map.reserve(count);
+  map.applySegment({ key: 's', size_bytes: 1, identity: IDENTITY, entries });
+  let before_first = 0;
+  const seen: number[] = [];
+  for (const location of map.stepsInBlockOrder()) {
+    if (location) seen.push(location.block);
+    else if (seen.length === 0) before_first += 1;
+  }
+  assert(before_first > count / 100, `${before_first} steps`);
+  assert.deepEqual(
+    seen,
+    Array.from({ length: count }, (_, block) => block),
+  );
+});

@@ -56,6 +56,8 @@ const KIND_SHIFT = 24;
 const LENGTH_MASK = (1 << KIND_SHIFT) - 1;
 /** In place of a kind: the block was taken out again. */
 const ABSENT = 255;
+/** Rows sorted between two steps; `inSlices` looks at the clock every 64 steps. */
+const SORT_STEP = 256;
 
 export class BlockMap {
   #rows = 0;
@@ -89,6 +91,13 @@ export class BlockMap {
     this.#segmentCounts.push({ key: segment.key, segment, live_blocks: 0, live_bytes: 0 });
     this.#segmentIndex.set(segment.key, this.#segmentCounts.length - 1);
     return this.#segmentCounts.length - 1;
+  }
+
+  /** Makes room for so many blocks more at once, where growing to it would move all of them again and again. */
+  reserve(more: number): void {
+    const rows = this.#rows + more;
+    if (rows > this.#blocks.length) this.#growRows(rows);
+    if (rows * 3 > this.#index.length * 2) this.#growIndex(rows);
   }
 
   /** Says where a block is from now on. */
@@ -137,7 +146,13 @@ export class BlockMap {
 
   /** All blocks by rising number. The map must not change meanwhile. */
   *inBlockOrder(): Generator<BlockLocation> {
-    for (const row of this.#rowsByBlock()) if (this.#kind(row) !== ABSENT) yield this.#location(row);
+    for (const location of this.stepsInBlockOrder()) if (location) yield location;
+  }
+
+  /** The same for `inSlices`: undefined now and then while they are put into their order. */
+  *stepsInBlockOrder(): Generator<BlockLocation | undefined> {
+    const rows = yield* this.#rowsByBlock();
+    for (const row of rows) yield this.#kind(row) === ABSENT ? undefined : this.#location(row);
   }
 
   /**
@@ -159,20 +174,30 @@ export class BlockMap {
     for (const segment of this.#segmentCounts) if (segment.live_blocks > 0) yield { ...segment };
   }
 
-  /** A radix sort of 16 bits at a time: with a comparator a million rows took a quarter of a second at a stretch. */
-  #rowsByBlock(): Uint32Array {
-    let rows = new Uint32Array(this.#rows);
-    for (let row = 0; row < rows.length; row++) rows[row] = row;
+  /**
+   * A radix sort of 16 bits at a time: with a comparator a million rows took a quarter of a second at a stretch. Without
+   * steps this takes as long for a few million, whose numbers lie all over the memory.
+   */
+  *#rowsByBlock(): Generator<undefined, Uint32Array> {
+    const [blocks, count] = [this.#blocks, this.#rows];
+    let rows = new Uint32Array(count);
+    for (let row = 0; row < count; row++) rows[row] = row;
     for (const shift of [0, 16]) {
       const next = new Uint32Array(65_537);
-      const digit = (row: number): number => ((this.#blocks[row] ?? 0) >>> shift) & 0xffff;
-      for (const row of rows) next[digit(row) + 1] = (next[digit(row) + 1] ?? 0) + 1;
+      for (let i = 0; i < count; i++) {
+        const after = (((blocks[i] ?? 0) >>> shift) & 0xffff) + 1;
+        next[after] = (next[after] ?? 0) + 1;
+        if (i % SORT_STEP === 0) yield;
+      }
       for (let i = 1; i < next.length; i++) next[i] = (next[i] ?? 0) + (next[i - 1] ?? 0);
-      const sorted = new Uint32Array(rows.length);
-      for (const row of rows) {
-        const at = next[digit(row)] ?? 0;
+      const sorted = new Uint32Array(count);
+      for (let i = 0; i < count; i++) {
+        const row = rows[i] ?? 0;
+        const digit = ((blocks[row] ?? 0) >>> shift) & 0xffff;
+        const at = next[digit] ?? 0;
         sorted[at] = row;
-        next[digit(row)] = at + 1;
+        next[digit] = at + 1;
+        if (i % SORT_STEP === 0) yield;
       }
       rows = sorted;
     }
@@ -263,8 +288,7 @@ export class BlockMap {
     }
   }
 
-  #growRows(): void {
-    const length = Math.ceil(this.#blocks.length * 1.5);
+  #growRows(length = Math.ceil(this.#blocks.length * 1.5)): void {
     const grown = (old: Uint32Array): Uint32Array<ArrayBuffer> => {
       const bigger = new Uint32Array(length);
       bigger.set(old);
@@ -280,8 +304,10 @@ export class BlockMap {
     this.#hashes = hashes;
   }
 
-  #growIndex(): void {
-    this.#index = new Uint32Array(this.#index.length * 2);
+  #growIndex(rows = this.#rows + 1): void {
+    let length = this.#index.length;
+    while (rows * 3 > length * 2) length *= 2;
+    this.#index = new Uint32Array(length);
     for (let row = 0; row < this.#rows; row++) this.#index[this.#slot(this.#blocks[row] ?? 0)] = row + 1;
   }
 }

@@ -10,24 +10,43 @@ export function* diffMaps(from: BlockMap, to: BlockMap): Generator<MapChange> {
   for (const change of diffSteps(from, to)) if (change) yield change;
 }
 
-/** The same for `inSlices`: undefined for each block that has not changed. */
+/** The same for `inSlices`: undefined for each block that has not changed, and now and then while they are sorted. */
 export function* diffSteps(from: BlockMap, to: BlockMap): Generator<MapChange | undefined> {
-  const before = from.inBlockOrder();
-  let old = before.next();
-  for (const location of to.inBlockOrder()) {
-    for (; !old.done && old.value.block < location.block; old = before.next()) {
-      yield { block: old.value.block, to: null };
+  const before = from.stepsInBlockOrder();
+  let old = yield* nextBlock(before);
+  for (const location of to.stepsInBlockOrder()) {
+    if (!location) {
+      yield undefined;
+      continue;
     }
-    const at_both = !old.done && old.value.block === location.block;
-    yield at_both && isSamePlace(old.value, location) ? undefined : { block: location.block, to: location };
-    if (at_both) old = before.next();
+    for (; old && old.block < location.block; old = yield* nextBlock(before)) {
+      yield { block: old.block, to: null };
+    }
+    const same_block = old?.block === location.block;
+    yield same_block && old && isSamePlace(old, location)
+      ? undefined
+      : { block: location.block, to: location };
+    if (same_block) old = yield* nextBlock(before);
   }
-  for (; !old.done; old = before.next()) yield { block: old.value.block, to: null };
+  for (; old; old = yield* nextBlock(before)) yield { block: old.block, to: null };
 }
 
-/** All of a map: what a full one holds. */
-export function* wholeMap(map: BlockMap): Generator<MapChange> {
-  for (const location of map.inBlockOrder()) yield { block: location.block, to: location };
+/** Passes on the steps in which there was nothing to do. */
+function* nextBlock(
+  steps: Generator<BlockLocation | undefined>,
+): Generator<undefined, BlockLocation | undefined> {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done || value) return value;
+    yield undefined;
+  }
+}
+
+/** All of a map, for `inSlices`: what a full one holds. */
+export function* wholeMap(map: BlockMap): Generator<MapChange | undefined> {
+  for (const location of map.stepsInBlockOrder()) {
+    yield location && { block: location.block, to: location };
+  }
 }
 
 function isSamePlace(a: BlockLocation, b: BlockLocation): boolean {

@@ -83,7 +83,7 @@ function said(map: BlockMap): unknown[] {
 
 async function write(
   store: ObjectStore,
-  changes: Iterable<MapChange>,
+  changes: Iterable<MapChange | undefined>,
   { full = true, encrypted = true, disk_bytes = DISK_BYTES } = {},
 ): Promise<WrittenMap> {
   const data_key = encrypted ? DATA_KEY : null;

@@ -149,6 +149,8 @@ export async function readMap(map: BlockMap, options: ReadMapOptions): Promise<M
   }
   hash.update(head);
   const decoder = new MapBodyDecoder(key, header);
+  // Its size was compared with what the database says, so this is no more than the object has.
+  if (header.identity.full) map.reserve(header.entry_count);
   const segments: number[] = [];
   for await (const piece of readPieces(options, header, head, map_key ?? null, hash)) {
     for (const item of decoder.take(piece)) {

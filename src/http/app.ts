@@ -10,6 +10,7 @@ import { registerConsole } from './console.ts';
 import { ConsoleStreams, isConsoleStream } from './console-stream.ts';
 import type { AppContext } from './context.ts';
 import { DOCS_PREFIX, registerDocs } from './docs.ts';
+import { endConnectionsAtClose } from './end-connections.ts';
 import { sendError, sendMalformed } from './errors.ts';
 import { EventStreams } from './event-stream.ts';
 import { registerHealth } from './health.ts';
@@ -97,6 +98,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   }) as unknown as FastifyInstance;
   const app = typed(fastify);
 
+  endConnectionsAtClose(fastify);
   registerConventions(fastify, context.public_url.startsWith('https://'));
   // The same for an Expect that is unknown, which may be passed over (RFC 9110, section 10.1.1).
   fastify.server.on('checkExpectation', (request, response) =>

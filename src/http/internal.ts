@@ -21,6 +21,7 @@ import type {
   LeaseRequest,
   LeaseResponse,
   LoginsReport,
+  ObjectStoreResponse,
   PollRequest,
   PollResponse,
   Report,
@@ -35,6 +36,7 @@ import type {
 import { hashToken } from '../auth/tokens.ts';
 import { transaction } from '../db/pool.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
+import { findStoreMark } from '../disks/mark-store.ts';
 import { noteRootUse } from '../disks/note-root-use.ts';
 import { readHead } from '../disks/read-head.ts';
 import { recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
@@ -52,6 +54,7 @@ import { listRoutes } from '../vms/routes.ts';
 import { markUserDataGiven, readUserData } from '../vms/user-data.ts';
 import { wakeVm } from '../vms/vm-calls.ts';
 import type { AppContext } from './context.ts';
+import { endConnectionsAtClose } from './end-connections.ts';
 import { sendError } from './errors.ts';
 import { registerHostCalls } from './internal-calls.ts';
 import { registerImageCalls } from './internal-images.ts';
@@ -89,6 +92,7 @@ export function createInternalApp(
     ...(tls ? { https: { ...tls, minVersion: 'TLSv1.3' as const } } : {}),
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
+  endConnectionsAtClose(app);
   app.decorateRequest('host_id', null);
   app.addHook('onRequest', async (request) => {
     request.host_id = await authenticateHost(context, request.headers.authorization, far);
@@ -177,6 +181,9 @@ function registerReports(app: FastifyInstance, { db, disk_keys, host_lease_ms }:
       outcome: await recordBootOrder(db, hostOf(request), request.body),
     }),
   );
+  app.post('/internal/v1/object-store', async (): Promise<ObjectStoreResponse> => {
+    return { mark: await findStoreMark(db) };
+  });
   app.post<{ Body: UserDataRequest }>(
     '/internal/v1/user-data',
     async (request): Promise<UserDataResponse> => ({

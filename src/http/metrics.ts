@@ -11,6 +11,7 @@ import { listLiveHosts } from '../hosts/store.ts';
 import { countOpenFlushes, countVmStates } from '../vms/count.ts';
 import { countPendingDeliveries } from '../webhooks/delivery-store.ts';
 import type { AppContext } from './context.ts';
+import { endConnectionsAtClose } from './end-connections.ts';
 
 const DURATIONS_S = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 const USAGE_WITHIN_MS = 2_000;
@@ -49,6 +50,7 @@ export function createMetricsApp({ registry }: RequestMetrics, context: Context)
     loggerInstance: context.log as never,
     logController: new LogController({ disableRequestLogging: true }),
   }) as unknown as FastifyInstance;
+  endConnectionsAtClose(app);
   app.get('/metrics', async (_request, reply) => {
     await gauges.read();
     return reply.type(registry.contentType).send(await registry.metrics());

@@ -8,21 +8,61 @@ import { WrongAnswerError } from './s3-failures.ts';
 const PIECE_BYTES = 256 * 1024;
 
 /**
- * The bytes of `parts` in copies of pieces of them, made as the connection takes them: whatever becomes of the connection,
- * nothing looks at `parts` once the stream is destroyed.
+ * The bytes of `parts`, copied piece by piece into one buffer as the connection takes them: whatever becomes of the
+ * connection, nothing looks at `parts` once the stream is destroyed.
  */
 export function bodyOf(parts: readonly Uint8Array[]): Readable {
-  return Readable.from(pieces(parts), { objectMode: false, highWaterMark: PIECE_BYTES });
+  return new UploadBody(parts);
 }
 
-function* pieces(parts: readonly Uint8Array[]): Generator<Buffer> {
-  for (const part of parts) {
-    for (let at = 0; at < part.length; at += PIECE_BYTES) {
-      const piece = Buffer.from(part.subarray(at, at + PIECE_BYTES));
-      noteGarbage(piece.length);
-      yield piece;
-    }
+/**
+ * Only to be piped, as the library does it. A stream's own pipe takes a new buffer for each piece, and those of a flush
+ * are garbage faster than it is collected; here the next piece is written where the last one was, once the system has it.
+ */
+class UploadBody extends Readable {
+  readonly #parts: readonly Uint8Array[];
+
+  constructor(parts: readonly Uint8Array[]) {
+    super();
+    this.#parts = parts;
   }
+
+  override _read(): void {
+    this.destroy(new Error('the body of a request is piped, not read'));
+  }
+
+  override pipe<T extends NodeJS.WritableStream>(target: T): T {
+    // An error of the connection is the request's, which fails with it.
+    this.#send(target).catch(() => undefined);
+    return target;
+  }
+
+  async #send(target: NodeJS.WritableStream): Promise<void> {
+    const piece = Buffer.allocUnsafeSlow(Math.min(PIECE_BYTES, Math.max(1, lengthOf(this.#parts))));
+    let filled = 0;
+    for (const part of this.#parts) {
+      for (let at = 0; at < part.length; ) {
+        const taken = part.subarray(at, at + piece.length - filled);
+        piece.set(taken, filled);
+        filled += taken.length;
+        at += taken.length;
+        if (filled < piece.length) continue;
+        await written(target, piece);
+        filled = 0;
+        if (this.destroyed) return;
+      }
+    }
+    if (filled > 0) await written(target, piece.subarray(0, filled));
+    release(piece);
+    if (!this.destroyed) target.end();
+  }
+}
+
+/** Resolves when the system has the bytes; never, perhaps, when the connection is gone. */
+function written(target: NodeJS.WritableStream, bytes: Buffer): Promise<void> {
+  return new Promise((resolve, reject) => {
+    target.write(bytes, (error) => (error ? reject(error) : resolve()));
+  });
 }
 
 /** As S3 wants it in `x-amz-content-sha256`. */

@@ -4,7 +4,7 @@
  * Invariants:
  * - An object is written by one PUT, whole or not at all, signed over its bytes: what was changed on the way is refused
  *   there. Create-only by `If-None-Match: *`. There is no multipart upload, whose end knows no such condition (in Ceph,
- *   for one); segments have at most 16 MiB and a tail.
+ *   for one): what is large is cut into objects (docs/adr/0016-s3.md).
  * - A store that does not keep that condition is found out by the first `check` and asked with HEAD before each PUT.
  *   That leaves a gap, in which two writers of one key would not see each other; keys of segments carry a random
  *   attempt, so there are none.
@@ -315,6 +315,8 @@ function signOver(command: PutObjectCommand, sha256: string): void {
   );
 }
 
+function silent(): void {}
+
 function assertKey(key: string): void {
   assert(isObjectKey(key), `not an object key: ${JSON.stringify(key)}`);
 }
@@ -342,6 +344,8 @@ function clientFor(settings: S3Settings, bounds: S3Patience): S3Client {
     // It would take a new connection for every larger body.
     expectContinueHeader: false,
     maxAttempts: 1,
+    // It would say of each failed PUT, on stderr, that it does not try it again. We do.
+    logger: { debug: silent, info: silent, warn: silent, error: silent },
     requestHandler: {
       connectionTimeout: bounds.connect_timeout_ms,
       socketTimeout: bounds.stall_timeout_ms,

@@ -6,6 +6,7 @@ import { pathsIn } from '../config/paths.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
+import { hostStore } from '../host/host-store.ts';
 import { ImageKeeper } from '../host/image-keeper.ts';
 import { findHostImage } from '../host/images.ts';
 import { startFencer } from '../host/lease/fencer.ts';
@@ -66,7 +67,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   log.info(choice, 'accelerator');
   const client = new ControlPlaneClient(await controlPlaneOf(config));
   const pool = new CompressPool();
-  const store = await openStore({ s3: config.s3, folder: paths.objects, log });
+  const store = hostStore(client, await openStore({ s3: config.s3, folder: paths.objects, log }));
   const lease = new HostLease({
     client,
     paths,

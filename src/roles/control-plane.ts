@@ -17,6 +17,7 @@ import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool } from '../db/pool.ts';
 import { diskKeys } from '../disks/data-keys.ts';
 import { dropOldGenerations } from '../disks/generation-store.ts';
+import { knownMarks } from '../disks/mark-store.ts';
 import { onCommitted } from '../events/wake.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
 import { SilenceWatch } from '../hosts/silence.ts';
@@ -34,8 +35,10 @@ import { Sealer } from '../lib/seal.ts';
 import { createMailer, type Deliver } from '../mail/mailer.ts';
 import { raiseNotifications } from '../notifications/raise-notifications.ts';
 import { type MailParts, sendNotificationMails } from '../notifications/send-mails.ts';
-import type { ObjectStore } from '../object-store/object-store.ts';
+import { ownStore } from '../object-store/claim-store.ts';
+import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
+import { type MarkedStore, WrongStoreError } from '../object-store/store-mark.ts';
 import { checkpointDisks } from '../tasks/checkpoint-disks.ts';
 import { compactDisks } from '../tasks/compact-disks.ts';
 import { dispatchEvents, type EventConsumer } from '../tasks/dispatch-events.ts';
@@ -74,7 +77,8 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await bringUpToDate(database_url);
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
   const hub = new NotifyHub(database_url, log);
-  const store = await openStore({ s3: config.s3, folder: paths.objects, log });
+  const store = ownStore(knownMarks(db), await openStore({ s3: config.s3, folder: paths.objects, log }));
+  await refuseWrongStore(store, log);
   await upsertHost(db, 'local', hashToken(secrets.host_token));
   await ensureAdministrator(db, config, paths, say);
   const mailer = createMailer({
@@ -106,6 +110,17 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
   await mailer.close();
   await db.destroy();
+}
+
+/** One that is away now is claimed as soon as it is there: until then nothing of it is used. */
+async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
+  try {
+    await store.verified();
+  } catch (error) {
+    if (error instanceof WrongStoreError) throw new StartError(`object store: ${error.message}`, 2);
+    if (!(error instanceof ObjectStoreUnavailableError)) throw error;
+    log.warn({ problem: error.message }, 'the object store cannot be claimed yet');
+  }
 }
 
 async function bringUpToDate(database_url: string): Promise<void> {
@@ -202,7 +217,7 @@ const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotification
 
 function tasksOf(
   { db, log, audit, disk_keys, public_url }: AppContext,
-  store: ObjectStore,
+  store: MarkedStore,
   deliver: Deliver,
   signal: AbortSignal,
 ): Task[] {
@@ -210,6 +225,7 @@ function tasksOf(
   const disks = { db, store, disk_keys };
   const leases = new SilenceWatch();
   return [
+    { name: 'claim-store', every_ms: 5_000, run: () => store.verified() },
     { name: 'silent-hosts', every_ms: 1_000, run: () => loseSilentHosts(db, leases, log) },
     { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },

@@ -37,6 +37,8 @@ import { until } from './waiting.ts';
 const PROJECT = join(import.meta.dirname, '..', '..');
 const SSH_PORTS = 8;
 const READY_MS = 60_000;
+/** Each finishes what it writes; on a machine that does much else that takes a while. */
+const ROLE_END_MS = 60_000;
 
 /** Why guests cannot be booted here, for `skip`; false when they can. */
 export const CANNOT_BOOT_GUESTS =
@@ -68,7 +70,7 @@ export class Installation {
   readonly client: RestClient;
   /** Of the administrator, who owns what the tests make. */
   readonly ssh: SshClient;
-  readonly #settings: Readonly<Record<string, string>>;
+  #settings: Readonly<Record<string, string>>;
   readonly #program: readonly [string, ...string[]];
   readonly #undo: () => void;
   #launcher: { readonly child: ChildProcess; readonly ended: Promise<number | null> } | undefined;
@@ -230,10 +232,15 @@ export class Installation {
   async stop(signal: NodeJS.Signals = 'SIGTERM'): Promise<number | null> {
     if (!this.#launcher) return null;
     const { child, ended } = this.#launcher;
-    const roles = ROLES.flatMap((role) => roleProcess(child.pid ?? 0, role) ?? []);
+    const roles = ROLES.flatMap((role) => {
+      const found = roleProcess(child.pid ?? 0, role);
+      return found ? [{ role, found }] : [];
+    });
     child.kill(signal);
     const code = await ended;
-    for (const role of roles) assert(await waitForExit(role, 20_000), 'a role ends after its launcher');
+    for (const { role, found } of roles) {
+      assert(await waitForExit(found, ROLE_END_MS), `${role} (${found.pid}) ends after its launcher`);
+    }
     this.#launcher = undefined;
     return code;
   }
@@ -248,6 +255,11 @@ export class Installation {
     const names = (await readdir(this.paths.overlays)).filter((name) => name.startsWith(instance_id));
     assert(names.length > 0, `${instance_id} has an overlay`);
     for (const name of names) await rm(join(this.paths.overlays, name));
+  }
+
+  /** From now on, for what is started then. */
+  set(settings: Readonly<Record<string, string>>): void {
+    this.#settings = { ...this.#settings, ...settings };
   }
 
   /** `bin/berth` with the settings of this installation. */

@@ -53,7 +53,7 @@ export interface FlushSinkOptions {
   readonly head: BlockMap | undefined;
   /** What to encrypt with; null: not at all. */
   readonly data_key: DataKey | null;
-  /** The most bytes held in memory between an acknowledged write and its upload. 32 MiB by default. */
+  /** The most bytes held in memory between an acknowledged write and its upload. 24 MiB by default. */
   readonly spool_bytes?: number;
   /** PUTs at once; 4 by default. */
   readonly upload_concurrency?: number;
@@ -111,7 +111,7 @@ export class FlushSink implements NbdExport {
   #failure: { readonly cause: unknown } | undefined;
 
   constructor(options: FlushSinkOptions) {
-    const { size_bytes, spool_bytes = 32 * 1024 * 1024 } = options;
+    const { size_bytes, spool_bytes = 24 * 1024 * 1024 } = options;
     assert(size_bytes > 0 && size_bytes % 512 === 0, 'a disk has whole sectors');
     this.size_bytes = size_bytes;
     this.min_block_bytes = size_bytes % BLOCK_BYTES === 0 ? BLOCK_BYTES : 512;

@@ -37,7 +37,7 @@ export class RunCache {
   #fetched_bytes = 0;
   #requests = 0;
 
-  constructor({ store, pool, kept_bytes = 12 * 1024 * 1024, fetches = 4 }: RunCacheOptions) {
+  constructor({ store, pool, kept_bytes = 8 * 1024 * 1024, fetches = 3 }: RunCacheOptions) {
     this.#store = store;
     this.#pool = pool;
     this.#kept_bytes = kept_bytes;

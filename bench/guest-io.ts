@@ -1,0 +1,87 @@
+/**
+ * What a guest gets of its disk: fio with 4 KiB at random and 1 MiB in order, on ours (a qcow2 overlay with its dirty
+ * bitmap over the shared image), beside the same guest in a bare QEMU whose disk is a raw file. Measured in turn, both booted.
+ */
+import { join } from 'node:path';
+import { bakeKey, startBare } from './bare-machine.ts';
+import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
+import { bringFio, type FioJob, fio, type InGuest, packFio } from './fio.ts';
+import { makeKey, type SshKey, type SshTarget, ssh, untilBanner } from './ssh.ts';
+
+const SECONDS = 5;
+const ABOUT_FILE = { file: '/root/fio-data', file_mib: 256, seconds: SECONDS };
+const JOBS: readonly (FioJob & { readonly figure: string })[] = [
+  { figure: 'read_4_kib', rw: 'randread', block_bytes: 4_096, depth: 16, ...ABOUT_FILE },
+  { figure: 'write_4_kib', rw: 'randwrite', block_bytes: 4_096, depth: 16, ...ABOUT_FILE },
+  { figure: 'read_1_mib', rw: 'read', block_bytes: 2 ** 20, depth: 4, ...ABOUT_FILE },
+  { figure: 'write_1_mib', rw: 'write', block_bytes: 2 ** 20, depth: 4, ...ABOUT_FILE },
+];
+
+async function run(context: BenchContext): Promise<readonly Measured[]> {
+  const { installation, scratch_dir, image_dir, signal, runs, say } = context;
+  const { api } = installation;
+  const key = await makeKey(scratch_dir);
+  await api.addKey('bench-guest-io', key.public_key);
+  const packed = await packFio(scratch_dir);
+  const image = await bakeKey(join(scratch_dir, 'bare'), image_dir, key.public_key);
+  const bare = await startBare(image, installation.accel, { raw: true });
+  try {
+    const { id } = await api.createInstance('guest-io');
+    await api.startVm(id);
+    await api.untilRunning(id);
+    await bare.untilUp(signal);
+    const machines = [
+      { name: 'ours', guest: await ready(await api.ssh(id), key, packed, signal) },
+      { name: 'raw file', guest: await ready(bare.target, key, packed, signal) },
+    ];
+    // So that the bitmap is as after a while of use, and the first touch of a cluster is in no figure.
+    await api.flush(id);
+    const figures: Measured[] = [];
+    for (const { figure, ...job } of JOBS) {
+      const values: [number[], number[]] = [[], []];
+      for (let round = 0; round <= runs; round++) {
+        const told: string[] = [];
+        for (const [i, { name, guest }] of machines.entries()) {
+          const { iops, mib_per_second } = await fio(guest, job);
+          const value = job.block_bytes === 4_096 ? iops : mib_per_second;
+          told.push(`${name} ${value.toFixed(0)}`);
+          if (round > 0) values[i]?.push(value);
+        }
+        say(`${figure}, round ${round}${round === 0 ? ' (not counted)' : ''}: ${told.join(', ')}`);
+      }
+      figures.push(
+        measured({
+          ...{ bench: 'guest-io', figure, unit: job.block_bytes === 4_096 ? '/s' : 'MiB/s' },
+          ...{ values: values[0], beside: 'a raw file', beside_values: values[1] },
+          remark: `depth ${job.depth}; at least 0.95 is aimed at`,
+        }),
+      );
+    }
+    await api.deleteInstance(id);
+    return figures;
+  } finally {
+    await bare.end();
+  }
+}
+
+async function ready(
+  target: SshTarget,
+  key: SshKey,
+  packed: Uint8Array,
+  signal: AbortSignal,
+): Promise<InGuest> {
+  await untilBanner(target, signal);
+  const guest: InGuest = (command, input) =>
+    ssh(target, command, { key, signal, ...(input === undefined ? {} : { input }) });
+  await bringFio(guest, packed);
+  await guest(
+    `dd if=/dev/urandom of=${ABOUT_FILE.file} bs=1M count=${ABOUT_FILE.file_mib} status=none; sync`,
+  );
+  return guest;
+}
+
+export const guestIoBench: Bench = {
+  name: 'guest-io',
+  summary: 'fio in the guest, 4 KiB at random and 1 MiB in order, beside a bare QEMU on a raw file',
+  run,
+};

@@ -1,0 +1,44 @@
+/**
+ * The object store as a host uses it: nothing is read or written before it was found to have the mark that the control
+ * plane names. The control plane writes it, so a host that starts with it waits a moment.
+ */
+import { type ControlPlaneClient, ControlPlaneUnavailable } from '../agent-api/client.ts';
+import { backoffMs, pause } from '../lib/backoff.ts';
+import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
+import { MarkedStore, otherStore, readMark, unmarkedStore } from '../object-store/store-mark.ts';
+
+const WAIT_MS = 5_000;
+
+export function hostStore(client: Pick<ControlPlaneClient, 'objectStore'>, store: ObjectStore): MarkedStore {
+  return new MarkedStore(store, async () => {
+    const id = await namedMark(client, store);
+    const there = await readMark(store);
+    if (there === null) throw unmarkedStore(store);
+    if (there !== id) throw otherStore(store);
+  });
+}
+
+async function namedMark(
+  client: Pick<ControlPlaneClient, 'objectStore'>,
+  store: ObjectStore,
+): Promise<string> {
+  const until_ms = performance.now() + WAIT_MS;
+  for (let attempt = 0; ; attempt++) {
+    const id = await ask(client);
+    if (id !== null) return id;
+    if (performance.now() > until_ms) {
+      const reason = 'the control plane has not said yet which object store it uses';
+      throw new ObjectStoreUnavailableError(`${store.description}: ${reason}`, { reason });
+    }
+    await pause(backoffMs(attempt, 100, 500));
+  }
+}
+
+async function ask(client: Pick<ControlPlaneClient, 'objectStore'>): Promise<string | null> {
+  try {
+    return (await client.objectStore()).mark;
+  } catch (error) {
+    if (error instanceof ControlPlaneUnavailable) return null;
+    throw error;
+  }
+}

@@ -1,0 +1,114 @@
+/**
+ * The mark of an object store: an object at its root, written once, that says whose it is. By it all who use the store find
+ * out that they use the same one, and not that of another installation or an empty one.
+ */
+import { assert } from '../lib/assert.ts';
+import {
+  type ByteRange,
+  type ObjectEntry,
+  ObjectExistsError,
+  ObjectNotFoundError,
+  type ObjectStore,
+  ObjectStoreUnavailableError,
+} from './object-store.ts';
+
+export const MARK_KEY = 'berth-store';
+const ID = /^[0-9a-f-]{36}$/;
+
+/** It is not the store that this installation uses. Nothing of it is read or written. */
+export class WrongStoreError extends ObjectStoreUnavailableError {
+  override name = 'WrongStoreError';
+
+  constructor(store: ObjectStore, reason: string) {
+    super(`${store.description}: ${reason}`, { reason });
+  }
+}
+
+export function otherStore(store: ObjectStore): WrongStoreError {
+  return new WrongStoreError(store, 'it belongs to another installation of Berth');
+}
+
+export function unmarkedStore(store: ObjectStore): WrongStoreError {
+  return new WrongStoreError(store, 'it is not the object store that was used so far, or was emptied');
+}
+
+/** Null: it has none. @throws ObjectStoreUnavailableError */
+export async function readMark(store: ObjectStore): Promise<string | null> {
+  let text: string;
+  try {
+    text = (await store.get(MARK_KEY)).toString('latin1').trim();
+  } catch (error) {
+    if (error instanceof ObjectNotFoundError) return null;
+    throw error;
+  }
+  if (!ID.test(text)) throw new WrongStoreError(store, `its object ${MARK_KEY} is no mark of Berth's`);
+  return text;
+}
+
+/** @throws WrongStoreError when somebody else was first */
+export async function writeMark(store: ObjectStore, id: string): Promise<void> {
+  assert(ID.test(id), 'a mark is an id');
+  try {
+    await store.put(MARK_KEY, [Buffer.from(`${id}\n`)]);
+  } catch (error) {
+    if (!(error instanceof ObjectExistsError)) throw error;
+    if ((await readMark(store)) !== id) throw otherStore(store);
+  }
+}
+
+/** A store that is used only once it was found to be the right one. */
+export class MarkedStore implements ObjectStore {
+  readonly description: string;
+  readonly #store: ObjectStore;
+  readonly #verify: () => Promise<void>;
+  #verified: Promise<void> | undefined;
+
+  /** `verify` throws {@link ObjectStoreUnavailableError} while it is not known, and {@link WrongStoreError}. */
+  constructor(store: ObjectStore, verify: () => Promise<void>) {
+    this.#store = store;
+    this.#verify = verify;
+    this.description = store.description;
+  }
+
+  /** Once is enough: a store does not become another one. After a failure the next caller tries again. */
+  verified(): Promise<void> {
+    if (!this.#verified) {
+      const verified = this.#verify();
+      this.#verified = verified;
+      verified.catch(() => {
+        this.#verified = undefined;
+      });
+    }
+    return this.#verified;
+  }
+
+  async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
+    await this.verified();
+    await this.#store.put(key, body, signal);
+  }
+
+  async get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer> {
+    await this.verified();
+    return this.#store.get(key, range, signal);
+  }
+
+  async size(key: string): Promise<number> {
+    await this.verified();
+    return this.#store.size(key);
+  }
+
+  async *list(prefix: string): AsyncIterable<ObjectEntry> {
+    await this.verified();
+    yield* this.#store.list(prefix);
+  }
+
+  async delete(key: string): Promise<void> {
+    await this.verified();
+    await this.#store.delete(key);
+  }
+
+  async check(): Promise<void> {
+    await this.verified();
+    await this.#store.check();
+  }
+}

@@ -1,0 +1,113 @@
+/**
+ * A machine whose objects are in a bucket: backed up with them, lost with its bucket, and restored into a new one; and
+ * what is refused of buckets that are another's, or another than before. One story, on a real S3 server.
+ */
+import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
+import { readMark } from '../../src/object-store/store-mark.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { S3Server } from '../support/s3-server.ts';
+import { THOROUGH } from '../support/thorough.ts';
+
+const MAY_RUN = {
+  ...THOROUGH,
+  timeout: 600_000,
+  ...(CANNOT_BOOT_GUESTS ? { skip: CANNOT_BOOT_GUESTS } : {}),
+};
+
+describe('a backup with the objects of a bucket', MAY_RUN, () => {
+  let server: S3Server;
+  let old: S3Settings;
+  let berth: Installation;
+  let guest: GuestInstance;
+  let folder: string;
+  let saved: string;
+  let sum: string;
+
+  const settingsOf = ({ bucket }: S3Settings) => ({
+    BERTH_S3_BUCKET: bucket,
+    BERTH_S3_ENDPOINT: server.endpoint,
+    AWS_ACCESS_KEY_ID: server.access_key_id,
+    AWS_SECRET_ACCESS_KEY: server.secret_access_key,
+  });
+  async function keysIn(bucket: S3Settings): Promise<string[]> {
+    const keys: string[] = [];
+    for await (const { key } of new S3Store(bucket).list('')) keys.push(key);
+    return keys;
+  }
+  async function empty(bucket: S3Settings): Promise<void> {
+    for (const key of await keysIn(bucket)) await new S3Store(bucket).delete(key);
+  }
+
+  before(async () => {
+    server = await S3Server.start();
+    old = await server.bucket();
+    folder = await mkdtemp(join(tmpdir(), 'bt-backup-s3-'));
+    saved = join(folder, 'saved');
+    berth = await Installation.start({ settings: settingsOf(old) });
+  });
+  after(async () => {
+    await berth?.dispose();
+    await server?.close();
+    await rm(folder, { recursive: true, force: true });
+  });
+
+  test('is made of a running machine', async () => {
+    guest = await GuestInstance.running(berth, 'in-s3');
+    await guest.sh('head -c 9000000 /dev/urandom > /srv/file; sync');
+    sum = await guest.sh('sha256sum /srv/file');
+    await guest.flush();
+    await guest.sh('echo late > /srv/late; sync');
+    const ran = await berth.cli('backup', '--with-objects', saved);
+    assert.equal(ran.code, 0, ran.err);
+    assert(!ran.err.includes('The objects stay in the bucket'), ran.err);
+  });
+
+  test('a bucket that is not the one used so far, and one of another installation, are refused at the start', async () => {
+    await berth.stop();
+    const [unused, theirs] = [await server.bucket(), await server.bucket()];
+    await new S3Store(theirs).put('berth-store', [Buffer.from(`${crypto.randomUUID()}\n`)]);
+    for (const [bucket, why] of [
+      [unused, /is not the object store that was used so far/],
+      [theirs, /belongs to another installation of Berth/],
+    ] as const) {
+      const { ended, printed } = berth.launch(settingsOf(bucket));
+      assert.equal(await ended, 2, printed());
+      assert.match(printed(), why);
+    }
+    assert.deepEqual(await keysIn(unused), [], 'nothing was written there');
+  });
+
+  test('after the machine and its bucket were lost, all is back in a new one, and none goes into another’s', async () => {
+    const theirs = await server.bucket();
+    await new S3Store(theirs).put('berth-store', [Buffer.from(`${crypto.randomUUID()}\n`)]);
+    const mark = await readMark(new S3Store(old));
+    await berth.lose();
+    await empty(old);
+    berth.set(settingsOf(theirs));
+    const refused = await berth.cli('restore-backup', saved);
+    assert.equal(refused.code, 5, refused.err);
+    assert.match(refused.err, /belongs to another installation of Berth/);
+    assert.equal((await keysIn(theirs)).length, 1);
+    const fresh = await server.bucket();
+    berth.set(settingsOf(fresh));
+    const restored = await berth.cli('restore-backup', saved);
+    assert.equal(restored.code, 0, restored.err);
+    await berth.start();
+    await berth.login();
+    const taken = await readMark(new S3Store(fresh));
+    assert(taken !== null && taken !== mark, 'the new bucket has a mark of its own');
+    const verified = await berth.cli('disk', 'verify', '--all');
+    assert.match(verified.out, /^in-s3, generation \d+: whole/, verified.err);
+    const vm = await guest.start();
+    assert.equal(vm.reason?.code, 'recovered');
+    assert.equal(await guest.shAgain('sha256sum /srv/file'), sum);
+    assert.equal(await guest.shAgain('ls /srv'), 'file', 'what was not durable then is not there');
+    assert((await guest.flush()).generation > 0);
+  });
+});
