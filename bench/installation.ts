@@ -31,6 +31,8 @@ export interface InstallationOptions {
   readonly log_path: string;
   readonly accel: string;
   readonly signal: AbortSignal;
+  /** On top of the benchmarks' own; one beside another takes BERTH_SSH_PORTS of its own. */
+  readonly settings?: Readonly<Record<string, string>>;
 }
 
 export class Installation {
@@ -65,6 +67,7 @@ export class Installation {
         BERTH_ACCEL: options.accel,
         // A benchmark asks more of one principal in a minute than anybody may.
         BERTH_RATE_LIMITS: 'off',
+        ...options.settings,
       },
       stdio: ['ignore', 'pipe', log_fd],
       // Not in the terminal's group: a Ctrl-C is for us, and we end this in order.
@@ -138,7 +141,7 @@ export class Installation {
         await pause(5_000);
       }
     }
-    for (const { identity } of findOrphans(paths.vms)) {
+    for (const { identity } of [...findOrphans(paths.vms), ...findOrphans(paths.templates)]) {
       killProcess(identity, 'SIGKILL');
       await waitForExit(identity, 10_000);
     }

@@ -153,7 +153,7 @@ function newRecord({ assignment }: Launch, image: HostImage, { vm, ssh_forward_p
 
 /** The guest's first instruction. @throws TemplateError, or the signal's reason */
 async function letGo(
-  { context, assignment: { instance_id }, signal }: Launch,
+  { context, signal }: Launch,
   machine: Machine,
   template: Template | null,
   kernel_parameters: string,
@@ -168,7 +168,7 @@ async function letGo(
     throw new TemplateError(template, error);
   }
   await machine.update({ template: { key: template.key, awake: true } });
-  context.log.info({ instance_id, template: template.key }, 'the guest goes on from a template');
+  context.log.info({ template: template.key }, 'the guest goes on from a template');
 }
 
 async function growOverlayOf({ context, assignment: { instance_id }, disk }: Launch): Promise<void> {

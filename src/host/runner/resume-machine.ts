@@ -39,13 +39,12 @@ export async function launchOrResume(launch: Launch, cold: Reason | null): Promi
 
 /** From a template of this host if there is one that does. Nobody is told how: the guest is the same. */
 async function launchFast(launch: Launch): Promise<Launched> {
-  const { context, assignment } = launch;
+  const { context } = launch;
   try {
     return await launchMachine(launch, { run: true, fast: true });
   } catch (error) {
     if (!(error instanceof TemplateError)) throw error;
-    const { instance_id } = assignment;
-    context.log.warn({ instance_id, reason: error.message }, 'the template is of no use; the VM boots');
+    context.log.warn({ reason: error.message }, 'the template is of no use; the VM boots');
     await context.templates.reject(error.template);
     return launchMachine(launch, { run: true });
   }
