@@ -62,7 +62,7 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     // Those that run since the first moment are among them: init's bytes were the first that were drawn.
     const [ours, theirs] = await Promise.all([one.sh(PROCESSES), other.sh(PROCESSES)]);
     const drawnBy = (text: string) => text.split('\n').map((line) => line.split(' '));
-    for (const name of ['init', 'qemu-ga', 'sshd', 'sh'])
+    for (const name of ['init', 'qemu-ga', 'sshd', 'bound-ssh-log'])
       assert(
         drawnBy(ours).some(([each]) => each === name),
         `${name} is looked at: ${ours}`,
@@ -148,7 +148,7 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
       await until('it is made after all', () => made() > before, { timeout_ms: 300_000 });
       for (const word of ['"released":false', '"awake":false', '"awake":true']) {
         await bigger.stop();
-        const { record } = { record: join(berth.paths.vms, bigger.id, 'record.json') };
+        const record = join(berth.paths.vms, bigger.id, 'record.json');
         await berth.client.expect(202, 'POST', `${bigger.path}/vm`);
         await until(
           `the start is at ${word}`,

@@ -2,7 +2,6 @@
  * From an assignment to a machine whose guest has run its first instruction: overlay made or taken as it is, the
  * head's blocks served below a new one, the dirty bitmap in place before the guest can write.
  */
-import { createServer } from 'node:net';
 import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -12,6 +11,7 @@ import type { QmpClient } from '../qmp/qmp-client.ts';
 import type { Template } from '../template/template-files.ts';
 import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
+import { freeLoopbackPort } from '../vm/free-port.ts';
 import { createOverlay, ensureRoom, growOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess } from '../vm/process-identity.ts';
 import { kernelCommandLine, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
@@ -282,17 +282,6 @@ async function launchQemu(
       if (!taken || attempt === LAUNCH_TRIES) throw error;
     }
   }
-}
-
-function freeLoopbackPort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
-    });
-  });
 }
 
 export function sizeOf({ cpus, memory_mib }: Assignment['spec']) {

@@ -9,12 +9,12 @@
 
 import { readdirSync } from 'node:fs';
 import { mkdir, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { setPriority } from 'node:os';
 import { join } from 'node:path';
 import { newId } from '../../lib/ids.ts';
 import { openAgentChannel } from '../guest/agent-channel.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
+import { freeLoopbackPort } from '../vm/free-port.ts';
 import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';
 import { createOverlay, ensureRoom } from '../vm/overlay.ts';
@@ -150,15 +150,4 @@ async function save(
   );
   if (written) throw new Error('its guest has written to its disk');
   await publishTemplate(templates_dir, templateKey(shape), { traits, ...taken });
-}
-
-function freeLoopbackPort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
-    });
-  });
 }

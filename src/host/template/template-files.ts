@@ -13,6 +13,7 @@ import { readFileSync } from 'node:fs';
 import { mkdir, open, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { MachineTraits } from '../../agent-api/types.ts';
+import { noteGarbage } from '../../lib/release.ts';
 import type { HostImage } from '../images.ts';
 import { hardwareTraits } from '../vm/machine-traits.ts';
 import { syncFolder, writeFileDurably } from '../vm/overlay.ts';
@@ -92,6 +93,7 @@ export async function* readTemplate(template: Template, signal: AbortSignal): As
     const chunk = buffer.subarray(0, bytesRead);
     hash.update(chunk);
     yield chunk;
+    noteGarbage(CHUNK_BYTES);
   }
   if (hash.digest('hex') !== template.sha256) throw new Error('the template is damaged');
 }
@@ -112,6 +114,7 @@ export async function writeMemory(
     if (bytes > max_bytes) throw new Error(`the memory is larger than ${max_bytes} bytes`);
     hash.update(chunk);
     await file.writeFile(chunk);
+    noteGarbage(chunk.length);
   }
   await file.sync();
   return { bytes, sha256: hash.digest('hex') };
