@@ -31,9 +31,9 @@ export interface InstallationOptions {
   readonly data_dir: string;
   readonly log_path: string;
   readonly accel: string;
-  /** Beside those that every benchmark has. */
-  readonly settings?: Readonly<Record<string, string>>;
   readonly signal: AbortSignal;
+  /** On top of the benchmarks' own; one beside another takes BERTH_SSH_PORTS of its own. */
+  readonly settings?: Readonly<Record<string, string>>;
 }
 
 export class Installation {
@@ -149,7 +149,7 @@ export class Installation {
         await pause(5_000);
       }
     }
-    for (const { identity } of findOrphans(paths.vms)) {
+    for (const { identity } of [...findOrphans(paths.vms), ...findOrphans(paths.templates)]) {
       killProcess(identity, 'SIGKILL');
       await waitForExit(identity, 10_000);
     }

@@ -1,24 +1,33 @@
 /**
  * How long a new instance's first start takes: from `POST …/vm` to the SSH server's greeting at the instance's port,
  * and to the end of a first `ssh … true`, the way a client learns of it (`GET …/vm?wait=running`, `GET …/ssh`).
+ * Once booted (an installation of its own, without templates), and once from a template.
  * Beside it a bare QEMU start (bare-machine.ts), from the start of its process, its port tried as soon as its guest agent answers.
  * And beside `virsh start` of the same image (libvirt-machine.ts), where libvirt is installed.
  * All boot the image for the first time on a new overlay: growing the file system and making the host key are in each.
  */
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { pause } from '../src/lib/backoff.ts';
 import { type BareImage, bakeKey, startBare } from './bare-machine.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
+import { Installation } from './installation.ts';
 import { Libvirt, libvirtIsThere } from './libvirt-machine.ts';
 import { makeKey, type SshKey, ssh, untilBanner } from './ssh.ts';
+
+const TEMPLATE_MS = 300_000;
 
 interface Times {
   readonly banner_s: number;
   readonly login_s: number;
 }
 
-async function startOfBerth(context: BenchContext, name: string, key: SshKey): Promise<Times> {
-  const { signal } = context;
-  const { api } = context.installation;
+async function startOfBerth(
+  { signal }: BenchContext,
+  { api }: Installation,
+  name: string,
+  key: SshKey,
+): Promise<Times> {
   const { id } = await api.createInstance(name);
   const started_ms = performance.now();
   await api.startVm(id);
@@ -59,28 +68,66 @@ async function startOfLibvirt({ signal }: BenchContext, libvirt: Libvirt, key: S
   }
 }
 
+/** The first start has one made, beside; the others are to go on from it. */
+async function untilTemplate({ installation, signal }: BenchContext): Promise<void> {
+  const deadline_ms = performance.now() + TEMPLATE_MS;
+  while (!(await readFile(installation.log_path, 'utf8')).includes('a template was made')) {
+    if (performance.now() > deadline_ms) throw new Error('no template is made');
+    if (!(await pause(100, signal))) signal.throwIfAborted();
+  }
+}
+
 async function run(context: BenchContext): Promise<readonly Measured[]> {
-  const { installation, scratch_dir, image_dir, say } = context;
+  const { installation, scratch_dir, signal } = context;
   const key = await makeKey(scratch_dir);
-  await installation.api.addKey('bench-start', key.public_key);
+  const booting = await Installation.start({
+    project_dir: join(import.meta.dirname, '..'),
+    data_dir: join(scratch_dir, 'data'),
+    log_path: join(scratch_dir, 'log'),
+    accel: installation.accel,
+    signal,
+    settings: { BERTH_FAST_START: 'off', BERTH_SSH_PORTS: '24000-24999' },
+  });
+  try {
+    for (const { api } of [booting, installation]) await api.addKey('bench-start', key.public_key);
+    return await besideOthers(context, booting, key);
+  } finally {
+    await booting.end();
+  }
+}
+
+async function besideOthers(
+  context: BenchContext,
+  booting: Installation,
+  key: SshKey,
+): Promise<readonly Measured[]> {
+  const { installation, scratch_dir, image_dir, say } = context;
   const image = await bakeKey(join(scratch_dir, 'bare'), image_dir, key.public_key);
   const libvirt = (await libvirtIsThere()) ? await Libvirt.prepare(image, installation.accel) : null;
   if (!libvirt) say('virsh is not installed: not beside libvirt');
   try {
-    return await rounds(context, key, image, libvirt);
+    return await rounds(context, { booting, key, image, libvirt });
   } finally {
     await libvirt?.end();
   }
 }
 
+interface Sides {
+  readonly booting: Installation;
+  readonly key: SshKey;
+  readonly image: BareImage;
+  readonly libvirt: Libvirt | null;
+}
+
 async function rounds(
   context: BenchContext,
-  key: SshKey,
-  image: BareImage,
-  libvirt: Libvirt | null,
+  { booting, key, image, libvirt }: Sides,
 ): Promise<readonly Measured[]> {
+  const berth = (installation: Installation) => (round: number) =>
+    startOfBerth(context, installation, `start-${round}`, key);
   const sides = [
-    { name: 'Berth', start: (round: number) => startOfBerth(context, `start-${round}`, key) },
+    { name: 'Berth', start: berth(booting) },
+    { name: 'Berth, from a template', start: berth(context.installation) },
     { name: 'bare QEMU', start: () => startOfBare(context, image, key) },
     ...(libvirt ? [{ name: 'virsh start', start: () => startOfLibvirt(context, libvirt, key) }] : []),
   ].map((side) => ({ ...side, times: [] as Times[] }));
@@ -93,17 +140,30 @@ async function rounds(
       );
       if (round > 0) times.push(taken);
     }
+    if (round === 0) await untilTemplate(context);
   }
-  const [berth, ...others] = sides;
-  return others.flatMap(({ name, times }, nth) => {
+  return figures(sides);
+}
+
+function figures(
+  sides: readonly { readonly name: string; readonly times: readonly Times[] }[],
+): readonly Measured[] {
+  const [booted, fast, bare, virsh] = sides;
+  const pairs = [
+    { suffix: '', berth: booted, beside: bare },
+    { suffix: '_from_template', berth: fast, beside: bare },
+    { suffix: '_libvirt', berth: booted, beside: virsh },
+  ];
+  return pairs.flatMap(({ suffix, berth, beside }) => {
+    if (!berth || !beside) return [];
     const figure = (what: string, of: (times: Times) => number): Measured =>
       measured({
         bench: 'start',
-        figure: nth === 0 ? what : `${what}_libvirt`,
+        figure: `${what}${suffix}`,
         unit: 's',
-        values: (berth?.times ?? []).map(of),
-        beside: name,
-        beside_values: times.map(of),
+        values: berth.times.map(of),
+        beside: beside.name,
+        beside_values: beside.times.map(of),
         remark: '',
       });
     return [figure('ssh_banner', (each) => each.banner_s), figure('first_ssh_true', (each) => each.login_s)];
@@ -113,6 +173,6 @@ async function rounds(
 export const startBench: Bench = {
   name: 'start',
   summary:
-    'POST …/vm to the SSH banner and to a finished first ssh, beside a bare QEMU start and `virsh start`',
+    'POST …/vm to the SSH banner and to a finished first ssh, booted and from a template, beside a bare QEMU start and `virsh start`',
   run,
 };

@@ -30,6 +30,7 @@ test('an empty environment gives the defaults of the contract', () => {
     accel: 'auto',
     secret_key: null,
     signups: 'closed',
+    fast_start: true,
     rate_limits: { principal: 1_200, address: 60 },
     smtp_url: null,
     webhook_allow_cidrs: [],
@@ -63,6 +64,7 @@ test('every setting is read', () => {
     BERTH_ACCEL: 'tcg',
     BERTH_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
     BERTH_SIGNUPS: 'open',
+    BERTH_FAST_START: 'off',
     BERTH_RATE_LIMITS: 'address=5',
     BERTH_SMTP_URL: 'smtps://u:p@mail.example.org:465',
     BERTH_WEBHOOK_ALLOW_CIDRS: '127.0.0.1/32',
@@ -89,6 +91,7 @@ test('every setting is read', () => {
   assert.equal(config.accel, 'tcg');
   assert.deepEqual(config.secret_key, Buffer.alloc(32, 7));
   assert.equal(config.signups, 'open');
+  assert.equal(config.fast_start, false);
   assert.deepEqual(config.rate_limits, { principal: 1_200, address: 5 });
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
   assert.equal(config.host_lease_ms, 90_000);
@@ -129,6 +132,7 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_ACCEL', 'hvf', /^BERTH_ACCEL: "hvf" is not valid; expected one of auto, kvm, tcg$/],
   ['BERTH_SECRET_KEY', 'abc', /^BERTH_SECRET_KEY: .*32 bytes/],
   ['BERTH_SIGNUPS', 'yes', /^BERTH_SIGNUPS: .*open, closed/],
+  ['BERTH_FAST_START', 'yes', /^BERTH_FAST_START: .*on, off/],
   ['BERTH_RATE_LIMITS', 'false', /^BERTH_RATE_LIMITS: .*on, off/],
   ['BERTH_RATE_LIMITS', 'address=0', /^BERTH_RATE_LIMITS: .*1 to 1000000/],
   ['BERTH_RATE_LIMITS', 'address=5,address=6', /^BERTH_RATE_LIMITS: .*either or both/],

@@ -71,6 +71,8 @@ export interface Config {
   /** 32 bytes; null: the one in the data folder. */
   readonly secret_key: Buffer | null;
   readonly signups: 'open' | 'closed';
+  /** Boots go on from templates of their host. */
+  readonly fast_start: boolean;
   /** Null: none. */
   readonly rate_limits: RateLimitsConfig | null;
   readonly smtp_url: string | null;
@@ -143,6 +145,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     accel: reader.read('BERTH_ACCEL', parseChoice(ACCELERATORS), 'auto'),
     secret_key: reader.read('BERTH_SECRET_KEY', parseSecretKey, null),
     signups: reader.read('BERTH_SIGNUPS', parseChoice(['open', 'closed']), 'closed'),
+    fast_start: reader.read('BERTH_FAST_START', parseChoice(['on', 'off']), 'on') === 'on',
     rate_limits: reader.read('BERTH_RATE_LIMITS', parseRateLimits, DEFAULT_RATE_LIMITS),
     smtp_url: reader.read('BERTH_SMTP_URL', parseSmtpUrl, null),
     webhook_allow_cidrs: reader.read('BERTH_WEBHOOK_ALLOW_CIDRS', parseCidrs, []),

@@ -17,6 +17,8 @@ export interface Paths {
   readonly overlays: string;
   /** `<instance id>/`: what a running VM has: sockets, pid. */
   readonly vms: string;
+  /** Memories that first starts go on from: a cache. */
+  readonly templates: string;
   /** Unix sockets and the lock of the processes of this program. */
   readonly run: string;
   readonly launcher_lock: string;
@@ -58,6 +60,7 @@ export function pathsIn(data: string): Paths {
     debian_12: join(data, 'images', 'debian-12'),
     overlays: join(data, 'overlays'),
     vms: join(data, 'vms'),
+    templates: join(data, 'templates'),
     run: join(data, 'run'),
     launcher_lock: join(data, 'run', 'launcher.lock'),
     lease: join(data, 'run', 'lease.json'),

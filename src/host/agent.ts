@@ -65,6 +65,7 @@ export class Agent {
     await Promise.all([
       ...[renewing, this.#storeChecks(signal), this.#heartbeats(signal), this.#polls(signal)],
       ...[calls.run(signal), meters.run(signal), this.#context.images.run(signal)],
+      this.#context.templates.run(signal),
     ]);
     for (const { runner } of this.#runners.values()) runner.close();
     await Promise.all([...this.#runners.values()].map(({ done }) => done));

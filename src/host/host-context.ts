@@ -7,6 +7,7 @@ import type { RunCache } from './block/run-cache.ts';
 import type { ImageKeeper } from './image-keeper.ts';
 import type { HostLease } from './lease/host-lease.ts';
 import type { BootSlots } from './runner/boot-slots.ts';
+import type { Templates } from './template/templates.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Accelerator } from './vm/qemu-command.ts';
 
@@ -23,6 +24,8 @@ export interface HostContext {
   /** What lazy reads have fetched lately. */
   readonly runs: RunCache;
   readonly boots: BootSlots;
+  /** What boots go on from. */
+  readonly templates: Templates;
   readonly accel: Accelerator;
   readonly qemu_binary: string;
   readonly qemu_img_binary: string;

@@ -17,7 +17,7 @@ export async function makeDataFolder(paths: Paths): Promise<void> {
       await mkdir(folder, { recursive: true, mode: 0o700 });
     }
     // mkdir's mode passes through the umask; these are what a VM's user passes through.
-    for (const folder of [paths.images, paths.debian_12, paths.overlays, paths.vms]) {
+    for (const folder of [paths.images, paths.debian_12, paths.overlays, paths.vms, paths.templates]) {
       if ((await mkdir(folder, { recursive: true })) !== undefined) await chmod(folder, 0o711);
     }
     for (const folder of [paths.secrets, paths.run]) await chmod(folder, 0o700);

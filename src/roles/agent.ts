@@ -12,6 +12,7 @@ import { findHostImage } from '../host/images.ts';
 import { startFencer } from '../host/lease/fencer.ts';
 import { HostLease } from '../host/lease/host-lease.ts';
 import { BootSlots } from '../host/runner/boot-slots.ts';
+import { Templates } from '../host/template/templates.ts';
 import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { type CgroupMounts, hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
@@ -45,7 +46,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const kvm_gid = kvmGroup() ?? VM_GID;
   if (separate_users && kvm_gid !== VM_GID) {
     const passenger = { uid: PROBE_UID, gid: kvm_gid, name: 'virtual machines under KVM' };
-    for (const folder of [paths.debian_12, paths.overlays, paths.vms]) {
+    for (const folder of [paths.debian_12, paths.overlays, paths.vms, paths.templates]) {
       await makeReachable(folder, passenger, say);
     }
   }
@@ -74,6 +75,15 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
     log,
     startFencer: () => startFencer(paths, config.log_level),
   });
+  const images = new ImageKeeper({ images_dir: paths.images, client, store, log });
+  const boots = new BootSlots();
+  const templates = new Templates({
+    enabled: config.fast_start,
+    templates_dir: paths.templates,
+    images_dir: paths.images,
+    ...{ images, boots, log, accel: choice.accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG },
+    run_as: separate_users ? { uid: PROBE_UID, gid: vm_gid } : null,
+  });
   const agent = new Agent(
     {
       paths,
@@ -81,10 +91,11 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       client,
       lease,
       store,
-      images: new ImageKeeper({ images_dir: paths.images, client, store, log }),
+      images,
       pool,
       runs: new RunCache({ store, pool }),
-      boots: new BootSlots(),
+      boots,
+      templates,
       accel: choice.accel,
       qemu_binary: QEMU,
       qemu_img_binary: QEMU_IMG,

@@ -299,7 +299,7 @@ export class Installation {
 
   async #endLeftovers(): Promise<void> {
     killAll(processesOfFolder(this.data_dir), 'SIGKILL');
-    for (const { identity } of findOrphans(this.paths.vms)) {
+    for (const { identity } of [...findOrphans(this.paths.vms), ...findOrphans(this.paths.templates)]) {
       killAll([identity], 'SIGCONT');
       killAll([identity], 'SIGKILL');
       await until('a VM has ended', () => !isAlive(identity));

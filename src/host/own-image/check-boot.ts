@@ -4,7 +4,7 @@
  */
 import { execFile } from 'node:child_process';
 import { mkdir, readFile, rm } from 'node:fs/promises';
-import { connect, createServer, type Socket } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { messageOf } from '../../lib/errors.ts';
@@ -14,6 +14,7 @@ import { guestExec } from '../guest/guest-files.ts';
 import type { HostImage } from '../images.ts';
 import { applyKeys } from '../runner/apply-keys.ts';
 import { readHostKeys, waitForSsh } from '../runner/personalise.ts';
+import { freeLoopbackPort } from '../vm/free-port.ts';
 import { createOverlay, overlayPaths } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
 import { type Accelerator, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
@@ -180,15 +181,4 @@ function watchConsole(path: string): { socket: Socket; text: () => string } {
     text = (text + chunk.toString('latin1')).slice(-CONSOLE_CHARS);
   });
   return { socket, text: () => text };
-}
-
-function freeLoopbackPort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
-    });
-  });
 }

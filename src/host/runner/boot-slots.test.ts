@@ -56,3 +56,16 @@ test('who boots for too long holds up nobody', async (t) => {
   a();
   assert.deepEqual(order, ['a', 'b']);
 });
+
+test('what nobody waits for boots only while no guest does, and holds up none', async () => {
+  const slots = new BootSlots(2);
+  const a = await slots.take(never);
+  assert.equal(slots.takeIdle(), null);
+  a();
+  const idle = slots.takeIdle();
+  assert(idle);
+  assert.equal(slots.takeIdle(), null);
+  (await slots.take(never))();
+  idle();
+  assert(slots.takeIdle());
+});

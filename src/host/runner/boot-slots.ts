@@ -9,9 +9,11 @@ const HELD_MS = 60_000;
 
 export class BootSlots {
   readonly #waiting: (() => void)[] = [];
+  readonly #slots: number;
   #free: number;
 
   constructor(slots = Math.max(2, 2 * availableParallelism())) {
+    this.#slots = slots;
     this.#free = slots;
   }
 
@@ -20,6 +22,17 @@ export class BootSlots {
     signal.throwIfAborted();
     if (this.#free > 0) this.#free -= 1;
     else await this.#turn(signal);
+    return this.#begin();
+  }
+
+  /** For what nobody waits for: only while no guest boots. null: not now. */
+  takeIdle(): (() => void) | null {
+    if (this.#free < this.#slots) return null;
+    this.#free -= 1;
+    return this.#begin();
+  }
+
+  #begin(): () => void {
     const timer = setTimeout(() => release(), HELD_MS);
     timer.unref();
     const release = () => {

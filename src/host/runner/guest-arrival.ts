@@ -1,6 +1,6 @@
 /**
  * Whether a guest comes up, and what becomes of a boot whose guest does not: it is ended and said, what it wrote is kept; or,
- * where it was to go on from saved memory, it boots cold instead.
+ * where it was to go on from saved memory or a template, it boots cold instead.
  */
 import type { Assignment, Reason } from '../../agent-api/types.ts';
 import type { HostContext } from '../host-context.ts';
@@ -10,6 +10,7 @@ import { giveUserData } from './give-user-data.ts';
 import { awaitGuest, type GuestUp } from './guest-steps.ts';
 import type { HeldMachine } from './held-machine.ts';
 import type { KeyPusher } from './key-pusher.ts';
+import { sizeOf } from './launch-machine.ts';
 import type { Machine } from './machine.ts';
 import type { VmFolder } from './record.ts';
 
@@ -31,15 +32,19 @@ export class GuestArrival {
 
   /** null when it did not come up, or something else is to be looked at. */
   async await(
-    { vm_id, user_data }: Assignment,
+    { vm_id, user_data, spec }: Assignment,
     machine: Machine,
     signal: AbortSignal,
   ): Promise<GuestUp | null> {
     const { context, folder, keys, endMachine } = this.#parts;
+    const { template, resuming, reboots_done, image, image_version } = machine.record;
     try {
-      return await awaitGuest(machine, keys, signal, async (still) => {
+      const up = await awaitGuest(machine, keys, signal, async (still) => {
         if (user_data) await giveUserData(context.client, machine.agent, vm_id, still);
       });
+      const booted = !template && !resuming && reboots_done === 0;
+      if (up && booted && image) context.templates.want({ image, image_version, ...sizeOf(spec) });
+      return up;
     } catch (error) {
       if (signal.aborted) return null;
       const reason = reasonFor(error, 'boot_timeout');
@@ -62,11 +67,13 @@ export class GuestArrival {
 
   async #sayLost(of_resume: Reason, of_boot: Reason): Promise<void> {
     const { context, held, sayFailed } = this.#parts;
-    if (!held.resuming) {
+    const { template } = held;
+    if (!held.resuming && !template) {
       await sayFailed(of_boot);
       return;
     }
-    context.log.warn({ reason: of_resume }, 'the resumed guest is lost; it boots cold');
+    context.log.warn({ reason: of_resume }, 'the guest that went on from a memory is lost; it boots cold');
+    if (template) await context.templates.reject(template);
     await held.bootCold(of_resume);
   }
 }

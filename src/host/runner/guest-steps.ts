@@ -9,7 +9,7 @@ import { readHostKeys, waitForSsh } from './personalise.ts';
 
 const GUEST_UP_MS = 300_000;
 /** On a host with more guests booting than processors its sshd may come long after its agent. */
-/** One that goes on from its memory need not boot. */
+/** One that goes on from its memory, or a template, need not boot. */
 const GUEST_AWAKE_MS = 120_000;
 const SSHD_UP_MS = 180_000;
 /** The guest writes its hardware clock too, which waits for a second to begin. */
@@ -43,7 +43,7 @@ export async function awaitGuest(
   try {
     const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
     if (resumed) await wakeGuest(machine, undisturbed);
-    else await agentUp(machine, undisturbed);
+    else await agentUp(machine, machine.record.template ? GUEST_AWAKE_MS : GUEST_UP_MS, undisturbed);
     // Side by side: both wait for the guest, and nobody gets in before the keys are there.
     const [applied_keys] = await Promise.all([
       applyUntilClear(keys, machine, undisturbed),
@@ -53,6 +53,7 @@ export async function awaitGuest(
     await give(AbortSignal.any([signal, machine.upset(resets)]));
     if (otherwise()) return null;
     if (resumed) await machine.update({ resuming: false });
+    if (machine.record.template) await machine.update({ template: null });
     machine.markUp(resets);
     return { ssh_address: `127.0.0.1:${port}`, host_keys, applied_keys, resumed };
   } catch (error) {
@@ -62,10 +63,10 @@ export async function awaitGuest(
 }
 
 /** A guest that waits for room on this host is not to blame for its silence. */
-async function agentUp(machine: Machine, signal: AbortSignal): Promise<void> {
+async function agentUp(machine: Machine, timeout_ms: number, signal: AbortSignal): Promise<void> {
   for (;;) {
     try {
-      return await machine.agent.waitUntilUp(GUEST_UP_MS, signal);
+      return await machine.agent.waitUntilUp(timeout_ms, signal);
     } catch (error) {
       if (machine.stall === null || !(error instanceof GuestAgentTimeoutError)) throw error;
     }

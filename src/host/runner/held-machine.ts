@@ -80,6 +80,11 @@ export class HeldMachine {
     return (this.#machine?.record ?? this.#last)?.resuming === true;
   }
 
+  /** The template that the last machine went on from, if its guest was not found to come up. */
+  get template(): VmRecord['template'] {
+    return (this.#machine?.record ?? this.#last)?.template;
+  }
+
   view(vm_id: string | null): MachineView {
     const machine = this.#machine;
     if (!machine || machine.gone || machine.broken) return 'none';
@@ -99,7 +104,7 @@ export class HeldMachine {
       await lazy?.close();
       return;
     }
-    if (!machine.record.released) {
+    if (!machine.record.released || machine.record.template?.awake === false) {
       log.info('a launch was under way; it begins again');
       await machine.end();
       await this.forget();
@@ -153,7 +158,8 @@ export class HeldMachine {
     this.#last = launched.machine.record;
     this.#panicked = false;
     this.#damage = null;
-    this.recovered = launched.recovered;
+    // What this boot was to say before it came up, it still is.
+    this.recovered = launched.recovered ?? (cold ? this.recovered : null);
   }
 
   flush(
@@ -199,10 +205,10 @@ export class HeldMachine {
     this.#unsaved = false;
   }
 
-  /** This boot does not go on from its memory: its next launch boots. */
+  /** This boot does not go on from its memory, or a template: its next launch boots. */
   async bootCold(why: Reason): Promise<void> {
     await this.end();
-    await this.#note({ cold: coldReason(why), resuming: false, released: false });
+    await this.#note({ cold: coldReason(why), resuming: false, template: null, released: false });
   }
 
   async #note(change: Partial<VmRecord>): Promise<void> {

@@ -2,16 +2,19 @@
  * From an assignment to a machine whose guest has run its first instruction: overlay made or taken as it is, the
  * head's blocks served below a new one, the dirty bitmap in place before the guest can write.
  */
-import { createServer } from 'node:net';
 import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
+import { messageOf } from '../../lib/errors.ts';
 import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../images.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
+import type { Template } from '../template/template-files.ts';
+import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
+import { freeLoopbackPort } from '../vm/free-port.ts';
 import { createOverlay, ensureRoom, growOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess } from '../vm/process-identity.ts';
-import { NODES, qemuArguments } from '../vm/qemu-command.ts';
+import { kernelCommandLine, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
 import type { DiskState } from './disk-state.ts';
@@ -44,10 +47,25 @@ export interface How {
   readonly run: boolean;
   /** What the guest goes on from; without it the machine boots. */
   readonly memory?: MemoryRef;
+  /** It may go on from a template of this host instead of booting. */
+  readonly fast?: boolean;
 }
 
-/** @throws MemoryUnfitError, MemoryDamagedError, or why the machine cannot be had */
-export async function launchMachine(launch: Launch, { run, memory }: How): Promise<Launched> {
+/** The machine is gone, and what its guest has begun too: without the template it boots. */
+export class TemplateError extends Error {
+  override name = 'TemplateError';
+  readonly template: Template;
+
+  constructor(template: Template, cause: unknown) {
+    super(messageOf(cause), { cause });
+    this.template = template;
+  }
+}
+
+type Owner = { readonly uid: number; readonly gid: number } | null;
+
+/** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be had */
+export async function launchMachine(launch: Launch, { run, memory, fast }: How): Promise<Launched> {
   const { context, assignment, disk, signal } = launch;
   const { instance_id, epoch, spec } = assignment;
   const folder = vmFolder(context.paths.vms, instance_id);
@@ -58,20 +76,13 @@ export async function launchMachine(launch: Launch, { run, memory }: How): Promi
   if (overlay === 'unsaved') await disk.vouch(epoch, false);
   const image = await context.images.forDisk(spec.image, head.image_version, signal);
   if (memory) checkFit(launch, memory, { generation: head.generation, image_version: image.version });
-  await makeVmFolder(folder);
-  if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
-  else await makeVmFolder({ ...folder, folder: folder.runtime });
+  const template = run && fast ? await context.templates.find({ image, ...sizeOf(spec) }) : null;
+  await makeFolders(folder, owner);
   if (overlay === 'none') await makeOverlay(launch, owner);
-  else {
-    await growOverlay({
-      folder: context.paths.overlays,
-      instance_id,
-      size_bytes: head.size_bytes,
-      qemu_img_binary: context.qemu_img_binary,
-    });
-  }
+  else await growOverlayOf(launch);
   const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
-  const launched = await launchQemu(launch, folder, image, { owner, lazy, memory }).catch(
+  const incoming = memory !== undefined || template !== null;
+  const launched = await launchQemu(launch, folder, image, { owner, lazy, incoming }).catch(
     async (error: unknown) => {
       await lazy?.close();
       throw error;
@@ -79,25 +90,21 @@ export async function launchMachine(launch: Launch, { run, memory }: How): Promi
   );
   const { qmp, identity } = launched.vm;
   const record: VmRecord = {
-    instance_id,
-    vm_id: assignment.vm_id,
-    boot: assignment.boot,
-    epoch,
-    image: image.id,
-    image_version: image.version,
-    ssh_forward_port: launched.ssh_forward_port,
-    identity,
-    released: false,
+    ...newRecord(launch, image, launched),
     full_compare: overlay === 'unsaved',
     frozen: memory?.frozen === true,
     lazy: lazy && { size_bytes: head.size_bytes, base_path: image.rootfs_path },
-    reboots_done: 0,
-    flush: null,
     resuming: memory !== undefined,
+    template: template && { key: template.key, awake: false },
+  };
+  // A new overlay whose guest never ran is worth nothing; do not keep its room.
+  const forgetNew = async () => {
+    if (overlay === 'none') await removeOverlay(context.paths.overlays, instance_id);
   };
   try {
     await writeRecord(folder, record);
     if (memory) await loadMemory(launch, folder, qmp, memory);
+    if (template) await fillFrom(template, launch, folder, qmp);
     if (overlay !== 'unsaved') await addBitmap(qmp);
     signal.throwIfAborted();
     context.lease.require();
@@ -106,15 +113,17 @@ export async function launchMachine(launch: Launch, { run, memory }: How): Promi
     qmp.close();
     killProcess(identity, 'SIGKILL');
     await lazy?.close();
-    // A new overlay whose guest never ran is worth nothing; do not keep its room.
-    if (overlay === 'none') await removeOverlay(context.paths.overlays, instance_id);
+    await forgetNew();
     throw error;
   }
   const machine = new Machine({ folder, record, qmp, log: context.log, changed: launch.changed, lazy });
   limitMachine(context, assignment, machine);
   if (run) {
-    await machine.update({ released: true });
-    await qmp.execute('cont', undefined);
+    await letGo(launch, machine, template, launched.kernel_parameters).catch(async (error: unknown) => {
+      await machine.end();
+      await forgetNew();
+      throw error;
+    });
     if (lazy) fillMachine(machine, lazy);
   }
   return {
@@ -123,10 +132,55 @@ export async function launchMachine(launch: Launch, { run, memory }: How): Promi
   };
 }
 
+async function makeFolders(folder: VmFolder, owner: Owner): Promise<void> {
+  await makeVmFolder(folder);
+  if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
+  else await makeVmFolder({ ...folder, folder: folder.runtime });
+}
+
+function newRecord({ assignment }: Launch, image: HostImage, { vm, ssh_forward_port }: LaunchedQemu) {
+  const { instance_id, vm_id, boot, epoch } = assignment;
+  return {
+    ...{ instance_id, vm_id, boot, epoch, ssh_forward_port },
+    image: image.id,
+    image_version: image.version,
+    identity: vm.identity,
+    released: false,
+    reboots_done: 0,
+    flush: null,
+  };
+}
+
+/** The guest's first instruction. @throws TemplateError, or the signal's reason */
+async function letGo(
+  { context, signal }: Launch,
+  machine: Machine,
+  template: Template | null,
+  kernel_parameters: string,
+): Promise<void> {
+  await machine.update({ released: true });
+  await machine.qmp.execute('cont', undefined);
+  if (!template) return;
+  try {
+    await wakeMachine(vmSockets(machine.folder.runtime).agent, kernel_parameters, signal);
+  } catch (error) {
+    signal.throwIfAborted();
+    throw new TemplateError(template, error);
+  }
+  await machine.update({ template: { key: template.key, awake: true } });
+  context.log.info({ template: template.key }, 'the guest goes on from a template');
+}
+
+async function growOverlayOf({ context, assignment: { instance_id }, disk }: Launch): Promise<void> {
+  const { size_bytes } = disk.head;
+  const { qemu_img_binary, paths } = context;
+  await growOverlay({ folder: paths.overlays, instance_id, size_bytes, qemu_img_binary });
+}
+
 /** A new overlay, in place of one that is worth nothing. */
 async function makeOverlay(
   { context, assignment: { instance_id }, disk }: Launch,
-  owner: { uid: number; gid: number } | null,
+  owner: Owner,
 ): Promise<void> {
   await disk.load();
   const folder = context.paths.overlays;
@@ -151,7 +205,7 @@ async function serveBelow(
   { context, disk }: Launch,
   folder: VmFolder,
   image: HostImage,
-  owner: { uid: number; gid: number } | null,
+  owner: Owner,
 ): Promise<LazyOverlay> {
   await disk.load();
   const { size_bytes } = disk;
@@ -181,12 +235,14 @@ function recoveredFrom(generation: number): Reason {
 interface LaunchedQemu {
   readonly vm: LaunchedVm;
   readonly ssh_forward_port: number;
+  readonly kernel_parameters: string;
 }
 
 interface Parts {
-  readonly owner: { uid: number; gid: number } | null;
+  readonly owner: Owner;
   readonly lazy: LazyOverlay | null;
-  readonly memory: MemoryRef | undefined;
+  /** It waits for a memory. */
+  readonly incoming: boolean;
 }
 
 const LAUNCH_TRIES = 3;
@@ -195,35 +251,31 @@ async function launchQemu(
   { context, assignment }: Launch,
   folder: VmFolder,
   image: HostImage,
-  { owner, lazy, memory }: Parts,
+  { owner, lazy, incoming }: Parts,
 ): Promise<LaunchedQemu> {
   const { instance_id, vm_id, spec } = assignment;
   for (let attempt = 1; ; attempt++) {
     const ssh_forward_port = await freeLoopbackPort();
     try {
+      const machine = {
+        ...{ instance_id, vm_id, accel: context.accel, hostname: spec.hostname, ...sizeOf(spec) },
+        kernel_path: image.kernel_path,
+        initrd_path: image.initrd_path,
+        overlay_path: overlayPaths(context.paths.overlays, instance_id).overlay,
+        base_path: image.rootfs_path,
+        ...(lazy ? { lazy: lazy.backing } : {}),
+        runtime_dir: folder.runtime,
+        ssh_forward_port,
+        ...(incoming ? { incoming_socket_path: incomingSocket(folder) } : {}),
+      };
       const vm = await launchVm({
         qemu_binary: context.qemu_binary,
-        arguments: qemuArguments({
-          instance_id,
-          vm_id,
-          cpus: spec.cpus,
-          memory_mib: spec.memory_mib,
-          accel: context.accel,
-          kernel_path: image.kernel_path,
-          initrd_path: image.initrd_path,
-          hostname: spec.hostname,
-          overlay_path: overlayPaths(context.paths.overlays, instance_id).overlay,
-          base_path: image.rootfs_path,
-          ...(lazy ? { lazy: lazy.backing } : {}),
-          runtime_dir: folder.runtime,
-          ssh_forward_port,
-          ...(memory ? { incoming_socket_path: incomingSocket(folder) } : {}),
-        }),
+        arguments: qemuArguments(machine),
         ...(owner ? { run_as: owner } : {}),
         runtime_dir: folder.runtime,
         log_path: folder.qemu_log,
       });
-      return { vm, ssh_forward_port };
+      return { vm, ssh_forward_port, kernel_parameters: kernelCommandLine(machine) };
     } catch (error) {
       // Another program may take the port between our look and QEMU's.
       const taken = error instanceof Error && /host forwarding|Address already in use/i.test(error.message);
@@ -232,15 +284,24 @@ async function launchQemu(
   }
 }
 
-function freeLoopbackPort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
-    });
-  });
+export function sizeOf({ cpus, memory_mib }: Assignment['spec']) {
+  return { cpus, memory_mib };
+}
+
+/** @throws TemplateError, or the signal's reason */
+async function fillFrom(
+  template: Template,
+  { signal }: Launch,
+  folder: VmFolder,
+  qmp: QmpClient,
+): Promise<void> {
+  try {
+    const incoming_socket = incomingSocket(folder);
+    await loadTemplate(template, { qmp, incoming_socket, qemu_log: folder.qemu_log, signal });
+  } catch (error) {
+    signal.throwIfAborted();
+    throw new TemplateError(template, error);
+  }
 }
 
 async function addBitmap(qmp: QmpClient): Promise<void> {

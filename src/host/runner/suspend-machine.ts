@@ -7,17 +7,14 @@
  * before the record says `memory`, and whatever an agent's death leaves, ends in `runOn`: the guest goes on as if nothing had
  * been asked for. With `memory` in the record it never runs again here, unless the control plane says that it is to.
  */
-import { chmod, chown, rm } from 'node:fs/promises';
-import { createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
-import { addAbortSignal } from 'node:stream';
 import type { Consistency, MemoryRef } from '../../agent-api/types.ts';
 import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { HostContext } from '../host-context.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
-import type { QmpEvent } from '../qmp/types.ts';
 import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
+import { maxStreamBytes, saveStream } from '../vm/migration.ts';
 import type { DiskState } from './disk-state.ts';
 import { flushMachine, freeze, thaw } from './flush-machine.ts';
 import type { Machine } from './machine.ts';
@@ -37,10 +34,6 @@ export interface SuspendOptions {
 /** QEMU waits for requests under way. */
 const STOP_MS = 30_000;
 const CANCEL_MS = 30_000;
-/** Bytes a second: the store sets the pace. */
-const UNLIMITED = 2 ** 60;
-/** Devices, and the marks of pages that are zero, on top of the memory. */
-const MORE_MIB = 256;
 
 /** @throws FencedError, or what failed; then the guest runs on */
 export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef> {
@@ -86,74 +79,28 @@ async function saveMemory({
     ...hardwareTraits({ ...spec, accel: context.accel, image_version }),
     qemu: await qemuVersion(qmp),
   };
-  await tellOfMigration(qmp);
-  await qmp.execute('migrate-set-parameters', { 'max-bandwidth': UNLIMITED });
-  const path = join(machine.folder.runtime, 'memory.sock');
-  const inlet = await openInlet(path, owner);
-  const ended = qmp.waitForEvent(isMigrationEnd, { timeout_ms: 2 ** 31 - 1, signal });
-  try {
-    await qmp.execute('migrate', { uri: `unix:${path}` });
-    const stream = await Promise.race([inlet.connected, ended.then(() => null)]);
-    if (!stream) throw new Error('QEMU did not send its memory');
-    const stored = await storeMemory(addAbortSignal(signal, stream), {
-      store: context.store,
-      key_prefix: disk.key_prefix,
-      place,
-      data_key: disk.own_key,
-      max_bytes: (spec.memory_mib + MORE_MIB) * 2 ** 20,
-      signal,
-    });
-    const { key, parts, memory_bytes, stored_bytes, encryption } = stored;
-    if ((await ended.catch(() => null))?.data.status !== 'completed') {
-      await discardMemory(context.store, stored);
-      throw new Error('QEMU did not send all of its memory');
-    }
-    return {
-      ...{ key, parts, memory_bytes, stored_bytes, key_id: encryption.key_id },
-      salt: Buffer.from(encryption.salt).toString('base64'),
-      ...{ epoch: place.epoch, generation: place.generation, frozen, traits },
-    };
-  } finally {
-    await inlet.close();
+  const { taken: stored, whole } = await saveStream(
+    qmp,
+    { path: join(machine.folder.runtime, 'memory.sock'), owner, signal },
+    (stream) =>
+      storeMemory(stream, {
+        store: context.store,
+        key_prefix: disk.key_prefix,
+        place,
+        data_key: disk.own_key,
+        max_bytes: maxStreamBytes(spec.memory_mib),
+        signal,
+      }),
+  );
+  if (!whole) {
+    await discardMemory(context.store, stored);
+    throw new Error('QEMU did not send all of its memory');
   }
-}
-
-/** From here on QEMU tells how a migration goes. */
-export async function tellOfMigration(qmp: QmpClient): Promise<void> {
-  await qmp.execute('migrate-set-capabilities', { capabilities: [{ capability: 'events', state: true }] });
-}
-
-export function isMigrationEnd(event: QmpEvent): event is Extract<QmpEvent, { event: 'MIGRATION' }> {
-  return event.event === 'MIGRATION' && ['completed', 'failed', 'cancelled'].includes(event.data.status);
-}
-
-/** A socket for one connection: QEMU's. */
-async function openInlet(path: string, owner: SuspendOptions['owner']) {
-  const connected = Promise.withResolvers<Socket>();
-  const server = createServer({ pauseOnConnect: true }, (socket) => {
-    socket.on('error', () => socket.destroy());
-    connected.resolve(socket);
-  });
-  server.maxConnections = 1;
-  await rm(path, { force: true });
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    server.listen(path, resolve);
-  });
-  try {
-    if (owner) await chown(path, owner.uid, owner.gid);
-    await chmod(path, 0o600);
-  } catch (error) {
-    server.close();
-    throw error;
-  }
+  const { key, parts, memory_bytes, stored_bytes, encryption } = stored;
   return {
-    connected: connected.promise,
-    close: async () => {
-      const closed = new Promise((resolve) => server.close(resolve));
-      void connected.promise.then((socket) => socket.destroy());
-      await Promise.race([closed, pause(1_000)]);
-    },
+    ...{ key, parts, memory_bytes, stored_bytes, key_id: encryption.key_id },
+    salt: Buffer.from(encryption.salt).toString('base64'),
+    ...{ epoch: place.epoch, generation: place.generation, frozen, traits },
   };
 }
 

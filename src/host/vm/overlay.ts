@@ -199,7 +199,7 @@ export async function writeFileDurably(path: string, text: string): Promise<void
   await syncFolder(dirname(path));
 }
 
-async function syncFolder(folder: string): Promise<void> {
+export async function syncFolder(folder: string): Promise<void> {
   const handle = await open(folder, 'r');
   try {
     await handle.sync();

@@ -301,7 +301,8 @@ function networkArguments(spec: VmSpec, machine: Machine): string[] {
   ];
 }
 
-function kernelCommandLine(spec: VmSpec): string {
+/** Its hardware's words, and those that say which instance and boot it is. */
+export function kernelCommandLine(spec: VmSpec): string {
   const words = [
     'console=ttyS0',
     'quiet',

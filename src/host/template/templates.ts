@@ -1,0 +1,142 @@
+/**
+ * The templates of this host as its runners use them: one is looked for when a VM boots, and made, beside and one at a time,
+ * after a boot that found none. Nothing here makes a start fail, or wait: without a template a VM boots.
+ *
+ * A kind of machine whose template cannot be made, or was of no use REJECTIONS times, has none until the agent starts again.
+ */
+import { pause } from '../../lib/backoff.ts';
+import { messageOf } from '../../lib/errors.ts';
+import type { Log } from '../../lib/log.ts';
+import type { ImageKeeper } from '../image-keeper.ts';
+import { listHostImages } from '../images.ts';
+import type { BootSlots } from '../runner/boot-slots.ts';
+import type { Accelerator } from '../vm/qemu-command.ts';
+import { clearAway, type MakeOptions, makeTemplate } from './make-template.ts';
+import {
+  boundTemplates,
+  findTemplate,
+  noteUse,
+  removeTemplate,
+  type Shape,
+  type Template,
+  templateKey,
+} from './template-files.ts';
+
+const REJECTIONS = 2;
+const IDLE_TRY_MS = 500;
+const LOOK_EVERY_MS = 3_600_000;
+/** Kinds that wait to be made; more are asked for again by their next boots. */
+const MAX_WANTED = 8;
+
+export interface TemplatesOptions extends Pick<MakeOptions, 'qemu_binary' | 'qemu_img_binary' | 'run_as'> {
+  /** False: none is made, none is used. */
+  readonly enabled: boolean;
+  readonly templates_dir: string;
+  readonly images_dir: string;
+  readonly images: Pick<ImageKeeper, 'forDisk'>;
+  readonly accel: Accelerator;
+  readonly boots: BootSlots;
+  readonly log: Log;
+}
+
+export interface Wanted {
+  readonly image: string;
+  readonly image_version: string;
+  readonly cpus: number;
+  readonly memory_mib: number;
+}
+
+export class Templates {
+  readonly #options: TemplatesOptions;
+  readonly #wanted = new Map<string, Wanted>();
+  readonly #rejections = new Map<string, number>();
+  #news = Promise.withResolvers<void>();
+
+  constructor(options: TemplatesOptions) {
+    this.#options = options;
+  }
+
+  /** What a machine of that shape can go on from; null: it boots. */
+  async find(shape: Omit<Shape, 'accel'>): Promise<Template | null> {
+    const { enabled, templates_dir, accel } = this.#options;
+    if (!enabled) return null;
+    const key = templateKey({ ...shape, accel });
+    if (this.#isGivenUp(key)) return null;
+    const template = await findTemplate(templates_dir, key);
+    if (template) await noteUse(template);
+    return template;
+  }
+
+  /** A machine did not come up from it. */
+  async reject({ key }: Pick<Template, 'key'>): Promise<void> {
+    this.#rejections.set(key, (this.#rejections.get(key) ?? 0) + 1);
+    await removeTemplate(this.#options.templates_dir, key);
+  }
+
+  /** A machine of that kind has booted; the next one need not. */
+  want(wanted: Wanted): void {
+    if (!this.#options.enabled || this.#wanted.size >= MAX_WANTED) return;
+    this.#wanted.set(JSON.stringify(wanted), wanted);
+    this.#news.resolve();
+  }
+
+  /** Until `signal` aborts. */
+  async run(signal: AbortSignal): Promise<void> {
+    const { templates_dir, log } = this.#options;
+    const ended = new Promise<void>((resolve) =>
+      signal.addEventListener('abort', () => resolve(), { once: true }),
+    );
+    await clearAway(templates_dir).catch((error: unknown) =>
+      log.warn({ err: error }, 'what is left of a template stays'),
+    );
+    while (!signal.aborted) {
+      try {
+        for (const [name, wanted] of this.#wanted) {
+          this.#wanted.delete(name);
+          await this.#make(wanted, signal);
+        }
+        await this.#bound();
+      } catch (error) {
+        if (!signal.aborted) log.warn({ err: error }, 'a template was not made');
+      }
+      const over = new AbortController();
+      await Promise.race([this.#news.promise, ended, pause(LOOK_EVERY_MS, over.signal)]);
+      over.abort();
+      this.#news = Promise.withResolvers();
+      if (this.#wanted.size > 0) this.#news.resolve();
+    }
+  }
+
+  async #make({ image: id, image_version, cpus, memory_mib }: Wanted, signal: AbortSignal): Promise<void> {
+    const { templates_dir, qemu_binary, qemu_img_binary, run_as, accel, images, boots, log } = this.#options;
+    const image = await images.forDisk(id, image_version, signal);
+    const shape: Shape = { image, cpus, memory_mib, accel };
+    const key = templateKey(shape);
+    if (this.#isGivenUp(key) || (await findTemplate(templates_dir, key))) return;
+    let release = boots.takeIdle();
+    while (!release && (await pause(IDLE_TRY_MS, signal))) release = boots.takeIdle();
+    if (!release) return;
+    const began = performance.now();
+    try {
+      await makeTemplate({ templates_dir, shape, qemu_binary, qemu_img_binary, run_as, signal });
+      const ms = Math.round(performance.now() - began);
+      log.info({ template: key, image: id, cpus, memory_mib, ms }, 'a template was made');
+    } catch (error) {
+      if (signal.aborted) return;
+      this.#rejections.set(key, REJECTIONS);
+      log.warn({ template: key, reason: messageOf(error) }, 'a template cannot be made; such VMs boot');
+    } finally {
+      release();
+    }
+  }
+
+  #isGivenUp(key: string): boolean {
+    return (this.#rejections.get(key) ?? 0) >= REJECTIONS;
+  }
+
+  async #bound(): Promise<void> {
+    const { templates_dir, images_dir } = this.#options;
+    const here = new Set((await listHostImages(images_dir)).map(({ version }) => version));
+    await boundTemplates(templates_dir, (version) => here.has(version));
+  }
+}

@@ -1,0 +1,131 @@
+/** QEMU's migration as a stream over a unix socket of ours: how a machine's memory leaves it, and comes into another. */
+import { chmod, chown, rm } from 'node:fs/promises';
+import { connect, createServer, type Socket } from 'node:net';
+import { addAbortSignal, Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { pause } from '../../lib/backoff.ts';
+import type { QmpClient } from '../qmp/qmp-client.ts';
+import type { QmpEvent } from '../qmp/types.ts';
+import { logTail } from './qemu-process.ts';
+
+/** Bytes a second: who reads sets the pace. */
+const UNLIMITED = 2 ** 60;
+const FOREVER_MS = 2 ** 31 - 1;
+/** Devices, and the marks of pages that are zero, on top of the memory. */
+const MORE_MIB = 256;
+
+/** More than a machine of that size sends. */
+export function maxStreamBytes(memory_mib: number): number {
+  return (memory_mib + MORE_MIB) * 2 ** 20;
+}
+
+interface Outlet {
+  readonly path: string;
+  /** QEMU's user, which must reach the socket. */
+  readonly owner: { readonly uid: number; readonly gid: number } | null;
+  readonly signal: AbortSignal;
+}
+
+/** A stopped machine's memory to `take`. What that has taken is all there is of it only if `whole`. */
+export async function saveStream<T>(
+  qmp: QmpClient,
+  { path, owner, signal }: Outlet,
+  take: (stream: AsyncIterable<Buffer>) => Promise<T>,
+): Promise<{ readonly taken: T; readonly whole: boolean }> {
+  await tellOfMigration(qmp);
+  await qmp.execute('migrate-set-parameters', { 'max-bandwidth': UNLIMITED });
+  const inlet = await openInlet(path, owner);
+  const ended = qmp.waitForEvent(isMigrationEnd, { timeout_ms: FOREVER_MS, signal });
+  ended.catch(() => undefined);
+  try {
+    await qmp.execute('migrate', { uri: `unix:${path}` });
+    const stream = await Promise.race([inlet.connected, ended.then(() => null)]);
+    if (!stream) throw new Error('QEMU did not send its memory');
+    const taken = await take(addAbortSignal(signal, stream));
+    return { taken, whole: (await ended.catch(() => null))?.data.status === 'completed' };
+  } finally {
+    await inlet.close();
+  }
+}
+
+interface Inlet {
+  /** What QEMU was started with as `-incoming`. */
+  readonly path: string;
+  readonly qemu_log: string;
+  readonly timeout_ms: number;
+  readonly signal: AbortSignal;
+}
+
+/** A stream into a QEMU that waits for it; its guest stands still then. @throws what the stream throws, or why QEMU does not take it */
+export async function loadStream(
+  qmp: QmpClient,
+  { path, qemu_log, timeout_ms, signal }: Inlet,
+  stream: (signal: AbortSignal) => AsyncIterable<Buffer>,
+): Promise<void> {
+  await tellOfMigration(qmp);
+  const within = AbortSignal.any([signal, AbortSignal.timeout(timeout_ms)]);
+  const ended = qmp.waitForEvent(isMigrationEnd, { timeout_ms, signal });
+  ended.catch(() => undefined);
+  let unreadable: unknown;
+  const read = async function* () {
+    try {
+      yield* stream(within);
+    } catch (error) {
+      unreadable = error;
+      throw error;
+    }
+  };
+  try {
+    await pipeline(Readable.from(read(), { objectMode: false, highWaterMark: 1 }), connect(path), {
+      signal: within,
+    });
+    const { data } = await ended;
+    const { status } = await qmp.execute('query-status', undefined);
+    if (data.status !== 'completed' || status !== 'paused') throw new Error(`its migration ${data.status}`);
+  } catch (error) {
+    if (unreadable) throw unreadable;
+    signal.throwIfAborted();
+    throw new Error(`QEMU does not take the memory: ${logTail(qemu_log).join(' | ')}`.trim(), {
+      cause: error,
+    });
+  }
+}
+
+/** From here on QEMU tells how a migration goes. */
+async function tellOfMigration(qmp: QmpClient): Promise<void> {
+  await qmp.execute('migrate-set-capabilities', { capabilities: [{ capability: 'events', state: true }] });
+}
+
+function isMigrationEnd(event: QmpEvent): event is Extract<QmpEvent, { event: 'MIGRATION' }> {
+  return event.event === 'MIGRATION' && ['completed', 'failed', 'cancelled'].includes(event.data.status);
+}
+
+/** A socket for one connection: QEMU's. */
+async function openInlet(path: string, owner: Outlet['owner']) {
+  const connected = Promise.withResolvers<Socket>();
+  const server = createServer({ pauseOnConnect: true }, (socket) => {
+    socket.on('error', () => socket.destroy());
+    connected.resolve(socket);
+  });
+  server.maxConnections = 1;
+  await rm(path, { force: true });
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject);
+    server.listen(path, resolve);
+  });
+  try {
+    if (owner) await chown(path, owner.uid, owner.gid);
+    await chmod(path, 0o600);
+  } catch (error) {
+    server.close();
+    throw error;
+  }
+  return {
+    connected: connected.promise,
+    close: async () => {
+      const closed = new Promise((resolve) => server.close(resolve));
+      void connected.promise.then((socket) => socket.destroy());
+      await Promise.race([closed, pause(1_000)]);
+    },
+  };
+}
