@@ -106,7 +106,9 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
     url: '/v1/auth/register',
     config: { access: 'public' },
     onRequest: async (request) => refuseForeignSite(request, public_url),
-    preValidation: async (request) => {
+    // Before it is refused: what is not let in counts too.
+    preValidation: async (request, reply) => {
+      await limits.countAddress(request, reply);
       if (peek(request.body, 'invitation_token') === undefined) refuseUninvited(context.signups);
     },
     schema: {
@@ -118,7 +120,6 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       response: { 201: SessionResponse, ...errors(...PUBLIC, 'CONFLICT') },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
       const { email, password, name, invitation_token } = request.body;
       const wanted = { email, password, name: name ?? '', invitation_token: invitation_token ?? null };
       const user_id = await register(db, context.signups, wanted, async (tx, actor, org_id) =>
