@@ -35,7 +35,8 @@ export async function numberEvents(tx: Tx, limit: number): Promise<readonly Numb
       from (select serial from events where position is null order by serial limit ${limit}) as next
     ), numbered as (
       update events set position = ${head.position}::bigint + nth
-      from waiting where events.serial = waiting.serial
+      -- Said again: the index is of those that wait, and there is none of all.
+      from waiting where events.serial = waiting.serial and events.position is null
       returning position, id, org_id, user_id, instance_id, sequence, type, data, actor, created_at
     )
     select * from numbered order by position`.execute(tx);
