@@ -5,7 +5,15 @@
 import { type ChildProcess, fork, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  existsSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathsIn } from '../../src/config/paths.ts';
@@ -36,6 +44,12 @@ interface ControlPlane {
   child: ChildProcess | undefined;
 }
 
+/** All control planes of an installation have the same object store. */
+function shareObjects(from: string, to: string): void {
+  rmSync(pathsIn(to).objects, { recursive: true });
+  symlinkSync(pathsIn(from).objects, pathsIn(to).objects);
+}
+
 export class DeliveryLab {
   readonly folder = mkdtempSync(join(tmpdir(), 'berth-lab-'));
   readonly #key = randomBytes(32).toString('hex');
@@ -56,6 +70,7 @@ export class DeliveryLab {
       for (let nth = 0; nth < control_planes; nth++) {
         const data_dir = join(lab.folder, `c${nth}`);
         await makeDataFolder(pathsIn(data_dir));
+        if (nth > 0) shareObjects(join(lab.folder, 'c0'), data_dir);
         await ensureSecrets(pathsIn(data_dir), Buffer.from(lab.#key, 'hex'), false);
         lab.#control_planes.push({ data_dir, port: await freePort(), child: undefined });
         await lab.startControlPlane(nth);
