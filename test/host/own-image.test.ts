@@ -336,6 +336,6 @@ test('a disk’s root is found on the whole of it and in a partition; what is no
 
 test('what the machine says is missing is found behind what its firmware does to the screen', () => {
   const said =
-    'Booting from ROM...\r\n\u001bc\u001b[?7l\u001b[2Jberth-install: /usr/sbin/sshd is missing\r\nberth-install: no flock\r\n';
+    'Booting from ROM..\u001bc\u001b[?7l\u001b[2Jberth-install: /usr/sbin/sshd is missing\r\nberth-install: no flock\r\n';
   assert.deepEqual(problemsIn(said), ['/usr/sbin/sshd is missing', 'no flock']);
 });

@@ -16,7 +16,7 @@ import {
 import { UnusableImageError } from './byte-source.ts';
 
 const DONE = 'berth-install-ok';
-/** What a terminal would act on (ECMA-48, 5.3 and 5.4): firmware clears the screen before the first line. */
+/** What a terminal would act on (ECMA-48, 5.3 and 5.4): firmware clears the screen instead of ending its last line. */
 const TERMINAL = new RegExp(`${'\u001b'}(?:\\[[0-9;?]*[A-Za-z]|[@-~])`, 'g');
 const PROBLEM = /^berth(?:-install)?: (.+?)\r?$/gm;
 const TIMEOUT_MS = 15 * 60_000;
@@ -66,13 +66,13 @@ export async function installInMachine(options: InstallOptions): Promise<void> {
 
 /** What the machine has said that is missing or went wrong. */
 export function problemsIn(output: string): string[] {
-  return [...output.replace(TERMINAL, '').matchAll(PROBLEM)].map(([, problem = '']) => problem);
+  return [...output.replace(TERMINAL, '\n').matchAll(PROBLEM)].map(([, problem = '']) => problem);
 }
 
 /** For a person, without what a terminal would act on. */
 export function lastLines(output: string): string {
   return output
-    .replace(TERMINAL, '')
+    .replace(TERMINAL, '\n')
     .replace(/[^\x20-\x7e\n]/g, '')
     .split('\n')
     .map((line) => line.trim())
