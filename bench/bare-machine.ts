@@ -12,11 +12,11 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { GuestAgent } from '../src/host/guest/guest-agent.ts';
+import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { createOverlay, overlayPaths } from '../src/host/vm/overlay.ts';
 import { identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
 import { type Accelerator, NODES, qemuArguments, vmSockets } from '../src/host/vm/qemu-command.ts';
 import { newId } from '../src/lib/ids.ts';
-import { freePort } from './installation.ts';
 import type { SshTarget } from './ssh.ts';
 
 const run = promisify(execFile);
@@ -92,7 +92,7 @@ export async function startBare(
     const about = { folder: image.folder, instance_id, size_bytes: DISK_BYTES };
     await createOverlay({ ...about, qemu_img_binary: 'qemu-img' });
   }
-  const target = { host: '127.0.0.1', port: await freePort() };
+  const target = { host: '127.0.0.1', port: await freeLoopbackPort() };
   const wanted = qemuArguments({
     instance_id,
     vm_id: newId('vm'),

@@ -5,7 +5,6 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { closeSync, openSync, readFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
@@ -13,6 +12,7 @@ import { type Env, readEnv } from '../src/config/env.ts';
 import { pathsIn } from '../src/config/paths.ts';
 import { hostCgroups, removeLimits } from '../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../src/host/vm/egress.ts';
+import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { commandLineOf, identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
 import type { Accelerator } from '../src/host/vm/qemu-command.ts';
 import { findOrphans } from '../src/host/vm/qemu-process.ts';
@@ -54,7 +54,8 @@ export class Installation {
 
   /** Resolves when it is ready and the administrator logged in. On failure nothing of it is left running. */
   static async start(options: InstallationOptions): Promise<Installation> {
-    const port = await freePort();
+    // Of the system's own choice: outside of SSH_PORTS.
+    const port = await freeLoopbackPort();
     const log_fd = openSync(options.log_path, 'a', 0o600);
     const launcher = spawn(process.execPath, [join(options.project_dir, 'src', 'main.ts'), 'start'], {
       cwd: options.project_dir,
@@ -193,16 +194,4 @@ function withoutSettings(env: Env): Record<string, string | undefined> {
 
 function tailOf(path: string): string {
   return readFileSync(path, 'utf8').trim().split('\n').slice(-15).join('\n');
-}
-
-/** Of the system's own choice: outside of {@link SSH_PORTS}. */
-export function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
-    });
-  });
 }

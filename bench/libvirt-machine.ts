@@ -9,10 +9,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import type { Accelerator } from '../src/host/vm/qemu-command.ts';
 import { newId } from '../src/lib/ids.ts';
 import type { BareImage } from './bare-machine.ts';
-import { freePort } from './installation.ts';
 import type { SshTarget } from './ssh.ts';
 
 const run = promisify(execFile);
@@ -72,7 +72,7 @@ export class Libvirt {
     const backing = ['-b', this.#rootfs_path, '-F', 'raw'];
     await run('qemu-img', ['create', '-q', '-f', 'qcow2', ...backing, overlay, String(DISK_BYTES)]);
     await this.#giveAway(overlay);
-    const target = { host: '127.0.0.1', port: await freePort() };
+    const target = { host: '127.0.0.1', port: await freeLoopbackPort() };
     const xml_path = join(this.#folder, 'domain.xml');
     await writeFile(xml_path, this.#domain(overlay, target.port));
     await this.#virsh('define', xml_path);

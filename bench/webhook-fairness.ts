@@ -2,8 +2,8 @@
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { type BenchContext, type Measured, measured, quantile } from './figure.ts';
-import { freePort } from './installation.ts';
 import type { Delivery } from './webhook-delivery.ts';
 import type { ReceiverProcess } from './webhook-parties.ts';
 
@@ -84,7 +84,7 @@ async function badReceivers(): Promise<Bad> {
     origins.push(
       await listen(() => undefined),
       await listen(dribble),
-      `http://127.0.0.1:${await freePort()}`,
+      `http://127.0.0.1:${await freeLoopbackPort()}`,
     );
   }
   const end = async () => {

@@ -82,6 +82,7 @@ export async function insertApiKey(
   return { ...key, last_used_at: null, previous_expires_at: null };
 }
 
+/** The time in so many seconds by the database's clock, to the millisecond: what is shown is what is kept. */
 function secondsFromNow(seconds: number) {
   return sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${seconds})`;
 }

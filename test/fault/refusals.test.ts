@@ -2,8 +2,9 @@
 import assert from 'node:assert/strict';
 import { createServer, type Server } from 'node:net';
 import { after, before, describe, test } from 'node:test';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, freePort, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { THOROUGH } from '../support/thorough.ts';
 
 async function listenOn(port: number): Promise<Server> {
@@ -33,7 +34,7 @@ describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 200_000 
   };
 
   test('a second start on the same data folder ends with 2 and a line', async () => {
-    const { code, lines } = await refused({ BERTH_LISTEN: `127.0.0.1:${await freePort()}` });
+    const { code, lines } = await refused({ BERTH_LISTEN: `127.0.0.1:${await freeLoopbackPort()}` });
     assert.equal(code, 2);
     assert.deepEqual(lines, [
       `berth: another berth (pid ${berth.launcher_pid}) already runs on this data folder`,

@@ -5,8 +5,9 @@
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, freePort, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { type RunningSsh, runProgram, SshClient } from '../support/ssh-client.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
@@ -52,7 +53,7 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 500_000 }, () =>
 
   /** One connection of every kind, each known to be up. */
   const connectAll = async ({ client, id }: { client: SshClient; id: string }): Promise<Kept> => {
-    const port = await freePort();
+    const port = await freeLoopbackPort();
     const control = join(berth.data_dir, `control-${id.slice(-8)}`);
     const multiplexed = [`ControlPath=${control}`];
     const kinds = {

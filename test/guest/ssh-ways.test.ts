@@ -6,8 +6,9 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
-import { CANNOT_BOOT_GUESTS, freePort, Installation } from '../support/installation.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { skProvider } from '../support/sk-provider.ts';
 import { type KeyKind, runProgram, SshClient } from '../support/ssh-client.ts';
 import { until } from '../support/waiting.ts';
@@ -77,7 +78,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () =>
   });
 
   test('a forwarded port of ours leads into the guest', async () => {
-    const port = await freePort();
+    const port = await freeLoopbackPort();
     const options = ['ExitOnForwardFailure=yes'];
     const forwarding = berth.ssh.start(guest.target, {
       flags: ['-N', '-L', `127.0.0.1:${port}:127.0.0.1:22`],

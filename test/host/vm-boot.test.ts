@@ -14,6 +14,7 @@ import { guestExec, readGuestFile, readGuestFileFrom } from '../../src/host/gues
 import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { hostCgroups, limitProcess, removeLimits, vmLimits } from '../../src/host/vm/cgroup.ts';
 import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';
 import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
 import { qemuArguments, vmSockets } from '../../src/host/vm/qemu-command.ts';
@@ -28,14 +29,6 @@ const skip = !image_dir
     ? 'running a VM as another user takes root'
     : false;
 const GUEST_TIMEOUT_MS = 60_000;
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await new Promise((resolve) => server.once('listening', resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
 
 describe('a VM', { skip, timeout: 180_000 }, () => {
   const root = mkdtempSync(join(tmpdir(), 'bvm-'));
@@ -82,7 +75,7 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
         overlay_path: overlay,
         base_path,
         runtime_dir,
-        ssh_forward_port: await freePort(),
+        ssh_forward_port: await freeLoopbackPort(),
       }),
       run_as: user,
       runtime_dir,

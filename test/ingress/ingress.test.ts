@@ -6,10 +6,11 @@ import { connect, createServer, type Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { IngressRoute, RoutesRequest } from '../../src/agent-api/types.ts';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { dial, freePort, HOST, listen, readAll, target } from '../support/sockets.ts';
+import { dial, HOST, listen, readAll, target } from '../support/sockets.ts';
 
 const log = createLog('test', 'silent');
 const nowhere = new ControlPlaneClient({ address: 'http://127.0.0.1:1', token: 'none' });
@@ -25,7 +26,7 @@ async function ingressTo(
 ): Promise<{ ingress: Ingress; port: number }> {
   const ingress = new Ingress({ host: HOST, client: nowhere, log });
   t.after(() => ingress.close());
-  const port = await freePort();
+  const port = await freeLoopbackPort();
   await ingress.apply([route(port, { target: address })]);
   return { ingress, port };
 }
@@ -96,7 +97,7 @@ test('a port whose VM does not run takes a connection and closes it at once', as
 });
 
 test('a VM that does not answer closes the connection', async (t) => {
-  const { port } = await ingressTo(t, `${HOST}:${await freePort()}`);
+  const { port } = await ingressTo(t, `${HOST}:${await freeLoopbackPort()}`);
   assert.equal((await readAll(dial(t, port))).length, 0);
 });
 

@@ -6,11 +6,12 @@ import type { Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { ActivityReport, IngressRoute, WakeResponse } from '../../src/agent-api/types.ts';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import type { IngressLimits } from '../../src/ingress/limits.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { dial, freePort, HOST, listen, readAll, target } from '../support/sockets.ts';
+import { dial, HOST, listen, readAll, target } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';
 
 const log = createLog('test', 'silent');
@@ -59,7 +60,7 @@ async function setUp(
     token: 'token',
   });
   const ingress = new Ingress({ host: HOST, client, log, limits });
-  const port = await freePort();
+  const port = await freeLoopbackPort();
   const setup: Setup = {
     ingress,
     port,

@@ -5,8 +5,8 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { isAlive } from '../../src/launch/process-life.ts';
+import { until as untilHeld } from '../support/waiting.ts';
 
 export const SRC = join(import.meta.dirname, '..', '..', 'src');
 export const AS_ROOT = process.getuid?.() === 0 ? {} : { skip: 'needs root' };
@@ -42,16 +42,9 @@ export async function temporaryFolder(t: TestContext): Promise<string> {
   return folder;
 }
 
-/** Waits for a condition to hold; fails naming it when it does not within 60 s. */
-export async function until<T>(what: string, condition: () => T | Promise<T>): Promise<NonNullable<T>> {
-  const deadline_ms = Date.now() + 60_000;
-  for (;;) {
-    const value = await condition();
-    if (value !== undefined && value !== null && value !== false) return value;
-    assert(Date.now() < deadline_ms, `timed out waiting until ${what}`);
-    await sleep(10);
-  }
-}
+/** As everywhere, with the patience that a launcher's start needs on a busy machine. */
+export const until = <T>(what: string, condition: () => T | Promise<T>) =>
+  untilHeld(what, condition, { timeout_ms: 60_000 });
 
 export function kill(pid: number | undefined): void {
   if (pid !== undefined && isAlive(pid)) process.kill(pid, 'SIGKILL');

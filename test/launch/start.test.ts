@@ -1,10 +1,10 @@
 /** `npm start` as a whole, in a project folder with a small role and a recipe that builds nothing real. */
 import assert from 'node:assert/strict';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { isAlive } from '../../src/launch/process-life.ts';
 import { AS_ROOT, cleanUp, kill, runScript, type Script, SRC, temporaryFolder, until } from './processes.ts';
@@ -33,15 +33,6 @@ async function projectFolder(t: TestContext): Promise<string> {
     if (running !== undefined) await stopServer(running.pid);
   });
   return project;
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const address = server.address();
-  assert(address !== null && typeof address === 'object');
-  await new Promise((resolve) => server.close(resolve));
-  return address.port;
 }
 
 function launch(t: TestContext, project: string, settings: Record<string, string>): Script {
@@ -78,7 +69,7 @@ async function ready(script: Script, port: number): Promise<{ pid: number; datab
 test('starts everything, refuses a second start, and stops everything on SIGTERM', AS_ROOT, async (t) => {
   const project = await projectFolder(t);
   const paths = pathsIn(join(project, 'data'));
-  const port = await freePort();
+  const port = await freeLoopbackPort();
   const settings = { BERTH_LISTEN: `127.0.0.1:${port}` };
   const first = launch(t, project, settings);
   const role = await ready(first, port);
@@ -113,7 +104,7 @@ test(
     await writeFile(join(project, 'bin', 'systemd-notify'), `#!/bin/sh\necho "$@" > ${told}\n`, {
       mode: 0o755,
     });
-    const port = await freePort();
+    const port = await freeLoopbackPort();
     const settings = {
       BERTH_LISTEN: `127.0.0.1:${port}`,
       PATH: `${join(project, 'bin')}:${process.env['PATH']}`,
@@ -143,7 +134,7 @@ test(
 test('after a SIGKILL of the launcher the next start takes over what it left', AS_ROOT, async (t) => {
   const project = await projectFolder(t);
   const cluster = join(pathsIn(join(project, 'data')).postgres, 'cluster');
-  const port = await freePort();
+  const port = await freeLoopbackPort();
   const settings = { BERTH_LISTEN: `127.0.0.1:${port}` };
   const first = launch(t, project, settings);
   const role = await ready(first, port);

@@ -25,6 +25,7 @@ import { imagePrefix } from '../../src/disk-format/image-objects.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
 import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { isAlive, type ProcessIdentity, waitForExit } from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
 import { readFirstLogin } from '../../src/launch/first-login.ts';
@@ -101,7 +102,10 @@ export class Installation {
 
   /** A new one, running, its administrator logged in and with an SSH key on the account. */
   static async start(options: InstallationOptions = {}): Promise<Installation> {
-    const installation = new Installation(options, { api: await freePort(), ssh: await freeSshPorts() });
+    const installation = new Installation(options, {
+      api: await freeLoopbackPort(),
+      ssh: await freeSshPorts(),
+    });
     try {
       await linkTestImage(installation.paths);
       await installation.start();
@@ -361,17 +365,6 @@ export function isFree(port: number): Promise<boolean> {
     const probe = createServer();
     probe.once('error', () => resolve(false));
     probe.listen({ host: '127.0.0.1', port, exclusive: true }, () => probe.close(() => resolve(true)));
-  });
-}
-
-export function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer();
-    probe.once('error', reject);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
-    });
   });
 }
 

@@ -16,8 +16,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import type { S3Settings } from '../../src/object-store/s3-store.ts';
-import { freePort } from './installation.ts';
 import { until } from './waiting.ts';
 
 const READY_MS = 60_000;
@@ -48,9 +48,9 @@ export class S3Server {
 
   static async start(): Promise<S3Server> {
     const folder = await mkdtemp(join(tmpdir(), 'berth-s3-'));
-    const server = new S3Server(folder, await freePort());
+    const server = new S3Server(folder, await freeLoopbackPort());
     try {
-      await server.#start(await freePort());
+      await server.#start(await freeLoopbackPort());
       return server;
     } catch (error) {
       const logs = await server.#lastWords();

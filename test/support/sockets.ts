@@ -26,14 +26,6 @@ export async function listen(server: Server): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-export async function freePort(): Promise<number> {
-  const server = createServer();
-  const port = await listen(server);
-  server.close();
-  await once(server, 'close');
-  return port;
-}
-
 export function dial(t: TestContext, port: number): Socket {
   const socket = connect({ port, host: HOST, allowHalfOpen: true });
   t.after(() => socket.destroy());

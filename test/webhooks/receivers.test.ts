@@ -8,8 +8,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import tls from 'node:tls';
+import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
-import { freePort } from '../support/installation.ts';
 import { type ReceiverOptions, startReceiver } from '../support/receivers.ts';
 
 const TIMEOUT_MS = 400;
@@ -127,7 +127,7 @@ test('Retry-After is read, as seconds and as a date', async () => {
 });
 
 test('nobody listening, a connection that breaks and an answer that is no HTTP are failures with words', async () => {
-  const nobody = await outbound.post(`http://127.0.0.1:${await freePort()}/`, {}, '{}');
+  const nobody = await outbound.post(`http://127.0.0.1:${await freeLoopbackPort()}/`, {}, '{}');
   assert.equal(nobody.error, 'the connection was refused');
   const broken = await answerOf((request) => request.socket.destroy());
   assert.equal(broken.error, 'the connection was closed before the answer');
