@@ -25,6 +25,17 @@ class JobsClient extends pg.Client {
   }
 }
 
+/** The library gives its listening connection back twice when that breaks while it stops; the pool throws at the second. */
+function releasedOnce(client: pg.PoolClient): pg.PoolClient {
+  const release = client.release.bind(client);
+  let released = false;
+  client.release = (error) => {
+    if (!released) release(error);
+    released = true;
+  };
+  return client;
+}
+
 export class JobsPool extends pg.Pool {
   #over = false;
 
@@ -44,7 +55,7 @@ export class JobsPool extends pg.Pool {
       return undefined;
     }
     if (this.#over) return new Promise(() => undefined);
-    return super.connect().catch((error: unknown) => {
+    return super.connect().then(releasedOnce, (error: unknown) => {
       if (this.#over) return new Promise<never>(() => undefined);
       throw translated(error);
     });

@@ -3,6 +3,7 @@ import { after, before, test } from 'node:test';
 import pg from 'pg';
 import { pino } from 'pino';
 import { addJobs, migrateJobs } from '../../src/db/jobs.ts';
+import { JobsPool } from '../../src/db/jobs-pool.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
 import { runJobs } from '../../src/db/run-jobs.ts';
 import { CuttableWay } from '../support/cuttable.ts';
@@ -96,6 +97,16 @@ test('a stop while the database has been away for long ends too', async () => {
   await one.stop();
   assert.deepEqual(rejections, []);
   assert.equal((await waiting('late')).length, 1);
+});
+
+test('a connection that the library gives back twice goes back once', async () => {
+  const pool = new JobsPool(database.url, 1);
+  const client = await pool.connect();
+  client.release(new Error('broken'));
+  client.release();
+  assert.equal(pool.totalCount, 0);
+  assert.deepEqual((await pool.query('select 1 as one')).rows, [{ one: 1 }]);
+  await pool.end();
 });
 
 test('a job that a worker takes in this very moment is joined by a new one, not lost', async () => {
