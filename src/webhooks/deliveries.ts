@@ -25,6 +25,9 @@ export interface DeliveryParts {
 }
 
 const RENEW_MS = 4_000;
+/** Deliveries that a process holds, about; each webhook's share is within these bounds. */
+const HELD = 16_384;
+const WINDOW = { min: 64, max: 512 };
 /** Receivers that have a request when the process is told to stop get this long; then it is sent again by the next. */
 const GRACE_MS = 5_000;
 /** Rows that say they are due and cannot be read are not looked at without end. */
@@ -72,6 +75,9 @@ class Senders {
     this.#parts = parts;
   }
 
+  readonly #window = () =>
+    Math.max(WINDOW.min, Math.min(WINDOW.max, Math.floor(HELD / Math.max(1, this.#drains.size))));
+
   renew(): void {
     if (this.#drains.size === 0) return;
     const { db, log } = this.#parts;
@@ -95,7 +101,7 @@ class Senders {
     const live = this.#drains.get(webhook_id);
     if (live) return live.wake();
     const { db, outbound, secrets, hub, log } = this.#parts;
-    const parts: DrainParts = { db, outbound, secrets, give_up: this.#give_up.signal };
+    const parts: DrainParts = { db, outbound, secrets, give_up: this.#give_up.signal, window: this.#window };
     const drain = new Drain(webhook_id, lane, parts);
     this.#drains.set(webhook_id, drain);
     const unsubscribe = hub.subscribe('webhook', webhook_id, () => drain.wake());

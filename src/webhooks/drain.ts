@@ -1,5 +1,6 @@
 /**
- * Sends one webhook's deliveries, until none is due. Between two reads of the database up to WINDOW of them are held.
+ * Sends one webhook's deliveries, until none is due. Of them it holds so many as its process has room for, so that the
+ * next are there before the last are sent; their outcomes are written many at a time.
  * Invariants: of one instance, what is sent in order has one request under way at a time, in the order of positions;
  * what tries again has places of its own and holds nothing up; an outcome is written before its delivery is let go;
  * what was not sent yet is let go at any time without a trace.
@@ -28,15 +29,19 @@ export interface DrainParts {
   readonly secrets: Sealer;
   /** Requests under way are given up, and count for nothing. */
   readonly give_up: AbortSignal;
+  /** How many deliveries may be held now. */
+  readonly window: () => number;
 }
 
 /** Why it ends while there is more: slow answers, the turn is over, the process stops, the webhook is not enabled. */
 export type End = 'slow' | 'turn' | 'stopped' | 'disabled';
 
-const WINDOW = 128;
 const AGAIN_WINDOW = 32;
 const DEADLOCK = '40P01';
 const AWAY_MS = 500;
+/** Outcomes are written when there are so many, when nothing is under way, or after so long. */
+const BATCH = 128;
+const LINGER_MS = 20;
 
 interface Target {
   readonly url: string;
@@ -54,6 +59,8 @@ export class Drain {
   readonly #behind = new Map<string, DueDelivery[]>();
   readonly #handed_over = Promise.withResolvers<void>();
   #outcomes: Outcome[] = [];
+  /** The oldest outcome has waited long enough. */
+  #overdue = false;
   #target: Target | undefined;
   #failing = false;
   #more = false;
@@ -116,9 +123,8 @@ export class Drain {
     const turn = setTimeout(() => this.end('turn'), this.#lane.turn_ms);
     try {
       for (;;) {
-        const reads = this.#more && this.#ended === null && this.#held.size <= WINDOW / 2;
-        const outcomes = this.#outcomes;
-        this.#outcomes = [];
+        const reads = this.#more && this.#ended === null && this.#held.size <= this.#parts.window() / 2;
+        const outcomes = this.#ripeOutcomes();
         if (reads || outcomes.length > 0) {
           await Promise.all([reads ? this.#read() : undefined, this.#write(outcomes)]);
         } else if (this.#held.size === 0) {
@@ -136,6 +142,21 @@ export class Drain {
     } finally {
       clearTimeout(turn);
     }
+  }
+
+  #ripeOutcomes(): readonly Outcome[] {
+    const idle = this.#running.first + this.#running.again === 0;
+    if (!idle && !this.#overdue && this.#outcomes.length < BATCH) return [];
+    this.#overdue = false;
+    return this.#outcomes.splice(0);
+  }
+
+  #keep(outcome: Outcome): void {
+    if (this.#outcomes.push(outcome) > 1) return;
+    setTimeout(() => {
+      this.#overdue = this.#outcomes.length > 0;
+      this.#changed();
+    }, LINGER_MS);
   }
 
   #changed(): void {
@@ -165,8 +186,8 @@ export class Drain {
 
   async #readDue(): Promise<void> {
     this.#more = false;
-    const { db } = this.#parts;
-    const limits = { first: WINDOW - this.#held.size, again: AGAIN_WINDOW };
+    const { db, window } = this.#parts;
+    const limits = { first: window() - this.#held.size, again: AGAIN_WINDOW };
     const [receiver, due] = await Promise.all([
       findReceiver(db, this.webhook_id),
       listDue(db, this.webhook_id, [...this.#held.keys()], limits),
@@ -239,7 +260,7 @@ export class Drain {
     }
     this.#sent += 1;
     this.#slowest_ms = Math.max(this.#slowest_ms, answer.latency_ms);
-    this.#outcomes.push(outcomeOf(row, answer, at));
+    this.#keep(outcomeOf(row, answer, at));
   }
 
   #turnSlow(): void {

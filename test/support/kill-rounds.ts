@@ -10,7 +10,12 @@
  */
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isAlive, killProcess } from '../../src/host/vm/process-identity.ts';
+import {
+  isAlive,
+  killProcess,
+  type ProcessIdentity,
+  waitForExit,
+} from '../../src/host/vm/process-identity.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import { GuestJournal } from './guest-journal.ts';
 import type { Installation } from './installation.ts';
@@ -162,16 +167,24 @@ export class KillRounds {
       return;
     }
     if (victim === 'qemu') {
-      try {
-        killProcess(this.#guest.qemu, 'SIGKILL');
-      } catch {
-        // There is no VM just now.
-      }
+      const qemu = this.#qemu();
+      if (qemu === null) return;
+      killProcess(qemu, 'SIGKILL');
+      assert(await waitForExit(qemu, PATIENCE.timeout_ms), 'until then it passes for one that runs');
       return;
     }
     await this.#berth.kill(victim as 'agent').catch((error: unknown) => {
       if (!(error instanceof assert.AssertionError)) throw error; // being started again already
     });
+  }
+
+  /** Null while there is no VM. */
+  #qemu(): ProcessIdentity | null {
+    try {
+      return this.#guest.qemu;
+    } catch {
+      return null;
+    }
   }
 
   /** Whatever state it is in now, until it runs. */
