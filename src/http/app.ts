@@ -1,10 +1,10 @@
-import { randomBytes } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import proxyAddr from '@fastify/proxy-addr';
 import swagger from '@fastify/swagger';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
+import { drawRandom } from '../lib/random.ts';
 import { registerAccess } from './access.ts';
 import { registerConsole } from './console.ts';
 import { ConsoleStreams, isConsoleStream } from './console-stream.ts';
@@ -50,7 +50,7 @@ export type App = ReturnType<typeof typed>;
 
 /** A new request's id: `req_` and 96 random bits. */
 function newRequestId(): string {
-  return `req_${randomBytes(12).toString('hex')}`;
+  return `req_${drawRandom(12).toString('hex')}`;
 }
 
 /** Of the asked-for upgrades only a console's is given; others are requests like any, as without this. */

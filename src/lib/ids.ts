@@ -1,4 +1,4 @@
-import { randomFillSync } from 'node:crypto';
+import { drawRandom } from './random.ts';
 
 /**
  * Ids: `<prefix>_<26 characters>`: 48 bits of milliseconds and 80 random bits in Crockford's base32,
@@ -63,17 +63,9 @@ function base32(bytes: Uint8Array): string {
 }
 
 const ID_BYTES = 16;
-/** Drawn for many ids at a time: asking for a few bytes costs as much as asking for thousands. */
-const drawn = Buffer.alloc(ID_BYTES * 256);
-let drawn_at = drawn.length;
 
 export function newId<P extends IdPrefix>(prefix: P, now_ms = Date.now()): Id<P> {
-  if (drawn_at === drawn.length) {
-    randomFillSync(drawn);
-    drawn_at = 0;
-  }
-  const bytes = drawn.subarray(drawn_at, drawn_at + ID_BYTES);
-  drawn_at += ID_BYTES;
+  const bytes = drawRandom(ID_BYTES);
   bytes.writeUIntBE(now_ms, 0, 6);
   return `${prefix}_${base32(bytes)}` as Id<P>;
 }
