@@ -34,7 +34,7 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   const templates = () => readdirSync(berth.paths.templates).filter((name) => /^[0-9a-f]{32}$/.test(name));
 
   before(async () => {
-    berth = await Installation.start();
+    berth = await Installation.start({ own_templates: true });
     const booted = await GuestInstance.running(berth, 'booted');
     await berth.printed(/a template was made/, 0, 300_000);
     assert.equal(fastStarts(booted), 0);

@@ -13,8 +13,9 @@ import { runningFencer } from '../../src/host/lease/fencer.ts';
 import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
-import { inheritedEnvironment, linkTestImage } from './installation.ts';
+import { inheritedEnvironment } from './installation.ts';
 import { killAll, processesOfFolder, qemuIdentity, roleProcess } from './processes.ts';
+import { linkTestImage } from './seeds.ts';
 import { until } from './waiting.ts';
 
 const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');

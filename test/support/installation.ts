@@ -14,14 +14,12 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs';
-import { link, mkdir, readdir, rm } from 'node:fs/promises';
+import { readdir, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
-import type { ImageManifest } from '../../src/disk-format/image-manifest.ts';
-import { imagePrefix } from '../../src/disk-format/image-objects.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
 import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
@@ -32,6 +30,7 @@ import { readFirstLogin } from '../../src/launch/first-login.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { killAll, processesOfFolder, qemuIdentity, ROLES, type Role, roleProcess } from './processes.ts';
 import { RestClient } from './rest-client.ts';
+import { keepTemplates, linkTemplates, linkTestImage, listOrNothing } from './seeds.ts';
 import { SshClient } from './ssh-client.ts';
 import { until } from './waiting.ts';
 
@@ -52,6 +51,8 @@ export interface InstallationOptions {
   readonly program?: readonly [program: string, ...words: string[]];
   /** Called with the new data folder before the first start, for mounts; what it answers is undone at the end. */
   readonly prepare?: (data_dir: string) => () => void;
+  /** It starts without templates, and no other test gets those that it makes. */
+  readonly own_templates?: boolean;
 }
 
 /** Not disposed of yet: a test runner that is interrupted must leave no VM behind either. */
@@ -74,6 +75,7 @@ export class Installation {
   #settings: Readonly<Record<string, string>>;
   readonly #program: readonly [string, ...string[]];
   readonly #undo: () => void;
+  readonly #own_templates: boolean;
   #launcher: { readonly child: ChildProcess; readonly ended: Promise<number | null> } | undefined;
   #output = '';
   #password: string | undefined;
@@ -97,6 +99,7 @@ export class Installation {
     this.client = new RestClient(this.origin);
     this.ssh = new SshClient(this.data_dir, 'admin-key');
     this.#undo = options.prepare?.(this.data_dir) ?? (() => undefined);
+    this.#own_templates = options.own_templates === true;
     live.add(this);
   }
 
@@ -108,6 +111,7 @@ export class Installation {
     });
     try {
       await linkTestImage(installation.paths);
+      if (options.own_templates !== true) await linkTemplates(installation.paths);
       await installation.start();
       await installation.login();
       await installation.client.expect(201, 'POST', '/v1/me/ssh-keys', {
@@ -296,6 +300,7 @@ export class Installation {
       this.#launcher?.child.kill('SIGKILL');
       await this.#endLeftovers();
       live.delete(this);
+      if (!this.#own_templates) await keepTemplates(this.paths);
       this.#undo();
       rmSync(this.data_dir, { recursive: true, force: true, maxRetries: 5 });
     }
@@ -316,37 +321,6 @@ export class Installation {
       await until('the control groups are gone', removed, { timeout_ms: 3_000 }).catch(() => undefined);
     }
     if (process.getuid?.() === 0) await removeEgressRules(dataFolderId(this.data_dir));
-  }
-}
-
-/**
- * BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. Its pieces are in the object
- * store already: what an agent puts there once costs seconds that no test is about.
- */
-export async function linkTestImage(paths: Paths): Promise<void> {
-  const seed = process.env['BERTH_TEST_IMAGE_DIR'];
-  if (seed === undefined) return;
-  const manifest = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as ImageManifest;
-  const { id, version, files } = manifest;
-  const folder = join(paths.debian_12, version.slice(0, 12));
-  await mkdir(folder, { recursive: true, mode: 0o755 });
-  // On another file system the launcher's own way, from the project's cache, is left to do it.
-  for (const file of await readdir(seed)) {
-    await link(join(seed, file), join(folder, file)).catch(() => undefined);
-  }
-  const stored = join(PROJECT, '.cache', 'image-objects', imagePrefix(id, files['rootfs.img']));
-  const pieces = join(paths.objects, imagePrefix(id, files['rootfs.img']));
-  const names = listOrNothing(stored);
-  if (names.length === 0) return;
-  await mkdir(pieces, { recursive: true, mode: 0o700 });
-  for (const name of names) await link(join(stored, name), join(pieces, name)).catch(() => undefined);
-}
-
-function listOrNothing(folder: string): string[] {
-  try {
-    return readdirSync(folder);
-  } catch {
-    return [];
   }
 }
 

@@ -1,0 +1,82 @@
+/**
+ * What a new installation of the tests is given, so that not each of them makes it again: the guest image, its pieces in
+ * the object store, and the templates that installations before it have made.
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { copyFile, link, mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Paths } from '../../src/config/paths.ts';
+import type { ImageManifest } from '../../src/disk-format/image-manifest.ts';
+import { imagePrefix } from '../../src/disk-format/image-objects.ts';
+import { MAX_AGE_MS } from '../../src/host/template/template-files.ts';
+
+const CACHE = join(import.meta.dirname, '..', '..', '.cache');
+const TEMPLATES = join(CACHE, 'test-templates');
+const TEMPLATE_KEY = /^[0-9a-f]{32}$/;
+const DESCRIPTION = 'template.json';
+
+/** BERTH_TEST_IMAGE_DIR, when given, is the image; else the launcher finds or makes one. */
+export async function linkTestImage(paths: Paths): Promise<void> {
+  const seed = process.env['BERTH_TEST_IMAGE_DIR'];
+  if (seed === undefined) return;
+  const manifest = JSON.parse(readFileSync(join(seed, 'manifest.json'), 'utf8')) as ImageManifest;
+  const { id, version, files } = manifest;
+  const folder = join(paths.debian_12, version.slice(0, 12));
+  await mkdir(folder, { recursive: true, mode: 0o755 });
+  // On another file system the launcher's own way, from the project's cache, is left to do it.
+  for (const file of await readdir(seed)) {
+    await link(join(seed, file), join(folder, file)).catch(() => undefined);
+  }
+  const stored = join(CACHE, 'image-objects', imagePrefix(id, files['rootfs.img']));
+  const pieces = join(paths.objects, imagePrefix(id, files['rootfs.img']));
+  const names = listOrNothing(stored);
+  if (names.length === 0) return;
+  await mkdir(pieces, { recursive: true, mode: 0o700 });
+  for (const name of names) await link(join(stored, name), join(pieces, name)).catch(() => undefined);
+}
+
+/** Those that were kept and are not too old; of another image or QEMU they are not looked at. None where they cannot be linked. */
+export async function linkTemplates({ templates }: Pick<Paths, 'templates'>): Promise<void> {
+  for (const key of templateKeys(TEMPLATES)) {
+    const kept = join(TEMPLATES, key);
+    const { mtimeMs } = await stat(join(kept, DESCRIPTION));
+    if (Date.now() - mtimeMs > MAX_AGE_MS) await rm(kept, { recursive: true, force: true });
+    else await linkTemplate(kept, join(templates, key)).catch(() => undefined);
+  }
+}
+
+/** What this one has made. */
+export async function keepTemplates({ templates }: Pick<Paths, 'templates'>): Promise<void> {
+  const known = templateKeys(TEMPLATES);
+  for (const key of templateKeys(templates).filter((made) => !known.includes(made))) {
+    await mkdir(TEMPLATES, { recursive: true, mode: 0o700 });
+    const folder = await mkdtemp(join(TEMPLATES, 'new-'));
+    try {
+      await linkTemplate(join(templates, key), folder);
+      await rename(folder, join(TEMPLATES, key));
+    } catch {
+      // Another test was first, or it lies on another file system.
+      await rm(folder, { recursive: true, force: true });
+    }
+  }
+}
+
+/** The memory itself; of its description, which notes each use, a copy. */
+async function linkTemplate(from: string, to: string): Promise<void> {
+  await mkdir(to, { recursive: true, mode: 0o700 });
+  const files = (await readdir(from)).filter((file) => file !== DESCRIPTION);
+  for (const file of files) await link(join(from, file), join(to, file));
+  await copyFile(join(from, DESCRIPTION), join(to, DESCRIPTION));
+}
+
+function templateKeys(folder: string): string[] {
+  return listOrNothing(folder).filter((name) => TEMPLATE_KEY.test(name));
+}
+
+export function listOrNothing(folder: string): string[] {
+  try {
+    return readdirSync(folder);
+  } catch {
+    return [];
+  }
+}
