@@ -48,13 +48,15 @@ export interface TestDatabase {
 /** Starts a server with a fresh, migrated database. The caller closes it in an `after` hook. */
 export async function startDatabase(): Promise<TestDatabase> {
   await sweepLeftovers();
-  const template = await ensureTemplate();
+  const template = await clusterTemplate();
   const folder = await mkdtemp(join(await scratchFolder(), `${PREFIX}${process.pid}-`));
   let server: EmbeddedPostgres | undefined;
   try {
     const paths = pathsIn(join(folder, 'data'));
     await mkdir(paths.postgres, { recursive: true, mode: 0o711 });
-    await run('cp', ['-a', template, join(paths.postgres, 'cluster')]);
+    const cluster = join(paths.postgres, 'cluster');
+    await run('cp', ['-a', template, cluster]);
+    await appendFile(join(cluster, 'postgresql.conf'), '\nfsync = off\nfull_page_writes = off\n');
     server = await startEmbeddedPostgres(paths, { say: () => undefined });
     const started = server;
     const url = server.database_url;
@@ -102,7 +104,7 @@ async function createEmpty(url: string, name: string): Promise<string> {
 }
 
 /** The folder of a cluster with the migrated database, made at need. */
-async function ensureTemplate(): Promise<string> {
+export async function clusterTemplate(): Promise<string> {
   const template = join(CACHE, `postgres-${await templateKey()}`);
   if (await exists(template)) return template;
   const folder = await mkdtemp(join(tmpdir(), `${PREFIX}${process.pid}-`));
@@ -117,7 +119,6 @@ async function ensureTemplate(): Promise<string> {
       await server.stop();
     }
     const cluster = join(paths.postgres, 'cluster');
-    await appendFile(join(cluster, 'postgresql.conf'), '\nfsync = off\nfull_page_writes = off\n');
     await mkdir(CACHE, { recursive: true });
     await run('cp', ['-a', cluster, beside]);
     await rename(beside, template).catch((error: unknown) => {
@@ -138,7 +139,7 @@ async function templateKey(): Promise<string> {
     hash.update(`${name}\0`).update(await readFile(join(sql_dir, name)));
   }
   hash.update(await readFile(join(PROJECT, 'package-lock.json')));
-  hash.update(String(process.getuid?.()));
+  hash.update(String(process.getuid?.())).update('as shipped');
   return hash.digest('hex').slice(0, 16);
 }
 

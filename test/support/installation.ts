@@ -30,7 +30,7 @@ import { readFirstLogin } from '../../src/launch/first-login.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { killAll, processesOfFolder, qemuIdentity, ROLES, type Role, roleProcess } from './processes.ts';
 import { RestClient } from './rest-client.ts';
-import { keepTemplates, linkTemplates, linkTestImage, listOrNothing } from './seeds.ts';
+import { copyDatabase, keepTemplates, linkTemplates, linkTestImage, listOrNothing } from './seeds.ts';
 import { SshClient } from './ssh-client.ts';
 import { until } from './waiting.ts';
 
@@ -110,6 +110,8 @@ export class Installation {
       ssh: await freeSshPorts(),
     });
     try {
+      // Another program than this checkout's makes all its own.
+      if (options.program === undefined) await copyDatabase(installation.paths);
       await linkTestImage(installation.paths);
       if (options.own_templates !== true) await linkTemplates(installation.paths);
       await installation.start();
