@@ -46,8 +46,7 @@ create table audit_log (
   mac bytea not null,
   serial bigint not null generated always as identity,
   refused boolean not null default false,
-  constraint audit_log_pkey PRIMARY KEY (id),
-  constraint audit_log_place UNIQUE (org_id, seq)
+  constraint audit_log_pkey PRIMARY KEY (id)
 );
 
 create table console_tickets (
@@ -112,7 +111,6 @@ create table events (
   position bigint,
   user_id text,
   constraint events_pkey PRIMARY KEY (id),
-  constraint events_position_key UNIQUE ("position"),
   constraint events_owner CHECK (((org_id IS NOT NULL) OR (user_id IS NOT NULL)))
 );
 
@@ -603,12 +601,14 @@ CREATE INDEX api_keys_expiry ON public.api_keys USING btree (expires_at) WHERE (
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
+CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE ((seq IS NULL) AND (NOT refused));
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_age ON public.events USING brin (created_at);
-CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
-CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
+CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE ((instance_id IS NOT NULL) AND ("position" IS NOT NULL));
+CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC) WHERE ("position" IS NOT NULL);
+CREATE UNIQUE INDEX events_position ON public.events USING btree ("position") WHERE ("position" IS NOT NULL);
 CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, sequence) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
