@@ -25,19 +25,12 @@ class JobsClient extends pg.Client {
   }
 }
 
-/** The library gives its listening connection back twice when that breaks while it stops; the pool throws at the second. */
-function releasedOnce(client: pg.PoolClient): pg.PoolClient {
-  const release = client.release.bind(client);
-  let released = false;
-  client.release = (error) => {
-    if (!released) release(error);
-    released = true;
-  };
-  return client;
-}
+type Connected = (error: Error | undefined, client: pg.PoolClient | undefined, release?: Release) => void;
+type Release = (release?: Error | boolean) => void;
 
 export class JobsPool extends pg.Pool {
   #over = false;
+  readonly #lent = new Set<Release>();
 
   /** Of up to `max` connections; idle ones that break are replaced. */
   constructor(url: string, max: number) {
@@ -48,21 +41,41 @@ export class JobsPool extends pg.Pool {
   }
 
   override connect(): Promise<pg.PoolClient>;
-  override connect(callback: (...given: never[]) => void): void;
-  override connect(callback?: (...given: never[]) => void): Promise<pg.PoolClient> | undefined {
+  override connect(callback: Connected): void;
+  override connect(callback?: Connected): Promise<pg.PoolClient> | undefined {
     if (callback) {
-      super.connect(callback as never);
+      super.connect((error, client) => {
+        if (client) this.#lend(client);
+        callback(error, client, client?.release);
+      });
       return undefined;
     }
     if (this.#over) return new Promise(() => undefined);
-    return super.connect().then(releasedOnce, (error: unknown) => {
-      if (this.#over) return new Promise<never>(() => undefined);
-      throw translated(error);
-    });
+    return super.connect().then(
+      (client) => this.#lend(client),
+      (error: unknown) => {
+        if (this.#over) return new Promise<never>(() => undefined);
+        throw translated(error);
+      },
+    );
   }
 
+  /** Gives it back once: the library does so twice with a listening one that breaks while it stops, and the pool throws. */
+  #lend(client: pg.PoolClient): pg.PoolClient {
+    const release = client.release.bind(client);
+    const giveBack: Release = (error) => {
+      if (this.#lent.delete(giveBack)) release(error);
+    };
+    this.#lent.add(giveBack);
+    client.release = giveBack;
+    if (this.#over) giveBack(true);
+    return client;
+  }
+
+  /** Ends what is lent too: a library that was not waited for any longer still has its listening connection. */
   override async end(): Promise<void> {
     this.#over = true;
+    for (const giveBack of this.#lent) giveBack(true);
     await super.end();
   }
 }

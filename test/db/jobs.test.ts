@@ -99,14 +99,35 @@ test('a stop while the database has been away for long ends too', async () => {
   assert.equal((await waiting('late')).length, 1);
 });
 
+/** As the library takes the one that it listens on. */
+function take(pool: JobsPool): Promise<() => void> {
+  return new Promise((resolve, reject) => {
+    pool.connect((error, _client, release) => {
+      if (error || !release) reject(error);
+      else resolve(() => release());
+    });
+  });
+}
+
 test('a connection that the library gives back twice goes back once', async () => {
   const pool = new JobsPool(database.url, 1);
-  const client = await pool.connect();
-  client.release(new Error('broken'));
-  client.release();
-  assert.equal(pool.totalCount, 0);
+  const giveBack = await take(pool);
+  giveBack();
+  giveBack();
   assert.deepEqual((await pool.query('select 1 as one')).rows, [{ one: 1 }]);
   await pool.end();
+});
+
+test('a pool ends with what is still lent, and takes it back then as well', async () => {
+  const pool = new JobsPool(database.url, 2);
+  const giveBack = await take(pool);
+  const client = await pool.connect();
+  const asked = assert.rejects(client.query('select pg_sleep(600)'));
+  await pool.end();
+  await asked;
+  giveBack();
+  client.release();
+  assert.equal(pool.totalCount, 0);
 });
 
 test('a job that a worker takes in this very moment is joined by a new one, not lost', async () => {
