@@ -189,17 +189,25 @@ function describe({ code, signal, error }: Exit): string {
   return signal === null ? `exit code ${code}` : signal;
 }
 
+/** Nobody kills an orphan that does not stop, and it would hold the data folder's lock against the next launcher. */
+const ORPHAN_GRACE_MS = 30_000;
+
 /**
- * For a supervised child: calls `orphaned` once when the launcher has gone, however it went. Does nothing in a process
- * that was not started by {@link supervise}, and does not keep the process alive.
+ * For a supervised child: calls `orphaned` once when the launcher has gone, however it went, and ends the process if it is
+ * still there `grace_ms` later. Does nothing in a process that was not started by {@link supervise}, and does not keep the
+ * process alive.
  */
-export function exitWithParent(orphaned: () => void): void {
+export function exitWithParent(orphaned: () => void, grace_ms = ORPHAN_GRACE_MS): void {
   if (process.channel === undefined) return;
-  if (!process.connected) {
+  const end = () => {
+    setTimeout(() => process.exit(1), grace_ms).unref();
     orphaned();
+  };
+  if (!process.connected) {
+    end();
     return;
   }
-  process.once('disconnect', orphaned);
+  process.once('disconnect', end);
   process.channel?.unref();
 }
 

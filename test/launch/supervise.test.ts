@@ -147,18 +147,23 @@ test('a launcher whose role refuses its settings ends with 2', async (t) => {
   assert.equal((await ended).code, 2);
 });
 
-test('a role notices that its launcher was killed and ends by itself', async (t) => {
-  const journal = join(await temporaryFolder(t), 'journal');
-  const code = `
-    import { appendFileSync } from 'node:fs';
-    import { exitWithParent } from 'SRC/launch/supervise.ts';
-    exitWithParent(() => { appendFileSync(${JSON.stringify(journal)}, 'orphaned\\n'); process.exit(0); });
-    setInterval(() => {}, 1000);
-    appendFileSync(${JSON.stringify(journal)}, 'a up ' + process.pid + '\\n');`;
-  const { pid } = runScript(t, launcher({ name: 'a', args: scriptArgs(code) }));
-  const role_pid = await pidIn(journal);
-  cleanUp(t, () => kill(role_pid));
-  process.kill(pid, 'SIGKILL');
-  await until('the role has ended', () => !isAlive(role_pid));
-  assert.equal((await linesOf(journal)).at(-1), 'orphaned');
-});
+for (const [what, does] of [
+  ['ends by itself', 'process.exit(0);'],
+  ['is ended if it would not', ''],
+] as const) {
+  test(`a role notices that its launcher was killed, and ${what}`, async (t) => {
+    const journal = join(await temporaryFolder(t), 'journal');
+    const code = `
+      import { appendFileSync } from 'node:fs';
+      import { exitWithParent } from 'SRC/launch/supervise.ts';
+      exitWithParent(() => { appendFileSync(${JSON.stringify(journal)}, 'orphaned\\n'); ${does} }, 100);
+      setInterval(() => {}, 1000);
+      appendFileSync(${JSON.stringify(journal)}, 'a up ' + process.pid + '\\n');`;
+    const { pid } = runScript(t, launcher({ name: 'a', args: scriptArgs(code) }));
+    const role_pid = await pidIn(journal);
+    cleanUp(t, () => kill(role_pid));
+    process.kill(pid, 'SIGKILL');
+    await until('the role has ended', () => !isAlive(role_pid));
+    assert.equal((await linesOf(journal)).at(-1), 'orphaned');
+  });
+}
