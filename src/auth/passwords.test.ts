@@ -1,6 +1,20 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { hash } from '@node-rs/argon2';
+import { AppError } from '../lib/errors.ts';
 import { hashPassword, verifyPassword } from './passwords.ts';
+
+test('checks that find no room are refused, with and without an account, and the next ones are answered', async () => {
+  // Cheap to check: there are many.
+  const stored = await hash('twelve chars', { memoryCost: 8, timeCost: 1 });
+  const busy = (error: unknown) => error instanceof AppError && error.code === 'UNAVAILABLE';
+  // Four run, two hundred wait: more than there is room for.
+  const crowd = Array.from({ length: 204 }, () => verifyPassword(stored, 'twelve chars'));
+  await assert.rejects(verifyPassword(null, 'twelve chars'), busy);
+  await assert.rejects(verifyPassword(stored, 'twelve chars'), busy);
+  assert.ok((await Promise.all(crowd)).every((right) => right));
+  assert.equal(await verifyPassword(null, 'twelve chars'), false);
+});
 
 test('a hash is argon2id with 19 MiB, two passes, one lane, and a salt of its own', async () => {
   const [one, two] = await Promise.all([hashPassword('twelve chars'), hashPassword('twelve chars')]);

@@ -53,10 +53,18 @@ export function hashPassword(password: string): Promise<string> {
 
 let dummy: Promise<string> | undefined;
 
+/** Made once; where there was no room for it, by the next that needs it. */
+function dummyHash(): Promise<string> {
+  dummy ??= hashPassword('no account has this password').catch((error: unknown) => {
+    dummy = undefined;
+    throw error;
+  });
+  return dummy;
+}
+
 /** Whether `password` is the one that `stored` came from; with null it does the same work and says no. @throws AppError UNAVAILABLE */
 export async function verifyPassword(stored: string | null, password: string): Promise<boolean> {
-  dummy ??= hashPassword('no account has this password');
-  const against = stored ?? (await dummy);
+  const against = stored ?? (await dummyHash());
   const right = await bounded(() => {
     verifies.publish({});
     return verify(against, password);
