@@ -1,14 +1,12 @@
 /**
- * Cursors: sealed with AES-256-GCM, bound to route, principal and filter by the additional data, good for
- * three days. Nobody can read, make or move one. And the pages that they lead through.
+ * Cursors: sealed, bound to route, principal and filter, good for three days. Nobody can read, make or move one. And
+ * the pages that they lead through.
  */
-import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import type { Principal } from '../auth/principal.ts';
 import { invalid } from '../lib/errors.ts';
+import { Sealer } from '../lib/seal.ts';
 
 const LIFETIME_S = 3 * 24 * 3600;
-const NONCE_BYTES = 12;
-const TAG_BYTES = 16;
 
 /** What a cursor is good for. */
 export interface CursorScope {
@@ -18,55 +16,35 @@ export interface CursorScope {
 }
 
 export class CursorSealer {
-  readonly #key: Buffer;
+  readonly #sealer: Sealer;
   readonly #now: () => number;
 
   constructor(secret_key: Buffer, now: () => number = Date.now) {
-    this.#key = Buffer.from(hkdfSync('sha256', secret_key, '', 'berth cursor v1', 32));
+    this.#sealer = new Sealer(secret_key, 'berth cursor v1');
     this.#now = now;
   }
 
   /** `last_id`: the id after which the next page begins. */
   seal(scope: CursorScope, last_id: string): string {
-    const nonce = randomBytes(NONCE_BYTES);
-    const cipher = createCipheriv('aes-256-gcm', this.#key, nonce).setAAD(bound(scope));
     const expires_s = Math.floor(this.#now() / 1000) + LIFETIME_S;
-    const sealed = Buffer.concat([
-      cipher.update(JSON.stringify([expires_s, last_id]), 'utf8'),
-      cipher.final(),
-    ]);
-    return Buffer.concat([nonce, sealed, cipher.getAuthTag()]).toString('base64url');
+    return this.#sealer.seal(JSON.stringify([expires_s, last_id]), bound(scope)).toString('base64url');
   }
 
   /** @throws AppError INVALID_REQUEST when it is not ours, not for this list, or too old */
   open(scope: CursorScope, cursor: string): string {
-    const bytes = Buffer.from(cursor, 'base64url');
-    if (bytes.length <= NONCE_BYTES + TAG_BYTES) throw refusal();
-    let opened: [number, string];
-    try {
-      const decipher = createDecipheriv('aes-256-gcm', this.#key, bytes.subarray(0, NONCE_BYTES), {
-        authTagLength: TAG_BYTES,
-      })
-        .setAAD(bound(scope))
-        .setAuthTag(bytes.subarray(-TAG_BYTES));
-      const text = Buffer.concat([
-        decipher.update(bytes.subarray(NONCE_BYTES, -TAG_BYTES)),
-        decipher.final(),
-      ]).toString('utf8');
-      opened = JSON.parse(text) as [number, string];
-    } catch {
-      throw refusal();
-    }
-    if (opened[0] * 1000 < this.#now()) throw refusal();
-    return opened[1];
+    const text = this.#sealer.open(Buffer.from(cursor, 'base64url'), bound(scope));
+    if (text === null) throw refusal();
+    const [expires_s, last_id] = JSON.parse(text) as [number, string];
+    if (expires_s * 1000 < this.#now()) throw refusal();
+    return last_id;
   }
 }
 
-function bound({ route, principal, filter }: CursorScope): Buffer {
+function bound({ route, principal, filter }: CursorScope): string {
   const filters = Object.entries(filter)
     .filter(([, value]) => value !== undefined)
     .sort(([a], [b]) => a.localeCompare(b));
-  return Buffer.from(JSON.stringify([route, principal.credential.id, principal.org_id, filters]));
+  return JSON.stringify([route, principal.credential.id, principal.org_id, filters]);
 }
 
 function refusal() {
