@@ -6,8 +6,8 @@ import { hashPassword } from '../auth/passwords.ts';
 import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
 import { insertAccount } from '../auth/register.ts';
-import { deleteOtherSessions, findUser, findUserByEmail, updateUser } from '../auth/store.ts';
-import { tellOfPassword } from '../auth/tell-of-password.ts';
+import { setPassword } from '../auth/set-password.ts';
+import { deleteUser, findUser, findUserByEmail, updateEmail } from '../auth/store.ts';
 import { verifyAccountPassword } from '../auth/verify-account.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
@@ -74,9 +74,7 @@ export async function prepareNewPassword(
 export async function changePassword(tx: Tx, principal: Principal, password_hash: string): Promise<UserId> {
   const user_id = userOf(principal);
   const keep = principal.credential.kind === 'session' ? principal.credential.id : null;
-  await updateUser(tx, user_id, { password_hash });
-  await deleteOtherSessions(tx, user_id, keep);
-  await tellOfPassword(tx, user_id, 'changed', user_id);
+  await setPassword(tx, user_id, { password_hash, how: 'changed', actor: user_id, keep });
   return user_id;
 }
 
@@ -120,11 +118,9 @@ export async function confirmPasswordReset(
   return transaction(db, async (tx) => {
     const used = await consumeMailToken(tx, 'password_reset', request.token);
     if (!used) throw invalid('token', 'is not valid, was used already, or has expired');
-    await updateUser(tx, used.user_id, { password_hash });
-    await deleteOtherSessions(tx, used.user_id, null);
+    await setPassword(tx, used.user_id, { password_hash, how: 'reset', actor: used.user_id });
     const user = await findUser(tx, used.user_id);
     if (user) await unlock(tx, user.email);
-    await tellOfPassword(tx, used.user_id, 'reset', used.user_id);
     await done(tx, used.user_id);
     return used.user_id;
   });
@@ -164,8 +160,7 @@ export async function confirmEmailChange(tx: Tx, principal: Principal, token: st
   }
   const { user_id, email } = used;
   try {
-    const change = { email, email_key: email.toLowerCase() };
-    await tx.updateTable('users').set(change).where('id', '=', user_id).execute();
+    await updateEmail(tx, user_id, email);
   } catch (error) {
     if (!violates(error, 'users_email_key_key')) throw error;
     throw new AppError('CONFLICT', { message: 'Another account has this address.', cause: error });
@@ -179,6 +174,6 @@ export async function deleteAccount(tx: Tx, principal: Principal): Promise<void>
   const user_id = userOf(principal);
   const hosts = await hostsOfUserKeys(tx, user_id);
   await leaveAllOrganisations(tx, user_id);
-  await tx.deleteFrom('users').where('id', '=', user_id).execute();
+  await deleteUser(tx, user_id);
   await tellOfKeys(tx, hosts);
 }

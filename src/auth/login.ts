@@ -5,7 +5,7 @@ import type { UserId } from '../lib/ids.ts';
 import { noteLogin } from './known-places.ts';
 import { beginAttempt, fail, succeed, withdraw } from './lockout.ts';
 import { type Caller, type OpenedSession, openSession } from './sessions.ts';
-import { findUser, findUserByEmail, firstOrganisation } from './store.ts';
+import { findUser, findUserByEmail, firstOrganisation, lockUser } from './store.ts';
 import { checkPassword } from './verify-account.ts';
 
 /** What the caller brought besides the password; the verdict on it is `verifySecondFactor`'s. */
@@ -52,18 +52,27 @@ export async function login(parts: LoginParts, request: LoginRequest) {
   if (verdict === 'wrong')
     await refuse(new AppError('MFA_REQUIRED', { message: 'The second factor is wrong.' }));
   await succeed(db, attempt);
-  return finishLogin(parts, user.id, request);
+  return finishLogin(parts, user.id, request, user.password_hash);
 }
 
-/** After whatever proved who it is. */
+/**
+ * After whatever proved who it is. `proved_by`: the hash of the password that did; where that is another by now, the
+ * sessions it opened have ended, and none is opened. @throws AppError UNAUTHENTICATED
+ */
 export async function finishLogin(
   { db, audit }: Pick<LoginParts, 'db' | 'audit'>,
   user_id: UserId,
   caller: Caller & { readonly request_id: string },
+  proved_by?: string,
 ) {
   return transaction(db, async (tx) => {
+    // A change of the password waits for this session, and ends it, or is seen here.
+    await lockUser(tx, user_id);
     const user = await findUser(tx, user_id);
     if (!user) throw new AppError('UNAUTHENTICATED');
+    if (proved_by !== undefined && proved_by !== user.password_hash) {
+      throw new AppError('UNAUTHENTICATED', WRONG);
+    }
     const { ip, user_agent } = caller;
     const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent });
     await noteLogin(tx, user.id, session, { ip, user_agent });

@@ -39,6 +39,17 @@ export async function updateUser(
   await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }
 
+/** @throws unique violation `users_email_key_key` */
+export async function updateEmail(tx: Tx, id: UserId, email: string): Promise<void> {
+  const change = { email, email_key: email.toLowerCase() };
+  await tx.updateTable('users').set(change).where('id', '=', id).execute();
+}
+
+/** With sessions, factors, keys and memberships (foreign keys). */
+export async function deleteUser(tx: Tx, id: UserId): Promise<void> {
+  await tx.deleteFrom('users').where('id', '=', id).execute();
+}
+
 export interface NewSession {
   readonly id: SessionId;
   readonly user_id: UserId;

@@ -2,8 +2,8 @@
 import { randomInt } from 'node:crypto';
 import { unlock } from '../auth/lockout.ts';
 import { hashPassword } from '../auth/passwords.ts';
-import { deleteOtherSessions, findUserByEmail, updateUser } from '../auth/store.ts';
-import { tellOfPassword } from '../auth/tell-of-password.ts';
+import { setPassword } from '../auth/set-password.ts';
+import { findUserByEmail } from '../auth/store.ts';
 import { transaction } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
@@ -46,10 +46,8 @@ export async function resetPassword({ db, audit }: ServerContext, email: string)
   const password = generatePassword();
   const password_hash = await hashPassword(password);
   await transaction(db, async (tx) => {
-    await updateUser(tx, user.id, { password_hash });
-    await deleteOtherSessions(tx, user.id, null);
+    await setPassword(tx, user.id, { password_hash, how: 'server', actor: 'operator' });
     await unlock(tx, email);
-    await tellOfPassword(tx, user.id, 'server', 'operator');
   });
   await note({ db, audit }, user.id, 'auth.reset_password_on_server');
   return `New password of ${user.email}, shown this once: ${password}\n`;

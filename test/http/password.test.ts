@@ -1,6 +1,8 @@
 /** Changing the password, and getting a new one by mail. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { sql } from 'kysely';
+import { login as loginWith } from '../../src/auth/login.ts';
 import { MAIL_PREFIX, newToken } from '../../src/auth/tokens.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
@@ -81,6 +83,19 @@ describe('204', () => {
   });
 });
 
+test('a login whose password is another before it is through opens no session', async () => {
+  const who = await person();
+  const changed = async () => {
+    assert.equal((await change(who)).status, 204);
+    return 'not_needed' as const;
+  };
+  const parts = { db: api.db, audit: api.context.audit, verifySecondFactor: changed };
+  const request = { email: who.email, password: OLD, ip: '127.0.0.1', user_agent: '', request_id: 'none' };
+  await assert.rejects(loginWith(parts, request), { code: 'UNAUTHENTICATED' });
+  const { rows } = await sql`select id from sessions where user_id = ${who.user_id}`.execute(api.db);
+  assert.equal(rows.length, 1);
+});
+
 describe('400', () => {
   test('a reset token works once, also of ten at once', async () => {
     const { email } = await person();
@@ -110,6 +125,18 @@ describe('400', () => {
       .execute();
     assertError(await confirm(token), 'INVALID_REQUEST', /token/);
     assert.equal((await login(email, OLD)).status, 200);
+  });
+
+  test('a change ends what was mailed before it: a reset, and a change of address', async () => {
+    const who = await person();
+    const address = `${newId('usr')}@example.org`;
+    await ask(who.email);
+    await api.as(who).put('/v1/me/email', { email: address, password: OLD });
+    const [reset, moved] = [await mail.token(who.email), await mail.token(address)];
+    assert.equal((await change(who)).status, 204);
+    assertError(await confirm(reset), 'INVALID_REQUEST', /token/);
+    const answer = await api.as(who).post('/v1/me/email/confirm', { token: moved });
+    assertError(answer, 'INVALID_REQUEST', /token/);
   });
 
   test('a second token ends the first', async () => {
