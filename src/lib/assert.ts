@@ -13,8 +13,3 @@ export function present<T>(value: T | null | undefined, what: string): T {
   assert(value !== null && value !== undefined, `${what} is missing`);
   return value;
 }
-
-/** For the end of an exhaustive switch. */
-export function unreachable(value: never, what: string): never {
-  throw new InvariantError(`unreachable ${what}: ${JSON.stringify(value)}`);
-}

@@ -24,7 +24,7 @@ import { findRoot, rootOfDisk } from '../../src/host/own-image/disk-file.ts';
 import { ImageTree } from '../../src/host/own-image/image-tree.ts';
 import { problemsIn } from '../../src/host/own-image/install-machine.ts';
 import { layerEntries, ociLayers } from '../../src/host/own-image/oci-layout.ts';
-import { readTar } from '../../src/host/own-image/read-tar.ts';
+import { readTar, type TarEntry } from '../../src/host/own-image/read-tar.ts';
 import { headOf, unpacked } from '../../src/host/own-image/unpacked.ts';
 import { type MadeEntry, paxEntry, tarEntry, tarOf } from '../support/tar-maker.ts';
 
@@ -194,6 +194,16 @@ for (const [what, [entries, why]] of Object.entries(REFUSED)) {
     await assert.rejects(unpack(t, [archive]), { name: 'UnusableImageError', message: why });
   });
 }
+
+test('folders that only paths name are bounded as entries are', async (t) => {
+  const tree = new ImageTree({ folder: await workFolder(t), max_bytes: MIB });
+  const below = 'd/'.repeat(120);
+  const plain = { kind: 'folder', mode: 0o755, uid: 0, gid: 0, mtime: 0 } as const;
+  const entries = async function* () {
+    for (let n = 0; n < 5_000; n++) yield { ...plain, path: `${n}/${below}` } as TarEntry;
+  };
+  await assert.rejects(tree.addLayer(entries(), { whiteouts: false }), /more than 500000 entries/);
+});
 
 test('gzip, zstd and xz are unpacked; a bomb stops at the bound; damage is named', AS_ROOT, async (t) => {
   const folder = await workFolder(t);

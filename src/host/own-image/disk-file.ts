@@ -3,7 +3,7 @@
  * What is in the disk is only measured here; it is mounted nowhere but in a machine of its own.
  */
 import { execFile } from 'node:child_process';
-import { chown, copyFile, type FileHandle, open, stat } from 'node:fs/promises';
+import { chown, copyFile, type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { UnusableImageError } from './byte-source.ts';
@@ -185,9 +185,4 @@ async function readAt(disk: FileHandle, at: number, length: number): Promise<Buf
 
 function tooLarge(max_bytes: number): UnusableImageError {
   return new UnusableImageError(`the disk is larger than ${Math.floor(max_bytes / 2 ** 30)} GiB`);
-}
-
-/** Bytes that a file takes on this disk, for what is to be made of it. */
-export async function takenBytes(path: string): Promise<number> {
-  return (await stat(path)).blocks * SECTOR;
 }

@@ -62,11 +62,16 @@ export class ImageTree {
   async addLayer(entries: AsyncIterable<TarEntry>, { whiteouts }: { whiteouts: boolean }): Promise<void> {
     this.#layer += 1;
     for await (const entry of entries) {
-      this.#entries += 1;
-      if (this.#entries > ENTRIES_MAX) {
-        throw new UnusableImageError(`the archive has more than ${ENTRIES_MAX} entries`);
-      }
+      this.#count();
       await this.#add(entry, whiteouts);
+    }
+  }
+
+  /** One more of what is in memory: an entry, or a folder that only the path of one names. */
+  #count(): void {
+    this.#entries += 1;
+    if (this.#entries > ENTRIES_MAX) {
+      throw new UnusableImageError(`the archive has more than ${ENTRIES_MAX} entries`);
     }
   }
 
@@ -191,6 +196,7 @@ export class ImageTree {
       }
       let next = here.children.get(name);
       if (!next && make) {
+        this.#count();
         next = this.#newFolder(PLAIN);
         here.children.set(name, next);
       }
