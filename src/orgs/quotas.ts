@@ -27,8 +27,9 @@ export async function readQuota(tx: Tx, org_id: OrgId): Promise<QuotaState> {
 }
 
 /**
- * Refuses what would go beyond a quota. Call it in the transaction that then takes it, before any other lock: the
- * organisation is held until the transaction's end, so that any number at once do not overshoot together.
+ * Refuses what would go beyond a quota. Call it in the transaction that then takes it: the organisation is held until
+ * the transaction's end, so that any number at once do not overshoot together. What holds an instance as well has
+ * locked that first.
  * @throws AppError QUOTA_EXCEEDED naming the first quota that does not allow it
  */
 export async function checkQuota(tx: Tx, org_id: OrgId, more: Partial<Record<Quota, number>>): Promise<void> {

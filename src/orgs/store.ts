@@ -20,7 +20,8 @@ export async function findOrganisation(tx: Tx, id: OrgId) {
 
 /**
  * Holds the organisation until the transaction's end: whoever changes its members, or makes what counts against its
- * quotas, comes one after the other. Others may go on to refer to it. Always the first lock that is taken.
+ * quotas, comes one after the other. Others may go on to refer to it. It is taken after an instance's lock; a member's
+ * removal alone comes to instances later, and where that meets a start, PostgreSQL ends one and `transaction` tries again.
  */
 export async function lockOrganisation(tx: Tx, id: OrgId) {
   return tx
