@@ -1,11 +1,11 @@
 /** What people do with their own account: password, address, and its end. */
 
+import { insertAccount } from '../auth/account-store.ts';
 import { unlock } from '../auth/lockout.ts';
-import { consumeMailToken, issueMailToken, voidMailTokens } from '../auth/mail-tokens.ts';
+import { consumeMailToken, issueMailToken, voidMailTokens } from '../auth/mail-token-store.ts';
 import { hashPassword } from '../auth/passwords.ts';
 import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
-import { insertAccount } from '../auth/register.ts';
 import { setPassword } from '../auth/set-password.ts';
 import { deleteUser, findUser, findUserByEmail, updateEmail } from '../auth/store.ts';
 import { verifyAccountPassword } from '../auth/verify-account.ts';

@@ -1,7 +1,7 @@
-import { sql } from 'kysely';
 import { type Db, transaction } from '../db/pool.ts';
+import { insertAccount } from './account-store.ts';
 import { hashPassword } from './passwords.ts';
-import { insertAccount } from './register.ts';
+import { hasUsers, lockUsers } from './store.ts';
 
 /**
  * Makes the first account, the owner of the first organisation, unless there is an account already.
@@ -13,12 +13,11 @@ export async function createFirstAdministrator(
   password: string,
   keep: () => Promise<void> = async () => undefined,
 ): Promise<boolean> {
-  const present = await db.selectFrom('users').select('id').limit(1).executeTakeFirst();
-  if (present) return false;
+  if (await hasUsers(db)) return false;
   const password_hash = await hashPassword(password);
   return transaction(db, async (tx) => {
-    await sql`lock table users in share row exclusive mode`.execute(tx);
-    if (await tx.selectFrom('users').select('id').limit(1).executeTakeFirst()) return false;
+    await lockUsers(tx);
+    if (await hasUsers(tx)) return false;
     await insertAccount(tx, { email, name: 'Administrator', password_hash });
     await keep();
     return true;

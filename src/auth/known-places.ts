@@ -4,16 +4,11 @@
  */
 import { createHash } from 'node:crypto';
 import { isIPv4, isIPv6 } from 'node:net';
-import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import type { UserId } from '../lib/ids.ts';
+import { dropOldestPlaces, keepPlaces, listPlaces, MAX_PLACES, otherSessions } from './known-place-store.ts';
 import type { Caller, OpenedSession } from './sessions.ts';
-
-/** As many as sessions that are looked at where no place is kept yet. */
-const MAX_SESSIONS = 100;
-const MAX_PLACES = 500;
-const KEPT_DAYS = 365;
 
 /** To be called in the transaction that opens the session. */
 export async function noteLogin(
@@ -22,14 +17,15 @@ export async function noteLogin(
   { session_id }: Pick<OpenedSession, 'session_id'>,
   caller: Caller,
 ): Promise<void> {
-  const kept = await keptPlaces(tx, user_id);
+  const kept = await listPlaces(tx, user_id);
   // Sessions that are open may be older than this table.
-  const from_sessions = kept.length > 0 ? [] : await sessionPlaces(tx, user_id, session_id);
+  const sessions = kept.length > 0 ? [] : await otherSessions(tx, user_id, session_id);
+  const from_sessions = sessions.map((each) => placeOf(user_id, each));
   const known = [...kept, ...from_sessions];
   const place = placeOf(user_id, caller);
   const is_new = known.length > 0 && !known.some((each) => each.equals(place));
-  const inserted = await keep(tx, user_id, [place, ...from_sessions]);
-  if (kept.length >= MAX_PLACES) await dropOldest(tx, user_id);
+  const inserted = await keepPlaces(tx, user_id, [place, ...from_sessions]);
+  if (kept.length >= MAX_PLACES) await dropOldestPlaces(tx, user_id);
   if (!is_new || !inserted) return;
   const { ip, user_agent } = caller;
   await appendPrivate(tx, {
@@ -39,56 +35,6 @@ export async function noteLogin(
     data: { ip, user_agent, session_id },
     actor: user_id,
   });
-}
-
-async function keptPlaces(tx: Tx, user_id: UserId): Promise<Buffer[]> {
-  const rows = await tx
-    .selectFrom('known_places')
-    .select('place_hash')
-    .where('user_id', '=', user_id)
-    .execute();
-  return rows.map(({ place_hash }) => place_hash);
-}
-
-async function sessionPlaces(tx: Tx, user_id: UserId, session_id: string): Promise<Buffer[]> {
-  const sessions = await tx
-    .selectFrom('sessions')
-    .select(['ip', 'user_agent'])
-    .where('user_id', '=', user_id)
-    .where('id', '!=', session_id as never)
-    .orderBy('id', 'desc')
-    .limit(MAX_SESSIONS)
-    .execute();
-  return sessions.map((session) => placeOf(user_id, session));
-}
-
-async function dropOldest(tx: Tx, user_id: UserId): Promise<void> {
-  const newest = tx
-    .selectFrom('known_places')
-    .select('place_hash')
-    .where('user_id', '=', user_id)
-    .orderBy('last_seen_at', 'desc')
-    .limit(MAX_PLACES);
-  await tx
-    .deleteFrom('known_places')
-    .where('user_id', '=', user_id)
-    .where('place_hash', 'not in', newest)
-    .execute();
-}
-
-/** Whether the first of them was not there: true for one of several logins at once. */
-async function keep(tx: Tx, user_id: UserId, places: readonly Buffer[]): Promise<boolean> {
-  const [place] = places;
-  const unique = new Map(places.map((each) => [each.toString('hex'), each]));
-  const rows = await tx
-    .insertInto('known_places')
-    .values([...unique.values()].map((place_hash) => ({ user_id, place_hash })))
-    .onConflict((conflict) =>
-      conflict.columns(['user_id', 'place_hash']).doUpdateSet({ last_seen_at: sql`now()` }),
-    )
-    .returning(['place_hash', sql<boolean>`xmax = 0`.as('inserted')])
-    .execute();
-  return rows.some(({ place_hash, inserted }) => inserted && place?.equals(place_hash) === true);
 }
 
 export function placeOf(user_id: UserId, { ip, user_agent }: Caller): Buffer {
@@ -110,12 +56,4 @@ function networkOf(ip: string): string {
     .slice(0, 3)
     .map((part) => Number.parseInt(part, 16).toString(16))
     .join(':');
-}
-
-/** For the sweep. */
-export async function deleteOldPlaces(tx: Tx): Promise<void> {
-  await tx
-    .deleteFrom('known_places')
-    .where('last_seen_at', '<', sql<Date>`now() - make_interval(days => ${KEPT_DAYS})`)
-    .execute();
 }

@@ -9,19 +9,26 @@
  * `failures` beyond five says that some were refused while five were undecided; those are not counted. Five that
  * nobody decides (the process ended) keep the address shut for a minute, then one is let through at a time.
  */
-import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
+import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
+import {
+  countFailure,
+  deleteLockout,
+  findLockedSeconds,
+  lockAddress,
+  lockLockout,
+  MAX_FAILURES,
+  REFUSED,
+  UNDECIDED_S,
+  uncountFailure,
+} from './lockout-store.ts';
 import { findUserByEmail } from './store.ts';
 
-export const MAX_FAILURES = 5;
 const FIRST_LOCK_S = 15 * 60;
 const LONGEST_LOCK_S = 24 * 3600;
-/** No verify takes as long. */
-const UNDECIDED_S = 60;
-const REFUSED = MAX_FAILURES + 1;
 
 export interface Attempt {
   readonly email_key: string;
@@ -37,21 +44,7 @@ export function lockSeconds(n: number): number {
 /** @throws AppError ACCOUNT_LOCKED while locked, or while five attempts are undecided */
 export async function beginAttempt(tx: Tx, email: string): Promise<Attempt> {
   const email_key = email.toLowerCase();
-  const now_locked = sql`l.locked_until > now()`;
-  const undecided = sql`l.locked_until is null and l.failures >= ${MAX_FAILURES}
-    and l.updated_at > now() - make_interval(secs => ${UNDECIDED_S})`;
-  const { rows } = await sql<{ failures: number; locked_s: number | null }>`
-    insert into lockouts as l (email_key, failures) values (${email_key}, 1)
-    on conflict (email_key) do update set
-      failures = case when ${now_locked} then l.failures
-                      when l.locked_until is not null then 1
-                      when ${undecided} then ${REFUSED}
-                      else least(l.failures + 1, ${MAX_FAILURES}) end,
-      locked_until = case when ${now_locked} then l.locked_until end,
-      updated_at = case when ${undecided} then l.updated_at else now() end
-    returning failures, extract(epoch from locked_until - now())::float8 as locked_s`.execute(tx);
-  const row = rows[0];
-  if (!row) throw new Error('lockouts: no row');
+  const row = present(await countFailure(tx, email_key), 'count of failures');
   if (row.locked_s !== null) throw locked(row.locked_s);
   if (row.failures === REFUSED) throw locked(UNDECIDED_S);
   return { email_key, number: row.failures };
@@ -59,17 +52,12 @@ export async function beginAttempt(tx: Tx, email: string): Promise<Attempt> {
 
 /** The attempt was right: everything is forgotten. */
 export async function succeed(tx: Tx, { email_key }: Attempt): Promise<void> {
-  await tx.deleteFrom('lockouts').where('email_key', '=', email_key).execute();
+  await deleteLockout(tx, email_key);
 }
 
 /** The attempt was neither right nor wrong (the second factor is still to come): it is given back. */
 export async function withdraw(tx: Tx, { email_key }: Attempt): Promise<void> {
-  await tx
-    .updateTable('lockouts')
-    .set({ failures: sql`greatest(least(failures, ${MAX_FAILURES}) - 1, 0)` })
-    .where('email_key', '=', email_key)
-    .where('locked_until', 'is', null)
-    .execute();
+  await uncountFailure(tx, email_key);
 }
 
 /**
@@ -83,25 +71,12 @@ export async function fail(
   ip: string | null,
 ): Promise<AppError> {
   if (attempt.number < MAX_FAILURES) return otherwise;
-  const row = await tx
-    .selectFrom('lockouts')
-    .select(['locks'])
-    .where('email_key', '=', attempt.email_key)
-    .forUpdate()
-    .executeTakeFirst();
+  const row = await lockLockout(tx, attempt.email_key);
   // Another attempt was right meanwhile, and has ended the row.
   if (!row) return otherwise;
   const locks = row.locks + 1;
   const seconds = lockSeconds(locks);
-  await tx
-    .updateTable('lockouts')
-    .set({
-      locks,
-      locked_until: sql<Date>`now() + make_interval(secs => ${seconds})`,
-      updated_at: sql`now()`,
-    })
-    .where('email_key', '=', attempt.email_key)
-    .execute();
+  await lockAddress(tx, attempt.email_key, locks, seconds);
   await tellOfLock(tx, attempt, seconds, ip);
   return locked(seconds);
 }
@@ -121,19 +96,13 @@ async function tellOfLock(tx: Tx, { email_key }: Attempt, seconds: number, ip: s
 
 /** Ends a lock: a password reset by mail, or the operator. Answers whether there was a row. */
 export async function unlock(tx: Tx, email: string): Promise<boolean> {
-  const gone = await tx
-    .deleteFrom('lockouts')
-    .where('email_key', '=', email.toLowerCase())
-    .executeTakeFirst();
-  return gone.numDeletedRows > 0n;
+  return deleteLockout(tx, email.toLowerCase());
 }
 
 /** Whether the address is locked now; the error to answer with if so. Counts nothing. */
 export async function lockedNow(tx: Tx, email: string): Promise<AppError | null> {
-  const { rows } = await sql<{ locked_s: number }>`
-    select extract(epoch from locked_until - now())::float8 as locked_s from lockouts
-    where email_key = ${email.toLowerCase()} and locked_until > now()`.execute(tx);
-  return rows[0] ? locked(rows[0].locked_s) : null;
+  const locked_s = await findLockedSeconds(tx, email.toLowerCase());
+  return locked_s === undefined ? null : locked(locked_s);
 }
 
 function locked(seconds: number): AppError {

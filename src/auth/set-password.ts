@@ -1,7 +1,7 @@
 import type { Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import type { SessionId, UserId } from '../lib/ids.ts';
-import { voidMailTokens } from './mail-tokens.ts';
+import { voidMailTokens } from './mail-token-store.ts';
 import { deleteOtherSessions, updateUser } from './store.ts';
 
 export interface NewPassword {

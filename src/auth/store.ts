@@ -31,6 +31,16 @@ export async function lockUser(tx: Tx, id: UserId): Promise<void> {
   await tx.selectFrom('users').select('id').where('id', '=', id).forNoKeyUpdate().execute();
 }
 
+/** Whether there is any account. */
+export async function hasUsers(tx: Tx): Promise<boolean> {
+  return (await tx.selectFrom('users').select('id').limit(1).executeTakeFirst()) !== undefined;
+}
+
+/** Until the transaction's end nobody makes an account. */
+export async function lockUsers(tx: Tx): Promise<void> {
+  await sql`lock table users in share row exclusive mode`.execute(tx);
+}
+
 export async function updateUser(
   tx: Tx,
   id: UserId,
@@ -164,6 +174,33 @@ export async function touchSession(tx: Tx, id: SessionId): Promise<void> {
     .where('id', '=', id)
     .where('last_seen_at', '<', sql<Date>`now() - interval '1 minute'`)
     .execute();
+}
+
+/** Answers when it ends, by the database's clock. */
+export async function insertSudoGrant(
+  tx: Tx,
+  grant: { readonly token_hash: Buffer; readonly session_id: SessionId; readonly user_id: UserId },
+  lifetime_s: number,
+): Promise<Date> {
+  const expires_at = sql<Date>`date_trunc('milliseconds', clock_timestamp()) + make_interval(secs => ${lifetime_s})`;
+  const row = await tx
+    .insertInto('sudo_grants')
+    .values({ ...grant, expires_at })
+    .returning('expires_at')
+    .executeTakeFirstOrThrow();
+  return row.expires_at;
+}
+
+/** Whether it is a live grant of this very session. */
+export async function hasSudoGrant(tx: Tx, session_id: SessionId, token_hash: Buffer): Promise<boolean> {
+  const row = await tx
+    .selectFrom('sudo_grants')
+    .select('expires_at')
+    .where('token_hash', '=', token_hash)
+    .where('session_id', '=', session_id)
+    .where('expires_at', '>', sql<Date>`clock_timestamp()`)
+    .executeTakeFirst();
+  return row !== undefined;
 }
 
 /** Removes what is past its time. */

@@ -1,8 +1,8 @@
 /** Sudo: a recent password re-verification of one session, five minutes by the database's clock. */
-import { sql } from 'kysely';
 import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { Principal } from './principal.ts';
+import { hasSudoGrant, insertSudoGrant } from './store.ts';
 import { hashToken, newToken, SUDO_PREFIX, tokenPrefix } from './tokens.ts';
 import { verifyAccountPassword } from './verify-account.ts';
 
@@ -22,17 +22,9 @@ export async function verifyForSudo(
 export async function grantSudo(tx: Tx, principal: Principal): Promise<{ token: string; expires_at: Date }> {
   const credential = sessionOf(principal);
   const token = newToken(SUDO_PREFIX);
-  const row = await tx
-    .insertInto('sudo_grants')
-    .values({
-      token_hash: hashToken(token),
-      session_id: credential.id,
-      user_id: credential.user_id,
-      expires_at: sql<Date>`date_trunc('milliseconds', clock_timestamp()) + make_interval(secs => ${SUDO_LIFETIME_S})`,
-    })
-    .returning('expires_at')
-    .executeTakeFirstOrThrow();
-  return { token, expires_at: row.expires_at };
+  const { id: session_id, user_id } = credential;
+  const grant = { token_hash: hashToken(token), session_id, user_id };
+  return { token, expires_at: await insertSudoGrant(tx, grant, SUDO_LIFETIME_S) };
 }
 
 function sessionOf({ credential }: Principal) {
@@ -49,12 +41,6 @@ export async function requireSudo(tx: Tx, principal: Principal, token: string | 
     credential.kind === 'session' &&
     token !== undefined &&
     tokenPrefix(token) === SUDO_PREFIX &&
-    (await tx
-      .selectFrom('sudo_grants')
-      .select('expires_at')
-      .where('token_hash', '=', hashToken(token))
-      .where('session_id', '=', credential.id)
-      .where('expires_at', '>', sql<Date>`clock_timestamp()`)
-      .executeTakeFirst());
+    (await hasSudoGrant(tx, credential.id, hashToken(token)));
   if (!found) throw new AppError('SUDO_REQUIRED');
 }

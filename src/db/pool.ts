@@ -1,4 +1,4 @@
-import { type CompiledQuery, Kysely, type Transaction } from 'kysely';
+import { type CompiledQuery, Kysely, sql, type Transaction } from 'kysely';
 import pg from 'pg';
 import { assert, present } from '../lib/assert.ts';
 import { CommittingDialect, withCommit } from './commit.ts';
@@ -54,6 +54,11 @@ const pools = new WeakMap<Db, pg.Pool>();
 /** The connections of one that `openPool` has opened. */
 export function poolOf(db: Db): pg.Pool {
   return present(pools.get(db), 'a pool of this program');
+}
+
+/** Resolves when the database answers. */
+export async function ping(db: Db): Promise<void> {
+  await sql`select 1`.execute(db);
 }
 
 /** How many connections of a pool there are in each state, and how many callers wait for one. */

@@ -1,5 +1,5 @@
-import { sql } from 'kysely';
 import { type Static, Type } from 'typebox';
+import { ping } from '../db/pool.ts';
 import { listLiveHosts } from '../hosts/store.ts';
 import type { App } from './app.ts';
 import type { AppContext } from './context.ts';
@@ -19,7 +19,7 @@ type Parts = Omit<Static<typeof Readiness>, 'ready'>;
 async function readiness(context: AppContext): Promise<Parts> {
   const unknown = { ok: false, problem: 'not known while the database is away' };
   try {
-    await sql`select 1`.execute(context.db);
+    await ping(context.db);
   } catch {
     return { database: { ok: false, problem: 'not reachable' }, object_store: unknown, host: unknown };
   }

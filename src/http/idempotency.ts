@@ -5,14 +5,12 @@
  */
 import { createHash } from 'node:crypto';
 import type { FastifyRequest } from 'fastify';
-import { sql } from 'kysely';
 import type { Principal } from '../auth/principal.ts';
+import { findAnswer, type KeyName, tryLockKey, upsertAnswer } from '../db/idempotency-store.ts';
 import type { Tx } from '../db/pool.ts';
 import { canonicalJson } from '../lib/canonical-json.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { Sealer } from '../lib/seal.ts';
-
-const KEPT_HOURS = 24;
 
 export interface Answer<T = unknown> {
   readonly status: number;
@@ -31,11 +29,7 @@ export function readIdempotencyKey(request: FastifyRequest): string | null {
   return key;
 }
 
-export interface Claim {
-  readonly org_id: Principal['org_id'];
-  readonly principal: string;
-  readonly route: string;
-  readonly key: string;
+export interface Claim extends KeyName {
   readonly fingerprint: Buffer;
 }
 
@@ -62,20 +56,9 @@ function nameOf(claim: Claim): string {
  */
 export async function claim(tx: Tx, sealer: Sealer, wanted: Claim): Promise<Answer | null> {
   const digest = createHash('sha256').update(nameOf(wanted)).digest();
-  const { rows } = await sql<{ locked: boolean }>`
-    select pg_try_advisory_xact_lock(${digest.readInt32BE(0)}, ${digest.readInt32BE(4)}) as locked`.execute(
-    tx,
-  );
-  if (rows[0]?.locked !== true) throw new AppError('IDEMPOTENCY_IN_PROGRESS', { retry_after_seconds: 1 });
-  const found = await tx
-    .selectFrom('idempotency_keys')
-    .select(['fingerprint', 'status', 'response', 'expires_at'])
-    .where('org_id', '=', wanted.org_id)
-    .where('principal', '=', wanted.principal)
-    .where('route', '=', wanted.route)
-    .where('key', '=', wanted.key)
-    .where('expires_at', '>', sql<Date>`now()`)
-    .executeTakeFirst();
+  const locked = await tryLockKey(tx, digest);
+  if (!locked) throw new AppError('IDEMPOTENCY_IN_PROGRESS', { retry_after_seconds: 1 });
+  const found = await findAnswer(tx, wanted);
   if (!found) return null;
   if (!found.fingerprint.equals(wanted.fingerprint)) throw new AppError('IDEMPOTENCY_KEY_REUSED');
   const text = sealer.open(found.response, nameOf(wanted));
@@ -85,17 +68,6 @@ export async function claim(tx: Tx, sealer: Sealer, wanted: Claim): Promise<Answ
 
 /** Keeps a successful answer. */
 export async function keep(tx: Tx, sealer: Sealer, wanted: Claim, answer: Answer): Promise<void> {
-  const { org_id, principal, route, key, fingerprint } = wanted;
   const response = sealer.seal(JSON.stringify(answer.body), nameOf(wanted));
-  const kept = {
-    fingerprint,
-    status: answer.status,
-    response,
-    expires_at: sql<Date>`now() + make_interval(hours => ${KEPT_HOURS})`,
-  };
-  await tx
-    .insertInto('idempotency_keys')
-    .values({ org_id, principal, route, key, ...kept })
-    .onConflict((conflict) => conflict.columns(['org_id', 'principal', 'route', 'key']).doUpdateSet(kept))
-    .execute();
+  await upsertAnswer(tx, wanted, { fingerprint: wanted.fingerprint, status: answer.status, response });
 }

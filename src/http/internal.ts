@@ -2,6 +2,7 @@
  * The internal API: what agents and the ingress call (agent-api/types.ts). It is served on a unix socket (or
  * an address of its own in a fleet), never on the public listener, and every call carries a host's token.
  */
+import { createHash } from 'node:crypto';
 import Fastify, {
   type FastifyInstance,
   type FastifyReply,
@@ -45,13 +46,13 @@ import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
-import { recordActivity } from '../vms/activity.ts';
+import { recordActivity } from '../vms/activity-store.ts';
 import { applyKeys, applyReport } from '../vms/apply-report.ts';
-import { etagOf, listAssignments } from '../vms/assignments.ts';
+import { listAssignments } from '../vms/assignment-store.ts';
 import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
 import { recordLogins } from '../vms/record-logins.ts';
-import { listRoutes } from '../vms/routes.ts';
-import { markUserDataGiven, readUserData } from '../vms/user-data.ts';
+import { listRoutes } from '../vms/route-store.ts';
+import { markUserDataGiven, readUserData } from '../vms/user-data-store.ts';
 import { wakeVm } from '../vms/vm-calls.ts';
 import type { AppContext } from './context.ts';
 import { endConnectionsAtClose } from './end-connections.ts';
@@ -265,4 +266,9 @@ async function held<T extends { etag: string }>(
     return answer.etag === request.body.seen ? undefined : answer;
   };
   return (await wait(look, gone.signal)) ?? (await read());
+}
+
+/** Tells one answer of a poll from another. */
+function etagOf(value: unknown): string {
+  return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22);
 }

@@ -8,7 +8,7 @@ import { collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { UsageResult, VmSample } from '../agent-api/host-calls.ts';
 import { poolState } from '../db/pool.ts';
 import { listLiveHosts } from '../hosts/store.ts';
-import { countOpenFlushes, countVmStates } from '../vms/count.ts';
+import { countOpenFlushes, countVmStates } from '../vms/count-store.ts';
 import { countPendingDeliveries } from '../webhooks/delivery-store.ts';
 import type { AppContext } from './context.ts';
 import { endConnectionsAtClose } from './end-connections.ts';

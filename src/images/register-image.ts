@@ -1,6 +1,6 @@
 import type { ImageRegistration } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
-import { findVersion, insertVersion, lockVersions, makeCurrent } from './store.ts';
+import { bringBackVersion, findVersion, insertVersion, lockVersions, makeCurrent } from './store.ts';
 
 /**
  * Takes down that all of an image is in the object store. One that a host makes new disks over becomes the current one
@@ -20,12 +20,7 @@ export async function registerImage(tx: Tx, image: ImageRegistration): Promise<v
 export async function registerCurrent(tx: Tx, image: ImageRegistration): Promise<void> {
   await lockVersions(tx, image.id);
   if (!(await insertVersion(tx, image)) && (await findVersion(tx, image.id, image.version))?.removed_at) {
-    await tx
-      .updateTable('image_versions')
-      .set({ removed_at: null, index_sha256: image.index_sha256, stored_bytes: image.stored_bytes })
-      .where('image_id', '=', image.id)
-      .where('version', '=', image.version)
-      .execute();
+    await bringBackVersion(tx, image);
   }
   await makeCurrent(tx, image.id, image.version);
 }

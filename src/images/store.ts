@@ -128,6 +128,16 @@ export async function insertVersion(tx: Tx, image: ImageRegistration): Promise<b
   return row !== undefined;
 }
 
+/** One that was removed is there again. */
+export async function bringBackVersion(tx: Tx, image: ImageRegistration): Promise<void> {
+  await tx
+    .updateTable('image_versions')
+    .set({ removed_at: null, index_sha256: image.index_sha256, stored_bytes: image.stored_bytes })
+    .where('image_id', '=', image.id)
+    .where('version', '=', image.version)
+    .execute();
+}
+
 export async function makeCurrent(tx: Tx, id: string, version: string): Promise<void> {
   const of = () => tx.updateTable('image_versions').where('image_id', '=', id);
   await of().set({ current: false }).where('current', '=', true).execute();

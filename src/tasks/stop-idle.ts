@@ -1,6 +1,6 @@
 import { type Db, transaction } from '../db/pool.ts';
 import type { Log } from '../lib/log.ts';
-import { listIdle } from '../vms/activity.ts';
+import { listIdle } from '../vms/activity-store.ts';
 import { stopIdleVm } from '../vms/vm-calls.ts';
 
 /** Stops, with their flush, the VMs that nobody has used for their `idle_timeout_seconds`. */

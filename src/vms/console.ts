@@ -2,7 +2,6 @@
  * The serial console: its log, and tickets for the live line. A ticket is for one use within a minute; it stands for
  * the credential that asked, because a browser's WebSocket can send none. Who has the line is root in the guest.
  */
-import { sql } from 'kysely';
 import type { ConsoleLogResult } from '../agent-api/host-calls.ts';
 import { type KnownCredential, principalById } from '../auth/authenticate.ts';
 import type { Principal } from '../auth/principal.ts';
@@ -12,12 +11,12 @@ import type { HostCalls } from '../hosts/host-calls.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
 import type { ApiKeyId, HostId, InstanceId, OrgId, SessionId } from '../lib/ids.ts';
+import { insertTicket, takeTicket } from './console-ticket-store.ts';
 import { type CommandPlace, placeOf } from './exec-command.ts';
 import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
 import { lockedInstance } from './vm-calls.ts';
 
-export const TICKET_SECONDS = 60;
 const LOG_WITHIN_MS = 10_000;
 /** While a guest comes up or goes down its console is most worth looking at. */
 const WITH_A_MACHINE: readonly VmState[] = ['starting', 'running', 'restarting', 'suspending', 'stopping'];
@@ -45,18 +44,13 @@ export async function issueConsoleTicket(
   await markUsed(tx, id);
   const ticket = newToken(CONSOLE_PREFIX);
   const { credential, org_id } = principal;
-  const { expires_at } = await tx
-    .insertInto('console_tickets')
-    .values({
-      ticket_hash: hashToken(ticket),
-      instance_id: id,
-      org_id,
-      credential_kind: credential.kind === 'session' ? 'session' : 'key',
-      credential_id: credential.id,
-      expires_at: sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${TICKET_SECONDS})`,
-    })
-    .returning('expires_at')
-    .executeTakeFirstOrThrow();
+  const { expires_at } = await insertTicket(tx, {
+    ticket_hash: hashToken(ticket),
+    instance_id: id,
+    org_id,
+    credential_kind: credential.kind === 'session' ? 'session' : 'key',
+    credential_id: credential.id,
+  });
   return { ticket, expires_at };
 }
 
@@ -71,13 +65,7 @@ export interface ConsoleHolder {
 export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<ConsoleHolder> {
   const found =
     tokenPrefix(ticket) === CONSOLE_PREFIX
-      ? await tx
-          .deleteFrom('console_tickets')
-          .where('ticket_hash', '=', hashToken(ticket))
-          .where('instance_id', '=', id as InstanceId)
-          .where('expires_at', '>', sql<Date>`now()`)
-          .returningAll()
-          .executeTakeFirst()
+      ? await takeTicket(tx, id as InstanceId, hashToken(ticket))
       : undefined;
   if (!found) {
     throw new AppError('UNAUTHENTICATED', {

@@ -12,6 +12,7 @@ import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import { type FlushId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
+import { findFinalFlush, findFlush, findQueuedFlush, insertFlush } from './flush-store.ts';
 import { markUsed } from './store.ts';
 import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
 
@@ -73,26 +74,10 @@ function unchanged(row: Pick<InstanceRow, 'generation' | 'durable_at'>): FlushRe
 }
 
 async function queueFlush(tx: Tx, row: InstanceRow): Promise<FlushId> {
-  const queued = await tx
-    .selectFrom('flushes')
-    .select('id')
-    .where('instance_id', '=', row.id)
-    .where('state', '=', 'queued')
-    .executeTakeFirst();
-  if (queued) return queued.id;
+  const queued = await findQueuedFlush(tx, row.id);
+  if (queued) return queued;
   const id = newId('flush');
-  await tx
-    .insertInto('flushes')
-    .values({
-      id,
-      instance_id: row.id,
-      vm_id: present(row.vm_id as VmId | null, 'vm id'),
-      state: 'queued',
-      finished_at: null,
-      receipt: null,
-      error: null,
-    })
-    .execute();
+  await insertFlush(tx, { id, instance_id: row.id, vm_id: present(row.vm_id as VmId | null, 'vm id') });
   await notify(tx, 'host', present(row.host_id, 'host of a VM'));
   return id;
 }
@@ -103,7 +88,7 @@ async function awaitFlush(db: Db, hub: NotifyHub, id: FlushId, signal: AbortSign
     id,
     FLUSH_WAIT_MS,
     async () => {
-      const row = await db.selectFrom('flushes').selectAll().where('id', '=', id).executeTakeFirst();
+      const row = await findFlush(db, id);
       if (!row) throw new AppError('NOT_FOUND');
       return row.state === 'done' || row.state === 'failed' ? row : undefined;
     },
@@ -131,12 +116,7 @@ async function joinFinalFlush(
     id,
     FLUSH_WAIT_MS,
     async () => {
-      const row = await db
-        .selectFrom('vms as v')
-        .innerJoin('disks as d', 'd.instance_id', 'v.instance_id')
-        .select(['v.state', 'd.generation', 'd.durable_at'])
-        .where('v.id', '=', vm_id)
-        .executeTakeFirst();
+      const row = await findFinalFlush(db, vm_id);
       return row === undefined || row.state === 'stopped' || row.state === 'failed'
         ? (row ?? null)
         : undefined;

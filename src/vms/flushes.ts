@@ -1,4 +1,3 @@
-import { sql } from 'kysely';
 import type { FlushFailure, FlushReport, Reason } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
@@ -6,6 +5,7 @@ import { append } from '../events/append.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { failFlushesOf, failRunningFlushes, findFlush, lockFlush, updateFlush } from './flush-store.ts';
 import { findVm } from './store.ts';
 
 /** What the host says of a queued flush. */
@@ -15,33 +15,14 @@ export async function recordFlush(
   report: FlushReport,
 ): Promise<'accepted' | 'fenced'> {
   return transaction(db, async (tx) => {
-    const found = await tx
-      .selectFrom('flushes')
-      .select('instance_id')
-      .where('id', '=', report.flush_id)
-      .executeTakeFirst();
+    const found = await findFlush(tx, report.flush_id);
     // The instance first, as everywhere.
     if (found) await lockInstance(tx, found.instance_id);
-    const row = await tx
-      .selectFrom('flushes as f')
-      .innerJoin('vms as v', 'v.id', 'f.vm_id')
-      .select(['f.id', 'f.instance_id', 'f.state', 'v.host_id'])
-      .where('f.id', '=', report.flush_id)
-      .forUpdate('f')
-      .executeTakeFirst();
+    const row = await lockFlush(tx, report.flush_id);
     if (!row || row.host_id !== host_id || row.state === 'done' || row.state === 'failed') return 'fenced';
     // A host flushes a disk once at a time: another one of it that still runs was broken off.
     if (report.state === 'running') await breakOffOthers(tx, row.instance_id, report.flush_id);
-    await tx
-      .updateTable('flushes')
-      .set({
-        state: report.state,
-        ...(report.state === 'done' ? { receipt: JSON.stringify(report.receipt) } : {}),
-        ...(report.state === 'failed' ? { error: JSON.stringify(report.error) } : {}),
-        ...(report.state === 'running' ? {} : { finished_at: sql`now()` }),
-      })
-      .where('id', '=', report.flush_id)
-      .execute();
+    await updateFlush(tx, report);
     if (report.state === 'failed') await tellOfFailure(tx, row.instance_id, 'asked', report.error, host_id);
     await notify(tx, 'flush', report.flush_id);
     return 'accepted';
@@ -84,25 +65,11 @@ export async function tellOfFailure(
 
 async function breakOffOthers(tx: Tx, instance_id: InstanceId, id: FlushId): Promise<void> {
   const error = { code: 'interrupted', message: 'The host was interrupted.' };
-  const rows = await tx
-    .updateTable('flushes')
-    .set({ state: 'failed', error: JSON.stringify(error), finished_at: sql`now()` })
-    .where('instance_id', '=', instance_id)
-    .where('state', '=', 'running')
-    .where('id', '!=', id)
-    .returning('id')
-    .execute();
-  for (const other of rows) await notify(tx, 'flush', other.id);
+  for (const other of await failRunningFlushes(tx, instance_id, id, error)) await notify(tx, 'flush', other);
 }
 
 /** Ends the flushes of a VM that is gone: nobody will serve them. */
 export async function failFlushes(tx: Tx, vm_id: VmId, message: string): Promise<void> {
-  const rows = await tx
-    .updateTable('flushes')
-    .set({ state: 'failed', error: JSON.stringify({ code: 'vm_gone', message }), finished_at: sql`now()` })
-    .where('vm_id', '=', vm_id)
-    .where('state', 'in', ['queued', 'running'])
-    .returning('id')
-    .execute();
-  for (const { id } of rows) await notify(tx, 'flush', id);
+  const gone = await failFlushesOf(tx, vm_id, { code: 'vm_gone', message });
+  for (const id of gone) await notify(tx, 'flush', id);
 }

@@ -65,6 +65,26 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
     .execute();
 }
 
+/** The disk's, for a new boot; `image_version`: what it is a delta of from now on, null where that is decided. */
+export async function beginEpoch(
+  tx: Tx,
+  instance_id: InstanceId,
+  epoch: number,
+  image_version: string | null,
+): Promise<void> {
+  await tx
+    .updateTable('disks')
+    .set({ epoch, ...(image_version === null ? {} : { image_version }) })
+    .where('instance_id', '=', instance_id)
+    .execute();
+}
+
+/** How many restarts of this boot were asked for. */
+export async function countReboots(tx: Tx, id: VmId): Promise<number> {
+  const row = await tx.selectFrom('vms').select('reboots').where('id', '=', id).executeTakeFirstOrThrow();
+  return row.reboots;
+}
+
 export interface VmChange {
   readonly state: VmState;
   readonly reason: VmReason;

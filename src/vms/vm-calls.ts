@@ -13,10 +13,10 @@ import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import { type HostId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { checkQuota } from '../orgs/quotas.ts';
-import { listIdle } from './activity.ts';
+import { listIdle } from './activity-store.ts';
 import { handMemoryOn } from './memory-store.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
-import { insertVm, markUsed, updateVm, type VmReason } from './store.ts';
+import { beginEpoch, countReboots, insertVm, markUsed, updateVm, type VmReason } from './store.ts';
 
 /** Looks at the instance as the call found it, under the lock; throws to refuse. */
 export type CallCheck = (found: InstanceRow) => void;
@@ -118,12 +118,7 @@ async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<H
     const message = `The image "${row.image}" takes a disk of ${least_gib} GiB by now. Set disk_gib to that first.`;
     throw new AppError('CONFLICT', { message });
   }
-  const base = first && image ? { image_version: image.version } : {};
-  await tx
-    .updateTable('disks')
-    .set({ epoch, ...base })
-    .where('instance_id', '=', row.id)
-    .execute();
+  await beginEpoch(tx, row.id, epoch, first && image ? image.version : null);
   const id = newId('vm');
   await insertVm(tx, {
     id,
@@ -168,14 +163,9 @@ export function restartVm(
 ): Promise<CallResult> {
   return call(tx, principal, id, 'restart', check, async (row, reason) => {
     const vm = vmOf(row);
-    const { reboots } = await tx
-      .selectFrom('vms')
-      .select('reboots')
-      .where('id', '=', vm.id)
-      .executeTakeFirstOrThrow();
     await updateVm(tx, vm, {
       state: 'restarting',
-      reboots: reboots + 1,
+      reboots: (await countReboots(tx, vm.id)) + 1,
       reason: reason('restart_requested', 'A restart was asked for.'),
     });
   });

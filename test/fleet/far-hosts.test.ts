@@ -20,7 +20,7 @@ import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
-import { listRoutes } from '../../src/vms/routes.ts';
+import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
 import { dial, readAll, target } from '../support/sockets.ts';

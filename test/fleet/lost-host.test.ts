@@ -14,7 +14,7 @@ import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
-import { listRoutes } from '../../src/vms/routes.ts';
+import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
 import { stateOf } from '../support/states.ts';

@@ -175,6 +175,22 @@ test('only http serves HTTP, and neither its handlers nor host, ingress and laun
   );
 });
 
+/** SQL that is no store's. Only ever fewer. */
+const SQL_ELSEWHERE: readonly string[] = [
+  // Locks of connections, which end with whoever has them.
+  'src/disks/keep-objects.ts',
+  // What the operator is shown on the server, of several domains' tables at once.
+  ...['disk-context', 'org-commands', 'server-context', 'user-commands'].map((name) => `src/cli/${name}.ts`),
+];
+
+test('SQL stands in db and in stores', () => {
+  const sql = /\.(selectFrom|insertInto|updateTable|deleteFrom)\(|\bsql(<[^`]*>)?`/;
+  const holding = files.filter(
+    (path) => !isTest(path) && !/^src\/db\/|(^|[/-])store\.ts$/.test(path) && sql.test(read(path)),
+  );
+  assert.deepEqual(holding, [...SQL_ELSEWHERE].sort());
+});
+
 test('tests beside code import only what the code beside them may', () => {
   for (const each of files.filter(isTest).flatMap(importsOf)) {
     const [here, there] = [roomOf(each.from), roomOf(each.to)];

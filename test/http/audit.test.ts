@@ -1,7 +1,7 @@
 /** The audit log: every change leaves an entry, only administrators read it, and nobody alters it unseen. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { issueMailToken } from '../../src/auth/mail-tokens.ts';
+import { issueMailToken } from '../../src/auth/mail-token-store.ts';
 import type { Role } from '../../src/db/tables.ts';
 import type { OrgId, WebhookId } from '../../src/lib/ids.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';

@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import { sql } from 'kysely';
 import type { Assignment } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
@@ -141,9 +140,4 @@ async function keyLines(tx: Tx, ids: readonly Assignment['instance_id'][]): Prom
   }
   for (const each of lines.values()) each.sort();
   return lines;
-}
-
-/** Tells one answer of a poll from another. */
-export function etagOf(value: unknown): string {
-  return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22);
 }

@@ -1,0 +1,38 @@
+/** Tickets for consoles: each is for one use, within its time. */
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import type { Database } from '../db/tables.ts';
+import type { InstanceId } from '../lib/ids.ts';
+
+export const TICKET_SECONDS = 60;
+
+type Ticket = Database['console_tickets'];
+export type NewTicket = Pick<
+  Ticket,
+  'ticket_hash' | 'instance_id' | 'org_id' | 'credential_kind' | 'credential_id'
+>;
+
+export async function insertTicket(tx: Tx, ticket: NewTicket): Promise<{ expires_at: Date }> {
+  const expires_at = sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${TICKET_SECONDS})`;
+  return tx
+    .insertInto('console_tickets')
+    .values({ ...ticket, expires_at })
+    .returning('expires_at')
+    .executeTakeFirstOrThrow();
+}
+
+/** Uses it up; undefined where the instance has no such live ticket. */
+export async function takeTicket(tx: Tx, instance_id: InstanceId, ticket_hash: Buffer) {
+  return tx
+    .deleteFrom('console_tickets')
+    .where('ticket_hash', '=', ticket_hash)
+    .where('instance_id', '=', instance_id)
+    .where('expires_at', '>', sql<Date>`now()`)
+    .returningAll()
+    .executeTakeFirst();
+}
+
+/** For the sweep. */
+export async function deleteExpiredTickets(tx: Tx): Promise<void> {
+  await tx.deleteFrom('console_tickets').where('expires_at', '<', sql<Date>`now()`).execute();
+}

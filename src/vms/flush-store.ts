@@ -1,0 +1,103 @@
+/** Flushes that callers wait for, and what became of them. */
+import { sql } from 'kysely';
+import type { FlushReport, Reason } from '../agent-api/types.ts';
+import type { Tx } from '../db/pool.ts';
+import type { FlushId, InstanceId, VmId } from '../lib/ids.ts';
+import type { VmState } from './model.ts';
+
+export async function findFlush(tx: Tx, id: FlushId) {
+  return tx.selectFrom('flushes').selectAll().where('id', '=', id).executeTakeFirst();
+}
+
+/** With the host whose VM it is of, held until the transaction's end. */
+export async function lockFlush(tx: Tx, id: FlushId) {
+  return tx
+    .selectFrom('flushes as f')
+    .innerJoin('vms as v', 'v.id', 'f.vm_id')
+    .select(['f.id', 'f.instance_id', 'f.state', 'v.host_id'])
+    .where('f.id', '=', id)
+    .forUpdate('f')
+    .executeTakeFirst();
+}
+
+/** The one that callers join. */
+export async function findQueuedFlush(tx: Tx, instance_id: InstanceId): Promise<FlushId | undefined> {
+  const row = await tx
+    .selectFrom('flushes')
+    .select('id')
+    .where('instance_id', '=', instance_id)
+    .where('state', '=', 'queued')
+    .executeTakeFirst();
+  return row?.id;
+}
+
+export async function insertFlush(
+  tx: Tx,
+  flush: { readonly id: FlushId; readonly instance_id: InstanceId; readonly vm_id: VmId },
+): Promise<void> {
+  await tx
+    .insertInto('flushes')
+    .values({ ...flush, state: 'queued', finished_at: null, receipt: null, error: null })
+    .execute();
+}
+
+export async function updateFlush(tx: Tx, report: FlushReport): Promise<void> {
+  await tx
+    .updateTable('flushes')
+    .set({
+      state: report.state,
+      ...(report.state === 'done' ? { receipt: JSON.stringify(report.receipt) } : {}),
+      ...(report.state === 'failed' ? { error: JSON.stringify(report.error) } : {}),
+      ...(report.state === 'running' ? {} : { finished_at: sql`now()` }),
+    })
+    .where('id', '=', report.flush_id)
+    .execute();
+}
+
+/** Ends those of the instance that run, but for `but`; answers which. */
+export async function failRunningFlushes(
+  tx: Tx,
+  instance_id: InstanceId,
+  but: FlushId,
+  error: Reason,
+): Promise<FlushId[]> {
+  const rows = await tx
+    .updateTable('flushes')
+    .set({ state: 'failed', error: JSON.stringify(error), finished_at: sql`now()` })
+    .where('instance_id', '=', instance_id)
+    .where('state', '=', 'running')
+    .where('id', '!=', but)
+    .returning('id')
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
+/** Ends those of the VM that are queued or run; answers which. */
+export async function failFlushesOf(tx: Tx, vm_id: VmId, error: Reason): Promise<FlushId[]> {
+  const rows = await tx
+    .updateTable('flushes')
+    .set({ state: 'failed', error: JSON.stringify(error), finished_at: sql`now()` })
+    .where('vm_id', '=', vm_id)
+    .where('state', 'in', ['queued', 'running'])
+    .returning('id')
+    .execute();
+  return rows.map(({ id }) => id);
+}
+
+/** A VM's state, and what of its disk is durable. */
+export async function findFinalFlush(
+  tx: Tx,
+  vm_id: VmId,
+): Promise<{ state: VmState; generation: number; durable_at: Date | null } | undefined> {
+  return tx
+    .selectFrom('vms as v')
+    .innerJoin('disks as d', 'd.instance_id', 'v.instance_id')
+    .select(['v.state', 'd.generation', 'd.durable_at'])
+    .where('v.id', '=', vm_id)
+    .executeTakeFirst();
+}
+
+/** For the sweep: those that have ended a day ago. */
+export async function deleteEndedFlushes(tx: Tx): Promise<void> {
+  await tx.deleteFrom('flushes').where('finished_at', '<', sql<Date>`now() - interval '1 day'`).execute();
+}
