@@ -29,6 +29,10 @@ export class Ingress {
   readonly #waking = new Set<InstancePort>();
   readonly #totals = new Totals();
   readonly #closing = new AbortController();
+  /** Routes are taken over one answer after another. */
+  #applying: Promise<void> = Promise.resolve();
+  /** How many answers were taken over, or are to be. */
+  #answers = 0;
   /** Over when the routes may be read for connections again. */
   #rest: Promise<unknown> = Promise.resolve();
   #next_look: Promise<void> | null = null;
@@ -74,8 +78,15 @@ export class Ingress {
     await Promise.all([this.close(), reporting]);
   }
 
-  /** Opens, points and closes ports so that they are as `routes` says. */
-  async apply(routes: readonly IngressRoute[]): Promise<void> {
+  /** Opens, points and closes ports so that they are as `routes` says, after what was said before. */
+  apply(routes: readonly IngressRoute[]): Promise<void> {
+    this.#answers += 1;
+    const turn = this.#applying.then(() => this.#apply(routes));
+    this.#applying = turn.catch(() => undefined);
+    return turn;
+  }
+
+  async #apply(routes: readonly IngressRoute[]): Promise<void> {
     const wanted = new Set(routes.map((route) => route.port));
     for (const [number, port] of this.#ports) {
       if (wanted.has(number)) continue;
@@ -117,6 +128,7 @@ export class Ingress {
     });
     try {
       await port.listen(this.#host);
+      if (this.#closing.signal.aborted) return port.destroy();
       this.#ports.set(route.port, port);
       this.#blocked.delete(route.port);
     } catch (error) {
@@ -143,7 +155,12 @@ export class Ingress {
   async #readRoutes(): Promise<void> {
     const bounded = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(LOOK_MS)]);
     try {
-      await this.apply((await this.#client.routes({ seen: null, blocked: [] }, bounded)).routes);
+      for (;;) {
+        const before = this.#answers;
+        const { routes } = await this.#client.routes({ seen: null, blocked: [] }, bounded);
+        // The poll's answer has come meanwhile, and may be newer than this one.
+        if (this.#answers === before) return await this.apply(routes);
+      }
     } catch {
       // The control plane is away: the last routes stay.
     }

@@ -127,6 +127,65 @@ test('a route that is gone closes its port and its connections', async (t) => {
   assert.equal(error.code, 'ECONNREFUSED');
 });
 
+test('routes that come twice at once open a port once, and it closes with its route', async (t) => {
+  const ingress = new Ingress({ host: HOST, client: nowhere, log });
+  t.after(() => ingress.close());
+  const port = await freeLoopbackPort();
+  const address = await target(t, (socket) => socket.end('hello'));
+  await Promise.all([ingress.apply([route(port)]), ingress.apply([route(port, { target: address })])]);
+  assert.equal(String(await readAll(dial(t, port))), 'hello');
+  await ingress.apply([]);
+  const [error] = await once(connect({ port, host: HOST }), 'error');
+  assert.equal(error.code, 'ECONNREFUSED');
+});
+
+test('routes that were read for a connection do not undo newer ones that the poll has brought meanwhile', async (t) => {
+  const port = await freeLoopbackPort();
+  const address = await target(t, (socket) => socket.end('hello'));
+  const [old, now] = [[route(port)], [route(port, { target: address })]];
+  const opened = Promise.withResolvers<void>();
+  let polled: (() => void) | undefined;
+  let looked: (() => void) | undefined;
+  const control = createHttpServer((request, response) => {
+    void request.toArray().then((parts) => {
+      if (request.url !== '/internal/v1/routes') return response.end('{}');
+      const { seen } = JSON.parse(Buffer.concat(parts).toString()) as RoutesRequest;
+      const answer = (etag: string, routes: readonly IngressRoute[]) => {
+        response.setHeader('content-type', 'application/json');
+        response.end(JSON.stringify({ etag, routes }));
+      };
+      if (seen === 'old') {
+        // The poll is held until a connection has asked.
+        polled = () => answer('now', now);
+        opened.resolve();
+      } else if (seen === 'now') {
+        // What the poll brought is in force: only now comes the answer to the connection, read before.
+        looked?.();
+      } else if (!polled) answer('old', old);
+      else if (!looked) {
+        looked = () => answer('old', old);
+        polled();
+      } else answer('now', now);
+    });
+  });
+  const client = new ControlPlaneClient({
+    address: `http://${HOST}:${await listen(control)}`,
+    token: 'token',
+  });
+  const ended = new AbortController();
+  const running = new Ingress({ host: HOST, client, log }).run(ended.signal);
+  t.after(async () => {
+    ended.abort();
+    await running;
+    await client.close();
+    control.closeAllConnections();
+    control.close();
+  });
+  await opened.promise;
+  assert.equal(String(await readAll(dial(t, port))), 'hello');
+  assert.equal(String(await readAll(dial(t, port))), 'hello');
+});
+
 test('a port that another program holds is reported, and opened once it is free', async (t) => {
   const blocker = createServer();
   const port = await listen(blocker);
