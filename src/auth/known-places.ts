@@ -7,6 +7,7 @@ import { isIPv4, isIPv6 } from 'node:net';
 import type { Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import type { UserId } from '../lib/ids.ts';
+import { firstGroups } from '../lib/ipv6.ts';
 import { dropOldestPlaces, keepPlaces, listPlaces, MAX_PLACES, otherSessions } from './known-place-store.ts';
 import type { Caller, OpenedSession } from './sessions.ts';
 
@@ -48,12 +49,5 @@ function networkOf(ip: string): string {
   const v4 = ip.replace(/^::ffff:/i, '');
   if (isIPv4(v4)) return v4.split('.').slice(0, 3).join('.');
   if (!isIPv6(ip)) return ip;
-  const [head = '', tail] = ip.split('::');
-  const first = head.split(':').filter((part) => part !== '');
-  const last = (tail ?? '').split(':').filter((part) => part !== '');
-  const zeros = tail === undefined ? 0 : Math.max(0, 8 - first.length - last.length);
-  return [...first, ...Array<string>(zeros).fill('0'), ...last]
-    .slice(0, 3)
-    .map((part) => Number.parseInt(part, 16).toString(16))
-    .join(':');
+  return firstGroups(ip, 3);
 }

@@ -5,6 +5,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible';
 import { AppError } from '../lib/errors.ts';
+import { firstGroups } from '../lib/ipv6.ts';
 
 const WINDOW_S = 60;
 
@@ -62,9 +63,5 @@ async function consume(
 /** One caller has a whole /64 of IPv6 addresses. */
 function addressGroup(ip: string): string {
   if (!ip.includes(':') || ip.includes('.')) return ip;
-  const [head = '', tail = ''] = ip.split('::');
-  const first = head.split(':').filter((part) => part !== '');
-  const last = tail.split(':').filter((part) => part !== '');
-  const zeros = ip.includes('::') ? Array<string>(Math.max(0, 8 - first.length - last.length)).fill('0') : [];
-  return `${[...first, ...zeros, ...last].slice(0, 4).join(':')}::/64`;
+  return `${firstGroups(ip, 4)}::/64`;
 }
