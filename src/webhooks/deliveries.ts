@@ -22,9 +22,12 @@ export interface DeliveryParts {
   readonly log: Log;
   readonly outbound: Outbound;
   readonly secrets: Sealer;
+  /** How long another process waits for this one, should it die. Default: 15 s. */
+  readonly lease_s?: number;
 }
 
-const RENEW_MS = 4_000;
+const LEASE_S = 15;
+const RENEWALS_PER_LEASE = 4;
 /** Deliveries that a process holds, about; each webhook's share is within these bounds. */
 const HELD = 16_384;
 const WINDOW = { min: 64, max: 512 };
@@ -36,7 +39,7 @@ const NOTHING_FOUND_MS = 5_000;
 /** Sends until `signal` aborts; resolves when every request has ended and its outcome is written, or it was given up. */
 export async function runDeliveries(parts: DeliveryParts, signal: AbortSignal): Promise<void> {
   const senders = new Senders(parts);
-  const renew = setInterval(() => senders.renew(), RENEW_MS);
+  const renew = setInterval(() => senders.renew(), senders.renew_ms);
   const stop = () => senders.stop();
   signal.addEventListener('abort', stop, { once: true });
   const tasks = [FAST, SLOW].map((lane) => ({
@@ -69,20 +72,39 @@ class Senders {
   readonly #give_up = new AbortController();
   readonly #drains = new Map<WebhookId, Drain>();
   readonly #under_way = new Set<Promise<void>>();
+  readonly #lease_s: number;
+  readonly renew_ms: number;
+  /** When the leases were renewed, or none was held; all that are held are good for as long as a lease from then. */
+  #renewed_ms = performance.now();
   #stopping = false;
 
   constructor(parts: DeliveryParts) {
     this.#parts = parts;
+    this.#lease_s = parts.lease_s ?? LEASE_S;
+    this.renew_ms = (this.#lease_s * 1000) / RENEWALS_PER_LEASE;
   }
 
   readonly #window = () =>
     Math.max(WINDOW.min, Math.min(WINDOW.max, Math.floor(HELD / Math.max(1, this.#drains.size))));
 
+  /** To be called every {@link renew_ms}. What was not renewed in time is let go: another process may send it by then. */
   renew(): void {
-    if (this.#drains.size === 0) return;
     const { db, log } = this.#parts;
-    renewLeases(db, this.#owner, [...this.#drains.keys()]).catch((error: unknown) =>
-      log.warn({ err: error }, 'webhooks: leases were not renewed'),
+    const now_ms = performance.now();
+    if (this.#drains.size === 0) {
+      this.#renewed_ms = now_ms;
+      return;
+    }
+    // By the next time it would be too late.
+    if (now_ms - this.#renewed_ms > this.#lease_s * 1000 - this.renew_ms) {
+      log.warn({ webhooks: this.#drains.size }, 'webhooks: leases ran out; what was not sent is let go');
+      for (const drain of this.#drains.values()) drain.end('stopped');
+    }
+    renewLeases(db, this.#owner, [...this.#drains.keys()], this.#lease_s).then(
+      () => {
+        this.#renewed_ms = now_ms;
+      },
+      (error: unknown) => log.warn({ err: error }, 'webhooks: leases were not renewed'),
     );
   }
 
@@ -136,7 +158,7 @@ class Senders {
   async #take(drain: Drain): Promise<boolean> {
     for (;;) {
       drain.heard();
-      if (await takeLease(this.#parts.db, drain.webhook_id, this.#owner)) return true;
+      if (await takeLease(this.#parts.db, drain.webhook_id, this.#owner, this.#lease_s)) return true;
       if (!drain.woken) return false;
     }
   }

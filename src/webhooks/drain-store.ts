@@ -8,14 +8,17 @@ import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
 import type { SentEvent } from './message.ts';
 import type { DeliveryState, WebhookStatus } from './model.ts';
 
-const LEASE_S = 15;
-
-/** True when `owner` holds it now. Else its holder is told that there is more. */
-export async function takeLease(tx: Tx, webhook_id: WebhookId, owner: string): Promise<boolean> {
+/** For `lease_s` from now. True when `owner` holds it now. Else its holder is told that there is more. */
+export async function takeLease(
+  tx: Tx,
+  webhook_id: WebhookId,
+  owner: string,
+  lease_s: number,
+): Promise<boolean> {
   const { rows } = await sql<{ mine: boolean }>`
     with lease as (
       insert into webhook_drains as l (webhook_id, owner, until)
-      values (${webhook_id}, ${owner}, now() + make_interval(secs => ${LEASE_S}))
+      values (${webhook_id}, ${owner}, now() + make_interval(secs => ${lease_s}))
       on conflict (webhook_id) do update set
         owner = case when l.until < now() then excluded.owner else l.owner end,
         until = case when l.until < now() then excluded.until else l.until end,
@@ -29,9 +32,14 @@ export async function takeLease(tx: Tx, webhook_id: WebhookId, owner: string): P
 }
 
 /** For all that a process holds; its drains must end when this has failed for as long as a lease. */
-export async function renewLeases(tx: Tx, owner: string, webhook_ids: readonly WebhookId[]): Promise<void> {
+export async function renewLeases(
+  tx: Tx,
+  owner: string,
+  webhook_ids: readonly WebhookId[],
+  lease_s: number,
+): Promise<void> {
   await sql`
-    update webhook_drains set until = now() + make_interval(secs => ${LEASE_S})
+    update webhook_drains set until = now() + make_interval(secs => ${lease_s})
     where webhook_id = any(${[...webhook_ids]}::text[]) and owner = ${owner}`.execute(tx);
 }
 

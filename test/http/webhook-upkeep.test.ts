@@ -33,26 +33,26 @@ const dispatched = () =>
 describe('the lease', () => {
   test('is held by one, told to come back for more, and taken over once its time is over', async () => {
     const id = newId('wh');
-    assert.equal(await takeLease(db, id, 'a'), true);
-    assert.equal(await takeLease(db, id, 'b'), false);
+    assert.equal(await takeLease(db, id, 'a', 15), true);
+    assert.equal(await takeLease(db, id, 'b', 15), false);
     assert.equal(await giveLease(db, id, 'b', false), true, 'nothing to give back');
     assert.equal(await giveLease(db, id, 'a', false), false, 'b has asked for it meanwhile');
     assert.equal(await giveLease(db, id, 'a', false), true);
-    assert.equal(await takeLease(db, id, 'b'), true);
+    assert.equal(await takeLease(db, id, 'b', 15), true);
     await db
       .updateTable('webhook_drains')
       .set({ until: new Date(Date.now() - 1_000) })
       .where('webhook_id', '=', id)
       .execute();
-    assert.equal(await takeLease(db, id, 'c'), true);
+    assert.equal(await takeLease(db, id, 'c', 15), true);
     assert.equal(await giveLease(db, id, 'b', true), true);
-    assert.equal(await takeLease(db, id, 'b'), false, 'b could not give back what is not its own');
+    assert.equal(await takeLease(db, id, 'b', 15), false, 'b could not give back what is not its own');
   });
 
   test('of many at once one gets it', async () => {
     const id = newId('wh');
     const got = await Promise.all(
-      Array.from({ length: 20 }, (_, nth) => takeLease(api.context.db, id, `${nth}`)),
+      Array.from({ length: 20 }, (_, nth) => takeLease(api.context.db, id, `${nth}`, 15)),
     );
     assert.equal(got.filter(Boolean).length, 1);
   });
@@ -62,7 +62,7 @@ describe('the lease', () => {
     const receiver = await startRecorder();
     const { id } = await makeWebhook(api, owner, receiver.url);
     const webhook_id = id as WebhookId;
-    assert.ok(await takeLease(db, webhook_id, 'a process that is dead'));
+    assert.ok(await takeLease(db, webhook_id, 'a process that is dead', 15));
     await happen(api, owner.org_id, 1);
     await dispatched();
     await until('its job has been looked at', async () => {

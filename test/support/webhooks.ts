@@ -14,7 +14,7 @@ import {
 import { createLog } from '../../src/lib/log.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
 import { runTasks } from '../../src/tasks/run-tasks.ts';
-import { reviveForgotten, runDeliveries } from '../../src/webhooks/deliveries.ts';
+import { type DeliveryParts, reviveForgotten, runDeliveries } from '../../src/webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
 import type { TestApi } from './api.ts';
 import type { Page } from './client.ts';
@@ -54,9 +54,12 @@ export interface DeliveryOut {
 }
 
 /** Numbers events and fans them out, at every commit of this process; sends what is due. Ended with the API. */
-export function sendWebhooks(api: TestApi): { readonly stop: () => Promise<void> } {
+export function sendWebhooks(
+  api: TestApi,
+  options: Partial<Pick<DeliveryParts, 'url' | 'log' | 'lease_s'>> = {},
+): { readonly stop: () => Promise<void> } {
   const { db, hub, webhooks } = api.context;
-  const log = createLog('webhooks', 'silent');
+  const { url = api.database.url, log = createLog('webhooks', 'silent'), ...others } = options;
   const ended = new AbortController();
   const events = {
     name: 'events',
@@ -66,7 +69,7 @@ export function sendWebhooks(api: TestApi): { readonly stop: () => Promise<void>
   };
   const running = Promise.all([
     runTasks([events], hub, log, ended.signal),
-    runDeliveries({ url: api.database.url, db, hub, log, ...webhooks }, ended.signal),
+    runDeliveries({ url, db, hub, log, ...webhooks, ...others }, ended.signal),
   ]);
   const stop = async () => {
     ended.abort();

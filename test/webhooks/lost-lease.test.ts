@@ -1,0 +1,62 @@
+/** A process that cannot renew its leases stops sending before another process may begin. */
+import assert from 'node:assert/strict';
+import { after, test } from 'node:test';
+import { transaction } from '../../src/db/pool.ts';
+import { append } from '../../src/events/append.ts';
+import { present } from '../../src/lib/assert.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { apiForFile } from '../support/api.ts';
+import { CuttableWay } from '../support/cuttable.ts';
+import { queryOnce } from '../support/database.ts';
+import { until } from '../support/waiting.ts';
+import { happen, makeWebhook, sendWebhooks, startRecorder } from '../support/webhooks.ts';
+
+const EVENTS = 40;
+/** To one receiver at a time. */
+const UNDER_WAY = 16;
+
+let opened: CuttableWay | undefined;
+after(() => opened?.close());
+const api = await apiForFile({
+  database_url: async (database) => {
+    opened = await CuttableWay.open(database);
+    return opened.url;
+  },
+});
+const way = present(opened, 'the way to the database');
+const warnings: string[] = [];
+const log = createLog('webhooks', 'warn', { write: (line) => void warnings.push(line) });
+sendWebhooks(api, { url: way.url, lease_s: 1, log });
+
+test('what is under way ends and is kept; what was not sent is let go, and sent by whoever comes next', async () => {
+  const owner = await api.person();
+  const recorder = await startRecorder();
+  const { id } = await makeWebhook(api, owner, recorder.url);
+  const answer = Promise.withResolvers<void>();
+  recorder.reply = async () => {
+    await answer.promise;
+    return { status: 204 };
+  };
+  await transaction(api.db, async (tx) => {
+    for (let n = 1; n <= EVENTS; n++) {
+      await append(tx, { org_id: owner.org_id, type: 'member.added', data: { n }, actor: 'system' });
+    }
+  });
+  await recorder.has(UNDER_WAY);
+
+  await way.cut();
+  await until('the leases have run out', () => warnings.some((line) => line.includes('leases ran out')));
+  answer.resolve();
+  await way.mend();
+  const delivered = async () => {
+    const text = "select from webhook_deliveries where webhook_id = $1 and state = 'delivered'";
+    return (await queryOnce(api.database.url, text, [id])).length;
+  };
+  await until('what was under way is kept', async () => (await delivered()) === UNDER_WAY);
+  const leases = () => queryOnce(api.database.url, 'select from webhook_drains where webhook_id = $1', [id]);
+  await until('the lease is given back', async () => (await leases()).length === 0);
+  assert.equal(recorder.got.length, UNDER_WAY);
+
+  await happen(api, owner.org_id, EVENTS + 1);
+  await recorder.has(EVENTS + 1);
+});
