@@ -100,11 +100,13 @@ export async function ssh(call: Call): Promise<number> {
 const hostOf = ({ name }: Instance) => `${name}.berth`;
 
 function blockOf(call: Call, instance: Instance, details: ConnectionDetails): string {
+  const identity = identityOf(call);
   return [
     `Host ${hostOf(instance)}`,
     `  HostName ${details.host}`,
     `  Port ${details.port}`,
     `  User ${details.user}`,
+    ...(identity === undefined ? [] : [`  IdentityFile "${identity}"`]),
     `  UserKnownHostsFile "${knownHosts(call, instance, details)}"`,
     '  GlobalKnownHostsFile none',
     '  StrictHostKeyChecking yes',
