@@ -26,7 +26,7 @@ say() { echo "try: $*"; }
 berth() { "$engine" exec "$name" berth "$@"; }
 run() {
   # shellcheck disable=SC2086
-  "$engine" run -d --name "$name" --network host --privileged ${RUN_FLAGS-} -e "BERTH_LISTEN=127.0.0.1:$port" \
+  "$engine" run -d --name "$name" --network host --cgroupns host --privileged ${RUN_FLAGS-} -e "BERTH_LISTEN=127.0.0.1:$port" \
     -e BERTH_SSH_PORTS=28900-28999 -v "$name:/var/lib/berth" "$name" > /dev/null
 }
 ready() {
