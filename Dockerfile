@@ -1,4 +1,4 @@
-# Berth in a container. docs/install.md says how to run it, and what it needs. Not built by our tests.
+# Berth in a container. docs/install.md says how to run it, and what it needs. packaging/container/try.sh builds and runs it.
 
 FROM debian:12 AS build
 RUN apt-get update \
@@ -17,10 +17,11 @@ COPY --from=build /out/*.deb /tmp/
 RUN apt-get update \
   && apt-get install -y --no-install-recommends /tmp/*.deb \
   && rm -rf /tmp/*.deb /var/lib/apt/lists/*
-ENV BERTH_DATA_DIR=/var/lib/berth
+# The home too is in the volume: with the next image the command line is still logged in, with the same SSH key.
+ENV BERTH_DATA_DIR=/var/lib/berth HOME=/var/lib/berth/home
 VOLUME /var/lib/berth
 WORKDIR /var/lib/berth
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10m CMD ["/usr/lib/berth/node_modules/.bin/node", "-e", \
-  "fetch('http://127.0.0.1:7400/readyz').then(({ ok }) => process.exit(ok ? 0 : 1), () => process.exit(1))"]
+COPY packaging/container/healthy.mjs /usr/lib/berth/
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m CMD ["/usr/lib/berth/node_modules/.bin/node", "/usr/lib/berth/healthy.mjs"]
 ENTRYPOINT ["berth", "server"]

@@ -12,8 +12,12 @@ export interface FirstLogin {
   readonly path: string;
 }
 
-/** Of the server at `url`; undefined where there is none, or where it is not ours to read. */
-export function findFirstLogin(env: Env, url: string): FirstLogin | undefined {
+const LOOPBACK = ['127.0.0.1', 'localhost', '[::1]'];
+
+export const isLocal = (url: string) => LOOPBACK.includes(new URL(url).hostname);
+
+/** Of the server at `url`, or of any on this machine; undefined where there is none, or where it is not ours to read. */
+export function findFirstLogin(env: Env, url?: string): (FirstLogin & { readonly url: string }) | undefined {
   const given = env['BERTH_DATA_DIR'];
   const folders =
     given === undefined
@@ -24,9 +28,11 @@ export function findFirstLogin(env: Env, url: string): FirstLogin | undefined {
     const path = resolve(folder, 'secrets', 'first-login');
     try {
       const found = JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>;
-      const { email, password } = found;
-      if (found['url'] !== url || typeof email !== 'string' || typeof password !== 'string') continue;
-      return { email, password, path };
+      const { email, password, url: at } = found;
+      if (typeof email !== 'string' || typeof password !== 'string' || typeof at !== 'string') continue;
+      // The folder may be anybody's: such a file leads to nowhere but this machine.
+      if ((url !== undefined && at !== url) || !isLocal(at)) continue;
+      return { email, password, path, url: at };
     } catch {
       // Not there, or not ours.
     }

@@ -11,7 +11,7 @@ import {
   renameSync,
   writeFileSync,
 } from 'node:fs';
-import { homedir } from 'node:os';
+import { userInfo } from 'node:os';
 import { join } from 'node:path';
 import type { Env } from '../config/env.ts';
 import { CommandError } from './command-error.ts';
@@ -37,8 +37,11 @@ export interface Profiles {
   readonly profiles: Readonly<Record<string, Profile>>;
 }
 
+/** Where a container's engine has left HOME empty, what /etc/passwd says. */
+export const homeFolder = (env: Env) => env['HOME'] || userInfo().homedir;
+
 export function configFolder(env: Env): string {
-  return join(env['XDG_CONFIG_HOME'] || join(env['HOME'] || homedir(), '.config'), 'berth');
+  return join(env['XDG_CONFIG_HOME'] || join(homeFolder(env), '.config'), 'berth');
 }
 
 const fileIn = (env: Env) => join(configFolder(env), 'config.json');

@@ -6,6 +6,7 @@ import { Berth, BerthError, type BerthOptions } from '../../client/src/berth.ts'
 import type { Env } from '../config/env.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
+import { findFirstLogin } from './first-login.ts';
 import { type Profile, readProfiles, writeProfiles } from './profiles.ts';
 import type { Terminal } from './terminal.ts';
 
@@ -38,7 +39,9 @@ export class Session {
 
   /** Without a slash at its end. */
   get url(): string {
-    const url = this.#place.url ?? this.env['BERTH_URL'] ?? this.profile?.url ?? LOCAL_URL;
+    const given = this.#place.url ?? this.env['BERTH_URL'] ?? this.profile?.url;
+    // Before the first login the server that runs here has said where.
+    const url = given ?? findFirstLogin(this.env)?.url ?? LOCAL_URL;
     if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
       throw new CommandError(`${url} is not the address of a server`, { exit_code: EXIT.usage });
     }

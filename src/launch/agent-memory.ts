@@ -25,11 +25,13 @@ const WARM_UP_MS = 60_000;
 /**
  * Where Node.js keeps our sources without their types, for all roles: to take types out it loads a compiler, some 20 MiB in
  * each thread. Filled before the first start. Without it, where the folder cannot be written, all is as before but larger.
+ * A package holds JavaScript, in a folder that nobody writes to: it has nothing to keep.
  */
 export async function compiledSources(
   project_dir: string,
   env: Readonly<Record<string, string | undefined>>,
 ): Promise<Record<string, string | undefined>> {
+  if (!import.meta.filename.endsWith('.ts')) return env;
   const folder = join(project_dir, '.cache', 'compiled');
   const with_it = { ...env, NODE_COMPILE_CACHE: folder };
   if (!existsSync(folder)) {

@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { currentGuestImage, ensureGuestImage } from './guest-image.ts';
+import { currentGuestImage, ensureGuestImage, someGuestImage } from './guest-image.ts';
 
 const AS_ROOT = process.getuid?.() === 0 ? {} : { skip: 'needs root' };
 const FIRST = 'a'.repeat(64);
@@ -73,3 +73,27 @@ test('a build that fails is an error, and the next one tries again', AS_ROOT, as
   });
   await ensureGuestImage({ build_script: await recipe(folder, FIRST), images_dir, say });
 });
+
+test(
+  'an older image serves while the newer one is built, and goes on when that fails',
+  AS_ROOT,
+  async (t) => {
+    const folder = await workFolder(t);
+    const images_dir = join(folder, 'images');
+    const first = { build_script: await recipe(folder, FIRST), images_dir, say };
+    assert.deepEqual(await someGuestImage(first), {}, 'without any, it is built at once');
+    assert.deepEqual(await someGuestImage(first), {}, 'what is there is used');
+    const never = new AbortController().signal;
+    const failing = await someGuestImage({
+      build_script: await recipe(folder, SECOND, 'failing'),
+      images_dir,
+      say,
+    });
+    await assert.rejects(async () => failing.newer?.(never), /could not be built/);
+    assert.equal(await currentGuestImage(images_dir), join(images_dir, 'aaaaaaaaaaaa'));
+    const second = await someGuestImage({ build_script: await recipe(folder, SECOND), images_dir, say });
+    assert.equal(await buildsIn(folder), 2, 'nothing has waited for it');
+    await second.newer?.(never);
+    assert.equal(await currentGuestImage(images_dir), join(images_dir, 'bbbbbbbbbbbb'));
+  },
+);

@@ -53,6 +53,26 @@ export async function ensureGuestImage(options: GuestImageOptions): Promise<Gues
   return { dir: join(options.images_dir, version.slice(0, 12)), version };
 }
 
+/**
+ * For a start that nobody shall wait for: where an older image is, that one is used, and `newer` builds the recipe's own
+ * meanwhile. The agent finds it there; new disks are made over it then.
+ */
+export async function someGuestImage(
+  options: GuestImageOptions,
+): Promise<{ readonly newer?: (signal: AbortSignal) => Promise<GuestImage> }> {
+  const { build_script, image = 'debian-12', images_dir, seed_dir } = options;
+  const version = await recipeVersion(build_script, image);
+  const name = version.slice(0, 12);
+  const places = [join(images_dir, name), ...(seed_dir === undefined ? [] : [join(seed_dir, name)])];
+  const at_hand = await Promise.all(places.map(async (dir) => (await versionIn(dir)) === version));
+  const older = await currentGuestImage(images_dir).catch(() => undefined);
+  if (!at_hand.includes(true) && older !== undefined && (await versionIn(older)) !== undefined) {
+    return { newer: (signal) => ensureGuestImage({ ...options, signal }) };
+  }
+  await ensureGuestImage(options);
+  return {};
+}
+
 export interface BuiltImage extends GuestImage {
   /** It was not in its place before. */
   readonly fresh: boolean;

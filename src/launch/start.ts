@@ -14,7 +14,7 @@ import { compiledSources } from './agent-memory.ts';
 import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from './data-folder.ts';
 import { ensureDebianPackages } from './debian-packages.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded-postgres.ts';
-import { ensureGuestImage } from './guest-image.ts';
+import { type GuestImage, someGuestImage } from './guest-image.ts';
 import { ensureHostsCertificate } from './hosts-certificate.ts';
 import { checkJoin } from './join.ts';
 import { clusterExists } from './postgres-cluster.ts';
@@ -37,6 +37,8 @@ export interface Prepared {
   /** For the roles: the launcher's, with DATABASE_URL and BERTH_DATA_DIR as they are now. */
   readonly env: Env;
   readonly lock: DataFolderLock;
+  /** After an upgrade: what is still to be built while the roles run. */
+  readonly newer_image?: ((signal: AbortSignal) => Promise<GuestImage>) | undefined;
   close(): Promise<void>;
 }
 
@@ -58,6 +60,7 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
   await makeDataFolder(paths);
   const lock = await lockDataFolder(paths.launcher_lock, say);
   let postgres: EmbeddedPostgres | undefined;
+  let newer_image: Prepared['newer_image'];
   try {
     if (config.join === null) await checkListenAddress(config.listen);
     const list_paths = [join(project_dir, 'bin', 'debian-packages.txt')];
@@ -69,12 +72,13 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
     }
     await refuseUnfinishedRestore(paths);
     if (config.join === null) await ensureAuthority(config, paths);
-    await ensureGuestImage({
+    const { newer } = await someGuestImage({
       build_script: join(project_dir, 'guest', 'build.sh'),
       images_dir: paths.debian_12,
       seed_dir: join(project_dir, '.cache', 'images', 'debian-12'),
       say,
     });
+    newer_image = newer;
     if (config.join === null && config.database_url === null)
       postgres = await startEmbeddedPostgres(paths, { say });
   } catch (error) {
@@ -87,6 +91,7 @@ export async function prepare(options: PrepareOptions): Promise<Prepared> {
     database_url,
     env: { ...env, DATABASE_URL: database_url, BERTH_DATA_DIR: config.data_dir },
     lock,
+    newer_image,
     close: () => close(postgres, lock),
   };
 }
@@ -138,6 +143,7 @@ export async function start(options: StartOptions): Promise<number> {
   const { roles, log, say } = options;
   const prepared = await prepare(options);
   const ended = new AbortController();
+  let building: Promise<void> | undefined;
   try {
     const supervisor = supervise({
       roles,
@@ -146,11 +152,24 @@ export async function start(options: StartOptions): Promise<number> {
       inherited_fd: prepared.lock.fd,
     });
     options.started?.(prepared, ended.signal);
+    building = buildNewerImage(prepared, ended.signal, say);
     return await superviseUntilSignal(supervisor, () => {
       say('stopping; VMs go on running');
       ended.abort();
     });
   } finally {
+    ended.abort();
+    await building;
     await prepared.close();
+  }
+}
+
+/** What fails is told, and tried again by the next start: the older image serves as well. */
+async function buildNewerImage({ newer_image }: Prepared, signal: AbortSignal, say: Say): Promise<void> {
+  try {
+    await newer_image?.(signal);
+  } catch (error) {
+    if (!signal.aborted)
+      say(`${messageOf(error)}; new disks are made over the older image until a start can build it`);
   }
 }

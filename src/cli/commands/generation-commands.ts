@@ -145,7 +145,7 @@ export const GENERATION_COMMANDS: readonly Command[] = [
     short: ['restore'],
     args: ['NAME', 'GENERATION'],
     names_instances: true,
-    summary: 'give a stopped instance the files of an older generation; later ones are kept too',
+    summary: 'give a stopped instance the files of an older generation, at once; later ones are kept too',
     example: 'berth stop web && berth restore web 42',
     run: restore,
   },
@@ -154,7 +154,8 @@ export const GENERATION_COMMANDS: readonly Command[] = [
     short: ['fork'],
     args: ['NAME', 'NEW-NAME'],
     names_instances: true,
-    summary: 'make an instance with the files of another, as they were last flushed',
+    summary:
+      'make an instance with the files of another, as they were last flushed; at once, for nothing is copied',
     example: 'berth fork web web-2',
     options: {
       generation: { type: 'string', value: 'N', help: 'as they were then; else the last generation' },

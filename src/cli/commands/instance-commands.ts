@@ -16,6 +16,11 @@ function saved({ disk }: Instance): string {
   return disk.durable_at === null ? 'nothing yet' : ago(disk.durable_at);
 }
 
+function bootOf({ boot, started_at }: Instance['vm']): string {
+  if (boot === 0) return 'never started';
+  return `${boot}, ${started_at === null ? 'not up yet' : ago(started_at)}`;
+}
+
 function rowsOf(instance: Instance): [string, string][] {
   const { vm, disk } = instance;
   const { last, daily_days } = instance.generations_keep;
@@ -25,7 +30,7 @@ function rowsOf(instance: Instance): [string, string][] {
     ['id', instance.id],
     ['state', stateOf(instance)],
     ...(vm.reason === null ? [] : ([['', `${vm.reason.message} (${vm.reason.code})`]] as [string, string][])),
-    ['boot', vm.boot === 0 ? 'never started' : `${vm.boot}, ${ago(vm.started_at)}`],
+    ['boot', bootOf(vm)],
     [
       'size',
       `${instance.cpus} cpu, ${bytes(instance.memory_mib * 2 ** 20)} memory, ${instance.disk_gib} GiB disk`,

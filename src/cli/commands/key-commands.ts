@@ -1,12 +1,13 @@
 /** SSH keys of the account, key sets of instances, API keys. */
 import { readdirSync, readFileSync } from 'node:fs';
-import { homedir, hostname } from 'node:os';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import type { ApiKey, SshKey } from '../../../client/src/berth.ts';
 import type { Env } from '../../config/env.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { whole } from '../numbers.ts';
+import { homeFolder } from '../profiles.ts';
 import { collect, findNamed } from '../reading.ts';
 import { ago } from '../words.ts';
 
@@ -37,7 +38,7 @@ async function publicKey({ args, terminal, session }: Call): Promise<string> {
   });
 }
 
-export const sshFolder = (env: Env) => join(env['HOME'] || homedir(), '.ssh');
+export const sshFolder = (env: Env) => join(homeFolder(env), '.ssh');
 
 /** The path of the one that ssh tries first. */
 export function localPublicKeyPath(env: Env): string | undefined {

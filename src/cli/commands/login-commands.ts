@@ -4,11 +4,10 @@ import { Berth, BerthError } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { findFirstLogin, forgetFirstLogin } from '../first-login.ts';
+import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
 import { USER_AGENT } from '../session.ts';
 import { clock } from '../words.ts';
 
-const LOOPBACK = ['127.0.0.1', 'localhost', '[::1]'];
 const PASSWORD_STDIN = {
   'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
 } as const;
@@ -19,7 +18,7 @@ export async function login(call: Call): Promise<undefined> {
   const profile_name = session.profile_name;
   const before = session.profile;
   // On the machine that runs Berth the first account is the administrator's.
-  const local = LOOPBACK.includes(new URL(url).hostname);
+  const local = isLocal(url);
   const email =
     options.text('email') ??
     (before?.url === url ? before.email : undefined) ??

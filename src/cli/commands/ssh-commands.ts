@@ -1,7 +1,7 @@
 /** Into a guest: with OpenSSH, believing the host keys that the API tells and no others. */
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { constants, homedir, userInfo } from 'node:os';
+import { constants, userInfo } from 'node:os';
 import { dirname, join } from 'node:path';
 import { type Berth, BerthError, type ConnectionDetails, type Instance } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
@@ -9,7 +9,7 @@ import { CommandError } from '../command-error.ts';
 import { greets } from '../greets.ts';
 import { configFolder, writePrivate } from '../profiles.ts';
 import { waitFor } from '../waiting.ts';
-import { localPublicKeyPath } from './key-commands.ts';
+import { localPublicKeyPath, sshFolder } from './key-commands.ts';
 
 export const IDENTITY = {
   identity: { type: 'string', short: 'i', value: 'FILE', help: 'the private key, as for ssh' },
@@ -100,11 +100,13 @@ export async function ssh(call: Call): Promise<number> {
 const hostOf = ({ name }: Instance) => `${name}.berth`;
 
 function blockOf(call: Call, instance: Instance, details: ConnectionDetails): string {
+  const identity = identityOf(call);
   return [
     `Host ${hostOf(instance)}`,
     `  HostName ${details.host}`,
     `  Port ${details.port}`,
     `  User ${details.user}`,
+    ...(identity === undefined ? [] : [`  IdentityFile "${identity}"`]),
     `  UserKnownHostsFile "${knownHosts(call, instance, details)}"`,
     '  GlobalKnownHostsFile none',
     '  StrictHostKeyChecking yes',
@@ -134,7 +136,7 @@ async function sshConfig(call: Call): Promise<undefined> {
     .split(/^(?=Host )/m)
     .filter((each) => each.trim() !== '' && !each.startsWith(`Host ${hostOf(instance)}\n`));
   writePrivate(folder, 'ssh_config', [...others, block].join(''));
-  const home = join(session.env['HOME'] || homedir(), '.ssh');
+  const home = sshFolder(session.env);
   const include = `Include "${ours}"\n`;
   const theirs = readOrEmpty(join(home, 'config'));
   if (!theirs.includes(include)) writePrivate(home, 'config', include + theirs);

@@ -127,7 +127,8 @@ export const VM_COMMANDS: readonly Command[] = [
     short: ['flush'],
     args: ['NAME'],
     names_instances: true,
-    summary: 'save what the guest has written, and print the receipt',
+    summary:
+      'save what the guest has written, wait for it, and print the receipt; Ctrl-C leaves the server to it',
     example: 'berth flush web',
     run: flush,
   },

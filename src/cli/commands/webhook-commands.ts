@@ -63,7 +63,11 @@ export function printEvent({ terminal }: Pick<Call, 'terminal'>, event: Event): 
   );
   const about = what?.name ?? what?.id ?? '';
   const order = sequence === null ? '' : ` #${sequence}`;
-  terminal.write(`${clock(event.timestamp)}  ${event.type.padEnd(26)} ${about}${order}  by ${actor}\n`);
+  const { flush } = event.data as { flush?: { generation: number } };
+  const made = flush === undefined ? '' : `  generation ${flush.generation}`;
+  terminal.write(
+    `${clock(event.timestamp)}  ${event.type.padEnd(26)} ${about}${order}${made}  by ${actor}\n`,
+  );
 }
 
 async function listen(call: Call): Promise<undefined> {
