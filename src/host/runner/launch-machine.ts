@@ -2,6 +2,7 @@
  * From an assignment to a machine whose guest has run its first instruction: overlay made or taken as it is, the
  * head's blocks served below a new one, the dirty bitmap in place before the guest can write.
  */
+import type { FileHandle } from 'node:fs/promises';
 import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -70,7 +71,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   const { instance_id, epoch, spec } = assignment;
   const folder = vmFolder(context.paths.vms, instance_id);
   const owner = vmOwner(context, spec.ssh_port);
-  const head = await disk.refresh();
+  const head = await disk.headFor(epoch);
   const overlay = await disk.overlayState(assignment.own_since);
   // From here on this placement answers for what the overlay holds, whatever fails below.
   if (overlay === 'unsaved') await disk.vouch(epoch, false);
@@ -80,14 +81,13 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   await makeFolders(folder, owner);
   if (overlay === 'none') await makeOverlay(launch, owner);
   else await growOverlayOf(launch);
+  await using saved = template && (await openSaved(context, template));
   const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
-  const incoming = memory !== undefined || template !== null;
-  const launched = await launchQemu(launch, folder, image, { owner, lazy, incoming }).catch(
-    async (error: unknown) => {
-      await lazy?.close();
-      throw error;
-    },
-  );
+  const parts: Parts = { owner, lazy, resumes: memory !== undefined, memory_fd: saved?.file.fd };
+  const launched = await launchQemu(launch, folder, image, parts).catch(async (error: unknown) => {
+    await lazy?.close();
+    throw error;
+  });
   const { qmp, identity } = launched.vm;
   const record: VmRecord = {
     ...newRecord(launch, image, launched),
@@ -104,7 +104,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   try {
     await writeRecord(folder, record);
     if (memory) await loadMemory(launch, folder, qmp, memory);
-    if (template) await fillFrom(template, launch, folder, qmp);
+    if (saved) await fillFrom(saved, launch, folder, qmp);
     if (overlay !== 'unsaved') await addBitmap(qmp);
     signal.throwIfAborted();
     context.lease.require();
@@ -153,7 +153,7 @@ function newRecord({ assignment }: Launch, image: HostImage, { vm, ssh_forward_p
 
 /** The guest's first instruction. @throws TemplateError, or the signal's reason */
 async function letGo(
-  { context, signal }: Launch,
+  { context, assignment: { authorized_keys }, signal }: Launch,
   machine: Machine,
   template: Template | null,
   kernel_parameters: string,
@@ -161,12 +161,15 @@ async function letGo(
   await machine.update({ released: true });
   await machine.qmp.execute('cont', undefined);
   if (!template) return;
+  const { resets } = machine;
+  const told = { kernel_parameters, authorized_keys };
   try {
-    await wakeMachine(vmSockets(machine.folder.runtime).agent, kernel_parameters, signal);
+    await wakeMachine(vmSockets(machine.folder.runtime).agent, template, told, signal);
   } catch (error) {
     signal.throwIfAborted();
     throw new TemplateError(template, error);
   }
+  if (template.takes_files) machine.noteGiven(authorized_keys, resets);
   await machine.update({ template: { key: template.key, awake: true } });
   context.log.info({ template: template.key }, 'the guest goes on from a template');
 }
@@ -241,8 +244,10 @@ interface LaunchedQemu {
 interface Parts {
   readonly owner: Owner;
   readonly lazy: LazyOverlay | null;
-  /** It waits for a memory. */
-  readonly incoming: boolean;
+  /** It waits for the memory of a suspend, from a socket. */
+  readonly resumes: boolean;
+  /** It waits to read this file. */
+  readonly memory_fd: number | undefined;
 }
 
 const LAUNCH_TRIES = 3;
@@ -251,7 +256,7 @@ async function launchQemu(
   { context, assignment }: Launch,
   folder: VmFolder,
   image: HostImage,
-  { owner, lazy, incoming }: Parts,
+  { owner, lazy, resumes, memory_fd }: Parts,
 ): Promise<LaunchedQemu> {
   const { instance_id, vm_id, spec } = assignment;
   for (let attempt = 1; ; attempt++) {
@@ -266,12 +271,14 @@ async function launchQemu(
         ...(lazy ? { lazy: lazy.backing } : {}),
         runtime_dir: folder.runtime,
         ssh_forward_port,
-        ...(incoming ? { incoming_socket_path: incomingSocket(folder) } : {}),
+        ...(resumes ? { incoming: { socket_path: incomingSocket(folder) } } : {}),
+        ...(memory_fd === undefined ? {} : { incoming: 'told' as const }),
       };
       const vm = await launchVm({
         qemu_binary: context.qemu_binary,
         arguments: qemuArguments(machine),
         ...(owner ? { run_as: owner } : {}),
+        ...(memory_fd === undefined ? {} : { memory_fd }),
         runtime_dir: folder.runtime,
         log_path: folder.qemu_log,
       });
@@ -288,16 +295,36 @@ export function sizeOf({ cpus, memory_mib }: Assignment['spec']) {
   return { cpus, memory_mib };
 }
 
+interface Saved extends AsyncDisposable {
+  readonly template: Template;
+  readonly file: FileHandle;
+  readonly verified: Promise<void>;
+}
+
+/** @throws TemplateError */
+async function openSaved({ templates }: HostContext, template: Template): Promise<Saved> {
+  try {
+    const { file, verified } = await templates.open(template);
+    const close = async () => {
+      // It is read until then.
+      await verified.catch(() => undefined);
+      await file.close();
+    };
+    return { template, file, verified, [Symbol.asyncDispose]: close };
+  } catch (error) {
+    throw new TemplateError(template, error);
+  }
+}
+
 /** @throws TemplateError, or the signal's reason */
 async function fillFrom(
-  template: Template,
+  { template, verified }: Saved,
   { signal }: Launch,
   folder: VmFolder,
   qmp: QmpClient,
 ): Promise<void> {
   try {
-    const incoming_socket = incomingSocket(folder);
-    await loadTemplate(template, { qmp, incoming_socket, qemu_log: folder.qemu_log, signal });
+    await loadTemplate(template, verified, { qmp, qemu_log: folder.qemu_log, signal });
   } catch (error) {
     signal.throwIfAborted();
     throw new TemplateError(template, error);
