@@ -80,6 +80,8 @@ export interface VmSpec {
   readonly ssh_forward_port: number;
   /** Further words for the kernel's command line. */
   readonly kernel_parameters?: readonly string[];
+  /** To boot with: an SSH host key, its public file before the other, for a disk that has none; read as QEMU starts. */
+  readonly host_key_path?: string;
   /** Continue from a memory rather than boot: from a stream to this socket, or from what QEMU is told of by its monitor. */
   readonly incoming?: { readonly socket_path: string } | 'told';
 }
@@ -137,7 +139,7 @@ export function qemuArguments(spec: VmSpec): string[] {
     ...channelArguments(spec, machine),
     ...diskArguments(spec, machine),
     ...networkArguments(spec, machine),
-    ...incomingArguments(spec),
+    ...givenArguments(spec),
   ];
 }
 
@@ -194,7 +196,8 @@ export function commonArguments(machine: Machine, accel: Accelerator): string[] 
   ];
 }
 
-function incomingArguments({ incoming }: VmSpec): string[] {
+function givenArguments({ host_key_path: key, incoming }: VmSpec): string[] {
+  if (key) return ['-fw_cfg', `name=opt/berth/host_key,file=${escapeCommas(absolute(key, 'host_key_path'))}`];
   if (!incoming) return [];
   return ['-incoming', incoming === 'told' ? 'defer' : `unix:${incoming.socket_path}`];
 }
