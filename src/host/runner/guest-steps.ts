@@ -5,7 +5,7 @@ import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import { thaw } from './flush-machine.ts';
 import type { KeyPusher } from './key-pusher.ts';
 import type { Machine } from './machine.ts';
-import { waitForNetwork, waitForSshd } from './personalise.ts';
+import { readHostKeys, waitForSshd } from './personalise.ts';
 
 const GUEST_UP_MS = 300_000;
 /** On a host with more guests booting than processors its sshd may come long after its agent. */
@@ -44,12 +44,12 @@ export async function awaitGuest(
     const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
     if (resumed) await wakeGuest(machine, undisturbed);
     else await agentUp(machine, machine.record.template ? GUEST_AWAKE_MS : GUEST_UP_MS, undisturbed);
-    // Side by side: all wait for the guest, and nobody gets in before the keys are there.
-    const [applied_keys, host_keys] = await Promise.all([
+    // Side by side: both wait for the guest, and nobody gets in before the keys are there.
+    const [applied_keys] = await Promise.all([
       applyUntilClear(keys, machine, undisturbed),
-      waitForSshd(machine.agent, SSHD_UP_MS, undisturbed),
-      waitForNetwork(port, SSHD_UP_MS, undisturbed),
+      waitForSshd(machine.agent, port, SSHD_UP_MS, undisturbed),
     ]);
+    const host_keys = await readHostKeys(machine.agent);
     await give(AbortSignal.any([signal, machine.upset(resets)]));
     if (otherwise()) return null;
     if (resumed) await machine.update({ resuming: false });

@@ -8,53 +8,26 @@
 import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
 import { pause } from '../../lib/backoff.ts';
-import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
-import { guestExec, readGuestFile } from '../guest/guest-files.ts';
+import { readGuestFile } from '../guest/guest-files.ts';
 import { fingerprintOf } from './apply-keys.ts';
 
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
 const HOST_KEY_MAX_BYTES = 1_024;
-/** sh, in the guest: waits until something listens at port 22, and prints the host key. Reads are the shell's own, and cheap. */
-const AWAIT_SSHD = `
-listens() {
-  while read -r _ local _ state _; do
-    case "$local $state" in *:0016' '0A) return 0 ;; esac
-  done < "$1"
-  return 1
-} 2> /dev/null
-until listens /proc/net/tcp || listens /proc/net/tcp6; do /usr/lib/berth/busybox usleep 50000; done
-read -r key < "$0"
-echo "$key"
-`;
+/** Its first lines, each time it is started, say where it listens. */
+const SSHD_LOG = '/run/berth/sshd.log';
+const LISTENS = /^Server listening on \S+ port 22\.\r?$/m;
+const SSHD_LOG_MAX_BYTES = 65_536;
+const LOG_POLL_MS = 30;
+/** Should that log not say it, a greeting does. */
+const LOG_PATIENCE_MS = 2_000;
 /** For a greeting; on a busy host it may take long, and each try that is given up has made sshd begin anew. */
 const BANNER_TRY_MS = 2_000;
 const BANNER_TRY_MAX_MS = 20_000;
 
 /** The public half of the guest's host key. */
 export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
-  return hostKeysOf(await readGuestFile(agent, HOST_KEY, HOST_KEY_MAX_BYTES));
-}
-
-/** The same, once its sshd listens. */
-export async function waitForSshd(
-  agent: GuestAgent,
-  timeout_ms: number,
-  signal: AbortSignal,
-): Promise<HostKey[]> {
-  const { stdout } = await guestExec(agent, {
-    path: '/usr/lib/berth/busybox',
-    args: ['sh', '-c', AWAIT_SSHD, HOST_KEY],
-    ...{ timeout_ms, signal, max_output_bytes: HOST_KEY_MAX_BYTES },
-  }).catch((error: unknown) => {
-    if (!(error instanceof GuestAgentTimeoutError)) throw error;
-    throw new Error(`sshd did not listen within ${Math.round(timeout_ms / 1000)} s`, { cause: error });
-  });
-  return hostKeysOf(stdout);
-}
-
-function hostKeysOf(said: Buffer): HostKey[] {
-  const text = said.toString('latin1');
+  const text = (await readGuestFile(agent, HOST_KEY, HOST_KEY_MAX_BYTES)).toString('latin1');
   const [type = '', base64 = ''] = text.trim().split(' ');
   if (type !== 'ssh-ed25519' || !/^[A-Za-z0-9+/]{40,200}={0,2}$/.test(base64)) {
     throw new Error(`the guest's ${HOST_KEY} is not an ed25519 public key`);
@@ -63,32 +36,58 @@ function hostKeysOf(said: Buffer): HostKey[] {
   return [{ type, fingerprint: fingerprintOf(public_key), public_key }];
 }
 
-/** Resolves once an SSH server greets at `127.0.0.1:port` (RFC 4253, section 4.2). */
-export function waitForSsh(port: number, timeout_ms: number, signal: AbortSignal): Promise<void> {
-  return waitForPort(port, ['greeted'], { timeout_ms, signal });
+/** Resolves once the guest's network answers at `127.0.0.1:port`, and its sshd listens. */
+export async function waitForSshd(
+  agent: GuestAgent,
+  port: number,
+  timeout_ms: number,
+  signal: AbortSignal,
+): Promise<void> {
+  const deadline = performance.now() + timeout_ms;
+  let answer = await waitForPort(port, ['greeted', 'refused'], { timeout_ms, signal });
+  while (answer !== 'greeted') {
+    signal.throwIfAborted();
+    if (performance.now() >= deadline) throw notInTime(timeout_ms);
+    const patience = Math.min(deadline, performance.now() + LOG_PATIENCE_MS);
+    if (await saysThatItListens(agent, patience, signal)) return;
+    answer = await knock(port, BANNER_TRY_MS);
+  }
 }
 
-/** Resolves once the guest answers at `127.0.0.1:port`, be it that nothing listens there yet. */
-export function waitForNetwork(port: number, timeout_ms: number, signal: AbortSignal): Promise<void> {
-  return waitForPort(port, ['greeted', 'refused'], { timeout_ms, signal });
+async function saysThatItListens(agent: GuestAgent, until: number, signal: AbortSignal): Promise<boolean> {
+  for (;;) {
+    const log = await readGuestFile(agent, SSHD_LOG, SSHD_LOG_MAX_BYTES).catch(() => Buffer.alloc(0));
+    if (LISTENS.test(log.toString('latin1'))) return true;
+    if (performance.now() >= until || !(await pause(LOG_POLL_MS, signal))) return false;
+  }
+}
+
+/** Resolves once an SSH server greets at `127.0.0.1:port` (RFC 4253, section 4.2). */
+export async function waitForSsh(port: number, timeout_ms: number, signal: AbortSignal): Promise<void> {
+  await waitForPort(port, ['greeted'], { timeout_ms, signal });
 }
 
 async function waitForPort(
   port: number,
   wanted: readonly PortAnswer[],
   { timeout_ms, signal }: { readonly timeout_ms: number; readonly signal: AbortSignal },
-): Promise<void> {
+): Promise<PortAnswer> {
   const deadline = performance.now() + timeout_ms;
   let try_ms = BANNER_TRY_MS;
   for (let wait_ms = 10; ; wait_ms = Math.min(200, wait_ms * 1.5)) {
     signal.throwIfAborted();
     const left_ms = deadline - performance.now();
-    if (left_ms <= 0) throw new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
+    if (left_ms <= 0) throw notInTime(timeout_ms);
     const began_ms = performance.now();
-    if (wanted.includes(await knock(port, Math.min(left_ms, try_ms)))) return;
+    const answer = await knock(port, Math.min(left_ms, try_ms));
+    if (wanted.includes(answer)) return answer;
     if (performance.now() - began_ms >= try_ms) try_ms = Math.min(BANNER_TRY_MAX_MS, try_ms * 2);
     await pause(wait_ms, signal);
   }
+}
+
+function notInTime(timeout_ms: number): Error {
+  return new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
 }
 
 /** QEMU's network accepts each connection, and closes it when the guest refuses it; without an answer it stays open. */
