@@ -4,7 +4,8 @@
  * Once booted (an installation of its own, without templates), and once from a template.
  * Beside it a bare QEMU start (bare-machine.ts), from the start of its process, its port tried as soon as its guest agent answers.
  * And beside `virsh start` of the same image (libvirt-machine.ts), where libvirt is installed.
- * All boot the image for the first time on a new overlay: growing the file system and making the host key are in each.
+ * All boot the image for the first time on a new overlay: growing the file system is in each, and a host key, which Berth
+ * gives its guests and the others' make.
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -115,14 +115,13 @@ install_packages() {
     --include="$(package_lists | xargs grep -hv '^#' | paste -sd,)" bookworm "$work/root" "$work/sources.list"
 }
 
-# The initrd: busybox, the drivers in load order, init, and perl for what a template's machine does first. Not compressed: under emulation unpacking costs more than reading.
+# The initrd: the drivers in load order, init, the perl that it is in, and busybox for the installation of images. Not compressed: under emulation unpacking costs more than reading.
 build_initrd() {
   local tree=$work/initrd release module path
   release=$(cat "$work/kernel_release")
   mkdir -p "$tree"/{bin,dev,modules,proc,root,sys}
   cp "$(command -v busybox)" "$tree/bin/busybox"
   cp "$recipe/initrd/init" "$tree/init"
-  cp "$recipe/initrd/wake" "$tree/wake"
   chmod 0755 "$tree/init" "$tree/bin/busybox"
   {
     echo /usr/bin/perl

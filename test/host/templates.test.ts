@@ -23,18 +23,17 @@ import {
   MAX_AGE_MS,
   MAX_TEMPLATES,
   makingFolder,
+  openMemory,
   publishTemplate,
-  readTemplate,
   type Shape,
   templateKey,
+  verifyMemory,
   writeMemory,
 } from '../../src/host/template/template-files.ts';
 import { Templates } from '../../src/host/template/templates.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { writeHostImage } from '../support/host-image.ts';
 import { until } from '../support/waiting.ts';
-
-const never = new AbortController().signal;
 
 describe('templates', () => {
   const root = mkdtempSync(join(tmpdir(), 'btpl-'));
@@ -63,16 +62,16 @@ describe('templates', () => {
   async function make(key = templateKey(shape), text = 'memory') {
     mkdirSync(makingFolder(templates_dir));
     const written = await writeMemory(templates_dir, stream(text.slice(0, 2), text.slice(2)), 100);
-    await publishTemplate(templates_dir, key, { traits: traits(), ...written });
+    await publishTemplate(templates_dir, key, { traits: traits(), takes_files: true, ...written });
     rmSync(makingFolder(templates_dir), { recursive: true });
     return key;
   }
   async function read(key: string): Promise<string> {
     const template = await findTemplate(templates_dir, key);
     assert(template);
-    const chunks = [];
-    for await (const chunk of readTemplate(template, never)) chunks.push(chunk);
-    return Buffer.concat(chunks).toString();
+    await using file = await openMemory(template);
+    await verifyMemory(file, template);
+    return file.readFile('utf8');
   }
 
   test('is what was written, for its owner alone', async () => {
@@ -91,7 +90,7 @@ describe('templates', () => {
     await boundTemplates(templates_dir, () => true);
     assert(!existsSync(makingFolder(templates_dir)));
     await assert.rejects(
-      publishTemplate(templates_dir, templateKey(shape), { traits: traits(), ...written }),
+      publishTemplate(templates_dir, templateKey(shape), { traits: traits(), takes_files: true, ...written }),
     );
     mkdirSync(makingFolder(templates_dir));
     await assert.rejects(writeMemory(templates_dir, stream('too', 'long'), 6), /larger than 6/);
@@ -113,6 +112,33 @@ describe('templates', () => {
     assert.equal(await findTemplate(templates_dir, key), null);
     writeFileSync(description, text.slice(0, 20));
     assert.equal(await findTemplate(templates_dir, key), null);
+  });
+
+  test('its digest is looked at once for each file: any write to it, or another file in its place, is found', async () => {
+    const key = await make();
+    const templates = templatesWith();
+    const look = async () => {
+      const template = await templates.find(shape);
+      assert(template);
+      const { file, verified } = await templates.open(template);
+      await verified.finally(() => file.close());
+    };
+    await look();
+    await look();
+    const memory = join(templates_dir, key, 'memory');
+    let at = 1;
+    // A file system's clock may stand still for some milliseconds; this one's does not.
+    const write = (text: string) => {
+      writeFileSync(memory, text);
+      utimesSync(memory, at, at++);
+    };
+    write('memorz');
+    await assert.rejects(look(), /damaged/);
+    write('memory');
+    await look();
+    rmSync(memory);
+    write('nemory');
+    await assert.rejects(look(), /damaged/);
   });
 
   test('belongs to one image, kernel, initramfs and size', () => {

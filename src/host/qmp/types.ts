@@ -273,6 +273,7 @@ export interface QmpCommands {
   'migrate-set-parameters': Call<{ readonly 'max-bandwidth'?: number }, Empty>;
   migrate_cancel: Call<undefined, Empty>;
   migrate: Call<{ readonly uri: string }, Empty>;
+  'migrate-incoming': Call<{ readonly uri: string }, Empty>;
   'query-migrate': Call<undefined, { readonly status?: string; readonly 'error-desc'?: string }>;
   'human-monitor-command': Call<{ readonly 'command-line': string }, string>;
 }

@@ -37,8 +37,9 @@ export async function applyKeys(
   { what, timeout_ms }: { readonly what: 'replace' | 'end' | 'look'; readonly timeout_ms: number },
 ): Promise<AppliedKeys> {
   const result = await guestExec(agent, {
-    path: '/bin/sh',
-    args: ['-c', SCRIPT, 'apply-keys', what, String(nextSequence()), ...lines.map(fingerprintOf)],
+    // The same shell that init has run, whatever the image's own is: under emulation a second one costs its start.
+    path: '/usr/lib/berth/busybox',
+    args: ['sh', '-c', SCRIPT, 'apply-keys', what, String(nextSequence()), ...lines.map(fingerprintOf)],
     input: lines.map((line) => `${line}\n`).join(''),
     timeout_ms,
   });

@@ -20,6 +20,8 @@ import { type OverlaySidecar, overlayPaths, readSidecar, writeSidecar } from '..
 import { commitUntilKnown } from './flush-machine.ts';
 import type { FlushRecord, VmRecord } from './record.ts';
 
+const FRESH_MS = 2_000;
+
 /** Where all objects of an instance's disk are. */
 export function diskPrefix(instance_id: string): string {
   return `disks/${instance_id}`;
@@ -36,6 +38,8 @@ export class DiskState {
   #keys = KeyRing.none;
   #map: BlockMap | undefined;
   #loading: Promise<BlockMap> | undefined;
+  /** When the head was last asked for, and for which placement. */
+  #asked: { readonly epoch: number; readonly at_ms: number } | undefined;
   /** Whether the overlay is whole: its unwritten clusters are the base image's. */
   #filled = true;
 
@@ -80,8 +84,24 @@ export class DiskState {
     return this.head.size_bytes;
   }
 
-  /** Asks the control plane for the head anew, and forgets the map if it moved. @throws InstanceGoneError */
-  async refresh(): Promise<DiskHead> {
+  /**
+   * The head for a machine of this placement, which nobody else commits to: as it was said a moment ago, if it was, and asked
+   * for once. @throws InstanceGoneError
+   */
+  async headFor(epoch: number): Promise<DiskHead> {
+    const asked = this.#asked;
+    this.#asked = undefined;
+    const is_fresh = asked?.epoch === epoch && performance.now() - asked.at_ms < FRESH_MS;
+    return is_fresh ? this.head : this.refresh();
+  }
+
+  /**
+   * Asks the control plane for the head anew, and forgets the map if it moved. `epoch`: the placement that
+   * {@link headFor} may take it for. @throws InstanceGoneError
+   */
+  async refresh(epoch?: number): Promise<DiskHead> {
+    this.#asked = undefined;
+    const at_ms = performance.now();
     const head = await this.#context.client.head(this.instance_id);
     if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
     const moved = this.#head?.generation !== head.generation || this.#head.head_epoch !== head.head_epoch;
@@ -90,6 +110,7 @@ export class DiskState {
     this.#head = head;
     this.#keys = keyRingOf(head);
     if (moved || elsewhere) this.#map = undefined;
+    if (epoch !== undefined) this.#asked = { epoch, at_ms };
     return head;
   }
 

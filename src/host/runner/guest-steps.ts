@@ -5,7 +5,7 @@ import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import { thaw } from './flush-machine.ts';
 import type { KeyPusher } from './key-pusher.ts';
 import type { Machine } from './machine.ts';
-import { readHostKeys, waitForSsh } from './personalise.ts';
+import { readHostKeys, waitForSshd } from './personalise.ts';
 
 const GUEST_UP_MS = 300_000;
 /** On a host with more guests booting than processors its sshd may come long after its agent. */
@@ -47,7 +47,7 @@ export async function awaitGuest(
     // Side by side: both wait for the guest, and nobody gets in before the keys are there.
     const [applied_keys] = await Promise.all([
       applyUntilClear(keys, machine, undisturbed),
-      waitForSsh(port, SSHD_UP_MS, AbortSignal.any([signal, machine.upset(resets)])),
+      waitForSshd(machine.agent, port, SSHD_UP_MS, undisturbed),
     ]);
     const host_keys = await readHostKeys(machine.agent);
     await give(AbortSignal.any([signal, machine.upset(resets)]));

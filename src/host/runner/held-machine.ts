@@ -250,7 +250,7 @@ export class HeldMachine {
   async lookForUnsaved(assignment: Assignment): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
     try {
-      await this.disk.refresh();
+      await this.disk.refresh(assignment.epoch);
       this.#unsaved = (await this.disk.overlayState(assignment.own_since)) === 'unsaved';
       // The head is all that the guest wrote; what the overlay has instead may have lost some of it.
       if (this.#unsaved && this.#isAllDurable(assignment)) {

@@ -2,12 +2,15 @@
  * From an assignment to a machine whose guest has run its first instruction: overlay made or taken as it is, the
  * head's blocks served below a new one, the dirty bitmap in place before the guest can write.
  */
+import { type FileHandle, open, rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../images.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
+import { makeHostKey } from '../template/make-host-key.ts';
 import type { Template } from '../template/template-files.ts';
 import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
@@ -70,7 +73,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   const { instance_id, epoch, spec } = assignment;
   const folder = vmFolder(context.paths.vms, instance_id);
   const owner = vmOwner(context, spec.ssh_port);
-  const head = await disk.refresh();
+  const head = await disk.headFor(epoch);
   const overlay = await disk.overlayState(assignment.own_since);
   // From here on this placement answers for what the overlay holds, whatever fails below.
   if (overlay === 'unsaved') await disk.vouch(epoch, false);
@@ -80,14 +83,17 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   await makeFolders(folder, owner);
   if (overlay === 'none') await makeOverlay(launch, owner);
   else await growOverlayOf(launch);
+  await using saved = template && (await openSaved(context, template));
   const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
-  const incoming = memory !== undefined || template !== null;
-  const launched = await launchQemu(launch, folder, image, { owner, lazy, incoming }).catch(
-    async (error: unknown) => {
+  const host_key_path = run && !memory && !saved ? await offerHostKey(folder, owner) : undefined;
+  const resumes = memory !== undefined;
+  const parts: Parts = { owner, lazy, host_key_path, resumes, memory_fd: saved?.file.fd };
+  const launched = await launchQemu(launch, folder, image, parts)
+    .catch(async (error: unknown) => {
       await lazy?.close();
       throw error;
-    },
-  );
+    })
+    .finally(() => host_key_path && rm(host_key_path, { force: true }));
   const { qmp, identity } = launched.vm;
   const record: VmRecord = {
     ...newRecord(launch, image, launched),
@@ -104,7 +110,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   try {
     await writeRecord(folder, record);
     if (memory) await loadMemory(launch, folder, qmp, memory);
-    if (template) await fillFrom(template, launch, folder, qmp);
+    if (saved) await fillFrom(saved, launch, folder, qmp);
     if (overlay !== 'unsaved') await addBitmap(qmp);
     signal.throwIfAborted();
     context.lease.require();
@@ -132,6 +138,17 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   };
 }
 
+/** For QEMU to read as it starts; making one takes the guest half a second under emulation. */
+async function offerHostKey({ folder }: VmFolder, owner: Owner): Promise<string> {
+  const path = join(folder, 'host-key');
+  const { host_key, host_key_pub } = makeHostKey();
+  await rm(path, { force: true });
+  await using file = await open(path, 'wx', 0o600);
+  await file.writeFile(host_key_pub + host_key);
+  if (owner) await file.chown(owner.uid, owner.gid);
+  return path;
+}
+
 async function makeFolders(folder: VmFolder, owner: Owner): Promise<void> {
   await makeVmFolder(folder);
   if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
@@ -153,7 +170,7 @@ function newRecord({ assignment }: Launch, image: HostImage, { vm, ssh_forward_p
 
 /** The guest's first instruction. @throws TemplateError, or the signal's reason */
 async function letGo(
-  { context, signal }: Launch,
+  { context, assignment: { authorized_keys }, signal }: Launch,
   machine: Machine,
   template: Template | null,
   kernel_parameters: string,
@@ -161,12 +178,15 @@ async function letGo(
   await machine.update({ released: true });
   await machine.qmp.execute('cont', undefined);
   if (!template) return;
+  const { resets } = machine;
+  const told = { kernel_parameters, authorized_keys };
   try {
-    await wakeMachine(vmSockets(machine.folder.runtime).agent, kernel_parameters, signal);
+    await wakeMachine(vmSockets(machine.folder.runtime).agent, template, told, signal);
   } catch (error) {
     signal.throwIfAborted();
     throw new TemplateError(template, error);
   }
+  if (template.takes_files) machine.noteGiven(authorized_keys, resets);
   await machine.update({ template: { key: template.key, awake: true } });
   context.log.info({ template: template.key }, 'the guest goes on from a template');
 }
@@ -241,8 +261,11 @@ interface LaunchedQemu {
 interface Parts {
   readonly owner: Owner;
   readonly lazy: LazyOverlay | null;
-  /** It waits for a memory. */
-  readonly incoming: boolean;
+  readonly host_key_path: string | undefined;
+  /** It waits for the memory of a suspend, from a socket. */
+  readonly resumes: boolean;
+  /** It waits to read this file. */
+  readonly memory_fd: number | undefined;
 }
 
 const LAUNCH_TRIES = 3;
@@ -251,7 +274,7 @@ async function launchQemu(
   { context, assignment }: Launch,
   folder: VmFolder,
   image: HostImage,
-  { owner, lazy, incoming }: Parts,
+  { owner, lazy, host_key_path, resumes, memory_fd }: Parts,
 ): Promise<LaunchedQemu> {
   const { instance_id, vm_id, spec } = assignment;
   for (let attempt = 1; ; attempt++) {
@@ -266,12 +289,15 @@ async function launchQemu(
         ...(lazy ? { lazy: lazy.backing } : {}),
         runtime_dir: folder.runtime,
         ssh_forward_port,
-        ...(incoming ? { incoming_socket_path: incomingSocket(folder) } : {}),
+        ...(host_key_path === undefined ? {} : { host_key_path }),
+        ...(resumes ? { incoming: { socket_path: incomingSocket(folder) } } : {}),
+        ...(memory_fd === undefined ? {} : { incoming: 'told' as const }),
       };
       const vm = await launchVm({
         qemu_binary: context.qemu_binary,
         arguments: qemuArguments(machine),
         ...(owner ? { run_as: owner } : {}),
+        ...(memory_fd === undefined ? {} : { memory_fd }),
         runtime_dir: folder.runtime,
         log_path: folder.qemu_log,
       });
@@ -288,16 +314,36 @@ export function sizeOf({ cpus, memory_mib }: Assignment['spec']) {
   return { cpus, memory_mib };
 }
 
+interface Saved extends AsyncDisposable {
+  readonly template: Template;
+  readonly file: FileHandle;
+  readonly verified: Promise<void>;
+}
+
+/** @throws TemplateError */
+async function openSaved({ templates }: HostContext, template: Template): Promise<Saved> {
+  try {
+    const { file, verified } = await templates.open(template);
+    const close = async () => {
+      // It is read until then.
+      await verified.catch(() => undefined);
+      await file.close();
+    };
+    return { template, file, verified, [Symbol.asyncDispose]: close };
+  } catch (error) {
+    throw new TemplateError(template, error);
+  }
+}
+
 /** @throws TemplateError, or the signal's reason */
 async function fillFrom(
-  template: Template,
+  { template, verified }: Saved,
   { signal }: Launch,
   folder: VmFolder,
   qmp: QmpClient,
 ): Promise<void> {
   try {
-    const incoming_socket = incomingSocket(folder);
-    await loadTemplate(template, { qmp, incoming_socket, qemu_log: folder.qemu_log, signal });
+    await loadTemplate(template, verified, { qmp, qemu_log: folder.qemu_log, signal });
   } catch (error) {
     signal.throwIfAborted();
     throw new TemplateError(template, error);

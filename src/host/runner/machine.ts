@@ -56,6 +56,8 @@ export class Machine {
   /** What feeds an overlay that is not whole yet. */
   #lazy: LazyOverlay | null = null;
   #booted: () => void = () => undefined;
+  /** Lines of authorized_keys that the guest began with. */
+  #given: readonly string[] | null = null;
 
   constructor(options: {
     folder: VmFolder;
@@ -164,6 +166,16 @@ export class Machine {
   get may_be_connected(): boolean {
     if (this.#record.resuming) return true;
     return this.#view === 'up' || (this.#adopted && this.#resets === 0);
+  }
+
+  /** The keys that its guest was given before it booted on; null: none, or it was reset since. */
+  get given_keys(): readonly string[] | null {
+    return this.#given;
+  }
+
+  /** Void if it was reset since `resets`. */
+  noteGiven(authorized_keys: readonly string[], resets: number): void {
+    if (resets === this.#resets) this.#given = authorized_keys;
   }
 
   /** Aborts when the machine is reset again, goes off, panics or ends. */
@@ -307,6 +319,7 @@ export class Machine {
         // QEMU resets once by itself as it is made, before the guest's first instruction.
         if (!this.#record.released) return;
         this.#resets += 1;
+        this.#given = null;
         this.logins.reset();
         this.#view = 'booting';
         this.#disturbed();

@@ -1,6 +1,9 @@
 /**
- * What makes a booted guest a running VM: its agent answers, the instance's keys are in place, its host key is
- * read, and sshd answers where the ingress will dial.
+ * What makes a booted guest a running VM: its agent answers, the instance's keys are in place, its sshd listens, its host key
+ * is read, and its network answers where the ingress will dial.
+ *
+ * A greeting says the last too, but each costs the guest a process of sshd's own, which under emulation is an eighth of a
+ * start from a template. So a connection that the guest refuses is as good: what has refused it is the guest's own network.
  */
 import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
@@ -11,11 +14,18 @@ import { fingerprintOf } from './apply-keys.ts';
 
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
 const HOST_KEY_MAX_BYTES = 1_024;
+/** Its first lines, each time it is started, say where it listens. */
+const SSHD_LOG = '/run/berth/sshd.log';
+const LISTENS = /^Server listening on \S+ port 22\.\r?$/m;
+const SSHD_LOG_MAX_BYTES = 65_536;
+const LOG_POLL_MS = 30;
+/** Should that log not say it, a greeting does. */
+const LOG_PATIENCE_MS = 2_000;
 /** For a greeting; on a busy host it may take long, and each try that is given up has made sshd begin anew. */
 const BANNER_TRY_MS = 2_000;
 const BANNER_TRY_MAX_MS = 20_000;
 
-/** The public half of the host key that the guest made at its first boot. */
+/** The public half of the guest's host key. */
 export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
   const text = (await readGuestFile(agent, HOST_KEY, HOST_KEY_MAX_BYTES)).toString('latin1');
   const [type = '', base64 = ''] = text.trim().split(' ');
@@ -26,36 +36,78 @@ export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
   return [{ type, fingerprint: fingerprintOf(public_key), public_key }];
 }
 
+/** Resolves once the guest's network answers at `127.0.0.1:port`, and its sshd listens. */
+export async function waitForSshd(
+  agent: GuestAgent,
+  port: number,
+  timeout_ms: number,
+  signal: AbortSignal,
+): Promise<void> {
+  const deadline = performance.now() + timeout_ms;
+  let answer = await waitForPort(port, ['greeted', 'refused'], { timeout_ms, signal });
+  while (answer !== 'greeted') {
+    signal.throwIfAborted();
+    if (performance.now() >= deadline) throw notInTime(timeout_ms);
+    const patience = Math.min(deadline, performance.now() + LOG_PATIENCE_MS);
+    if (await saysThatItListens(agent, patience, signal)) return;
+    answer = await knock(port, BANNER_TRY_MS);
+  }
+}
+
+async function saysThatItListens(agent: GuestAgent, until: number, signal: AbortSignal): Promise<boolean> {
+  for (;;) {
+    const log = await readGuestFile(agent, SSHD_LOG, SSHD_LOG_MAX_BYTES).catch(() => Buffer.alloc(0));
+    if (LISTENS.test(log.toString('latin1'))) return true;
+    if (performance.now() >= until || !(await pause(LOG_POLL_MS, signal))) return false;
+  }
+}
+
 /** Resolves once an SSH server greets at `127.0.0.1:port` (RFC 4253, section 4.2). */
 export async function waitForSsh(port: number, timeout_ms: number, signal: AbortSignal): Promise<void> {
+  await waitForPort(port, ['greeted'], { timeout_ms, signal });
+}
+
+async function waitForPort(
+  port: number,
+  wanted: readonly PortAnswer[],
+  { timeout_ms, signal }: { readonly timeout_ms: number; readonly signal: AbortSignal },
+): Promise<PortAnswer> {
   const deadline = performance.now() + timeout_ms;
   let try_ms = BANNER_TRY_MS;
   for (let wait_ms = 10; ; wait_ms = Math.min(200, wait_ms * 1.5)) {
     signal.throwIfAborted();
     const left_ms = deadline - performance.now();
-    if (left_ms <= 0) throw new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
+    if (left_ms <= 0) throw notInTime(timeout_ms);
     const began_ms = performance.now();
-    if (await greets(port, Math.min(left_ms, try_ms))) return;
+    const answer = await knock(port, Math.min(left_ms, try_ms));
+    if (wanted.includes(answer)) return answer;
     if (performance.now() - began_ms >= try_ms) try_ms = Math.min(BANNER_TRY_MAX_MS, try_ms * 2);
     await pause(wait_ms, signal);
   }
 }
 
-function greets(port: number, timeout_ms: number): Promise<boolean> {
+function notInTime(timeout_ms: number): Error {
+  return new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
+}
+
+/** QEMU's network accepts each connection, and closes it when the guest refuses it; without an answer it stays open. */
+type PortAnswer = 'greeted' | 'refused' | 'nothing';
+
+function knock(port: number, timeout_ms: number): Promise<PortAnswer> {
   return new Promise((resolve) => {
     const socket = connect({ host: '127.0.0.1', port });
     let text = '';
-    const done = (answer: boolean) => {
+    const done = (answer: PortAnswer) => {
       socket.destroy();
       resolve(answer);
     };
-    socket.setTimeout(timeout_ms, () => done(false));
-    socket.on('error', () => done(false));
-    socket.on('end', () => done(false));
+    socket.setTimeout(timeout_ms, () => done('nothing'));
+    socket.on('error', () => done('nothing'));
+    socket.on('end', () => done(text === '' ? 'refused' : 'nothing'));
     socket.on('data', (chunk) => {
       text += chunk.toString('latin1');
-      if (text.startsWith('SSH-2.0-')) done(true);
-      else if (text.length > 1_024) done(false);
+      if (text.startsWith('SSH-2.0-')) done('greeted');
+      else if (text.length > 1_024) done('nothing');
     });
   });
 }

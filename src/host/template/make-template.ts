@@ -23,7 +23,7 @@ import { qemuArguments, vmSockets } from '../vm/qemu-command.ts';
 import { findOrphans, type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
 import { makingFolder, publishTemplate, type Shape, templateKey, writeMemory } from './template-files.ts';
-import { ASLEEP } from './wake-machine.ts';
+import { asleep } from './wake-machine.ts';
 
 const ASLEEP_MS = 300_000;
 const EXIT_MS = 5_000;
@@ -55,9 +55,9 @@ export async function makeTemplate(options: MakeOptions): Promise<void> {
     else await mkdir(runtime_dir, { mode: 0o700 });
     vm = await launch(options, work_dir, runtime_dir);
     lowerPriority(vm.identity);
-    await untilAsleep(vm, vmSockets(runtime_dir).agent, signal);
+    const { takes_files } = await untilAsleep(vm, vmSockets(runtime_dir).agent, signal);
     await vm.qmp.execute('stop', undefined);
-    await save(options, vm.qmp, runtime_dir);
+    await save(options, vm.qmp, runtime_dir, takes_files);
   } finally {
     vm?.qmp.close();
     if (vm) await end(vm.identity);
@@ -115,7 +115,11 @@ function lowerPriority({ pid }: ProcessIdentity): void {
   }
 }
 
-async function untilAsleep(vm: LaunchedVm, agent_socket: string, signal: AbortSignal): Promise<void> {
+async function untilAsleep(
+  vm: LaunchedVm,
+  agent_socket: string,
+  signal: AbortSignal,
+): Promise<{ readonly takes_files: boolean }> {
   const deadline = performance.now() + ASLEEP_MS;
   const channel = await openAgentChannel(agent_socket, deadline);
   const given_up = () => channel.destroy(new Error('given up'));
@@ -123,7 +127,10 @@ async function untilAsleep(vm: LaunchedVm, agent_socket: string, signal: AbortSi
   try {
     signal.throwIfAborted();
     await vm.qmp.execute('cont', undefined);
-    while ((await channel.nextLine(deadline, 'booting a template')).toString('latin1').trim() !== ASLEEP);
+    for (;;) {
+      const said = asleep(await channel.nextLine(deadline, 'booting a template'));
+      if (said) return said;
+    }
   } finally {
     signal.removeEventListener('abort', given_up);
     channel.destroy(new Error('it sleeps'));
@@ -134,6 +141,7 @@ async function save(
   { templates_dir, shape, run_as, signal }: MakeOptions,
   qmp: QmpClient,
   runtime_dir: string,
+  takes_files: boolean,
 ): Promise<void> {
   const { cpus, memory_mib, accel, image } = shape;
   const traits = {
@@ -149,5 +157,5 @@ async function save(
     ({ stats }) => stats.wr_operations + stats.unmap_operations > 0,
   );
   if (written) throw new Error('its guest has written to its disk');
-  await publishTemplate(templates_dir, templateKey(shape), { traits, ...taken });
+  await publishTemplate(templates_dir, templateKey(shape), { traits, takes_files, ...taken });
 }

@@ -5,12 +5,13 @@
  * Invariants:
  * - a template gets its folder when all of it is on the disk: what a crash leaves is in `making`, or is nothing;
  * - the key says all that must be equal and is known before a QEMU runs; its version is compared with that of the one that does;
- * - no guest goes on from a stream whose digest was not found to be right;
+ * - no guest goes on from a stream whose digest was not found to be right: each file that an agent meets is read once for that,
+ *   and again whenever it is not that file any more (inode, size, times);
  * - bounded in number, bytes and age: the one that was used longest ago goes first.
  */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { mkdir, open, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises';
+import { type FileHandle, mkdir, open, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import { noteGarbage } from '../../lib/release.ts';
@@ -20,7 +21,7 @@ import { syncFolder, writeFileDurably } from '../vm/overlay.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';
 
 /** Goes into every key: another number, and what older programs have made is never used. */
-const FORMAT = 1;
+const FORMAT = 2;
 export const MAX_TEMPLATES = 8;
 export const MAX_TEMPLATES_BYTES = 2 * 2 ** 30;
 /** What the kernel drew as it booted (where it lies in memory, for one) is the same in all that come from one template. */
@@ -41,6 +42,8 @@ interface Description {
   readonly traits: MachineTraits;
   readonly bytes: number;
   readonly sha256: string;
+  /** Its guest is told in lines, with files; else in one line. */
+  readonly takes_files: boolean;
   readonly made_at_ms: number;
 }
 
@@ -82,18 +85,26 @@ export async function noteUse({ folder }: Template): Promise<void> {
   await utimes(join(folder, 'template.json'), now, now).catch(() => undefined);
 }
 
-/** Its stream; ends with an error if it is not the one that was written. */
-export async function* readTemplate(template: Template, signal: AbortSignal): AsyncGenerator<Buffer> {
+/** Its stream. */
+export function openMemory({ folder }: Template): Promise<FileHandle> {
+  return open(join(folder, 'memory'), 'r');
+}
+
+/** Another one after any write to it, or anything in its place. */
+export async function identityOf(file: FileHandle): Promise<string> {
+  const { dev, ino, size, mtimeNs, ctimeNs } = await file.stat({ bigint: true });
+  return [dev, ino, size, mtimeNs, ctimeNs].join(' ');
+}
+
+/** Reads it without moving where others read. @throws unless it is what was written */
+export async function verifyMemory(file: FileHandle, template: Template): Promise<void> {
   const hash = createHash('sha256');
-  await using file = await open(join(template.folder, 'memory'), 'r');
-  for (;;) {
-    signal.throwIfAborted();
-    const { buffer, bytesRead } = await file.read(Buffer.allocUnsafe(CHUNK_BYTES), 0, CHUNK_BYTES, null);
+  const buffer = Buffer.allocUnsafe(CHUNK_BYTES);
+  for (let at = 0; ; ) {
+    const { bytesRead } = await file.read(buffer, 0, CHUNK_BYTES, at);
     if (bytesRead === 0) break;
-    const chunk = buffer.subarray(0, bytesRead);
-    hash.update(chunk);
-    yield chunk;
-    noteGarbage(CHUNK_BYTES);
+    hash.update(buffer.subarray(0, bytesRead));
+    at += bytesRead;
   }
   if (hash.digest('hex') !== template.sha256) throw new Error('the template is damaged');
 }
@@ -171,12 +182,13 @@ export async function boundTemplates(
 
 function isDescription(value: unknown): value is Description {
   if (typeof value !== 'object' || value === null) return false;
-  const { traits, bytes, sha256, made_at_ms } = value as Record<string, unknown>;
+  const { traits, bytes, sha256, takes_files, made_at_ms } = value as Record<string, unknown>;
   if (typeof traits !== 'object' || traits === null) return false;
   const { hardware, qemu, host_cpu, image_version } = traits as Record<string, unknown>;
   const texts = [hardware, qemu, host_cpu, image_version, sha256];
   return (
     texts.every((each) => typeof each === 'string') &&
+    typeof takes_files === 'boolean' &&
     Number.isSafeInteger(bytes) &&
     Number.isSafeInteger(made_at_ms)
   );

@@ -4,6 +4,7 @@
  *
  * A kind of machine whose template cannot be made, or was of no use REJECTIONS times, has none until the agent starts again.
  */
+import type { FileHandle } from 'node:fs/promises';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
@@ -15,11 +16,14 @@ import { clearAway, type MakeOptions, makeTemplate } from './make-template.ts';
 import {
   boundTemplates,
   findTemplate,
+  identityOf,
   noteUse,
+  openMemory,
   removeTemplate,
   type Shape,
   type Template,
   templateKey,
+  verifyMemory,
 } from './template-files.ts';
 
 const REJECTIONS = 2;
@@ -50,6 +54,8 @@ export class Templates {
   readonly #options: TemplatesOptions;
   readonly #wanted = new Map<string, Wanted>();
   readonly #rejections = new Map<string, number>();
+  /** The files whose digest was found to be right: by their template's key, what is theirs alone. */
+  readonly #verified = new Map<string, string>();
   #news = Promise.withResolvers<void>();
 
   constructor(options: TemplatesOptions) {
@@ -65,6 +71,25 @@ export class Templates {
     const template = await findTemplate(templates_dir, key);
     if (template) await noteUse(template);
     return template;
+  }
+
+  /**
+   * Its memory for a QEMU to read, whose guest may run when `verified` has resolved. The caller closes the file, after that.
+   * @throws when it is not there any more
+   */
+  async open(template: Template): Promise<{ readonly file: FileHandle; readonly verified: Promise<void> }> {
+    const file = await openMemory(template);
+    const verified = this.#verify(file, template);
+    // Until somebody waits for it.
+    verified.catch(() => undefined);
+    return { file, verified };
+  }
+
+  async #verify(file: FileHandle, template: Template): Promise<void> {
+    const identity = await identityOf(file);
+    if (this.#verified.get(template.key) === identity) return;
+    await verifyMemory(file, template);
+    this.#verified.set(template.key, identity);
   }
 
   /** A machine did not come up from it. */
@@ -119,6 +144,9 @@ export class Templates {
     const began = performance.now();
     try {
       await makeTemplate({ templates_dir, shape, qemu_binary, qemu_img_binary, run_as, signal });
+      // Now, when nobody waits for it.
+      const template = await findTemplate(templates_dir, key);
+      if (template) await this.#look(template);
       const ms = Math.round(performance.now() - began);
       log.info({ template: key, image: id, cpus, memory_mib, ms }, 'a template was made');
     } catch (error) {
@@ -128,6 +156,11 @@ export class Templates {
     } finally {
       release();
     }
+  }
+
+  async #look(template: Template): Promise<void> {
+    const { file, verified } = await this.open(template);
+    await verified.finally(() => file.close());
   }
 
   #isGivenUp(key: string): boolean {

@@ -6,7 +6,7 @@ import { pipeline } from 'node:stream/promises';
 import { pause } from '../../lib/backoff.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import type { QmpEvent } from '../qmp/types.ts';
-import { logTail } from './qemu-process.ts';
+import { logTail, MEMORY_FD } from './qemu-process.ts';
 
 /** Bytes a second: who reads sets the pace. */
 const UNLIMITED = 2 ** 60;
@@ -79,16 +79,40 @@ export async function loadStream(
     await pipeline(Readable.from(read(), { objectMode: false, highWaterMark: 1 }), connect(path), {
       signal: within,
     });
-    const { data } = await ended;
-    const { status } = await qmp.execute('query-status', undefined);
-    if (data.status !== 'completed' || status !== 'paused') throw new Error(`its migration ${data.status}`);
+    await untilLoaded(qmp, ended);
   } catch (error) {
     if (unreadable) throw unreadable;
     signal.throwIfAborted();
-    throw new Error(`QEMU does not take the memory: ${logTail(qemu_log).join(' | ')}`.trim(), {
-      cause: error,
-    });
+    throw notTaken(qemu_log, error);
   }
+}
+
+/** The file that QEMU was started with as {@link MEMORY_FD}, read by itself; its guest stands still then. @throws why it is not taken */
+export async function loadFile(
+  qmp: QmpClient,
+  { qemu_log, timeout_ms, signal }: Omit<Inlet, 'path'>,
+): Promise<void> {
+  await tellOfMigration(qmp);
+  const ended = qmp.waitForEvent(isMigrationEnd, { timeout_ms, signal });
+  ended.catch(() => undefined);
+  try {
+    // While it reads it answers nothing.
+    await qmp.execute('migrate-incoming', { uri: `fd:${MEMORY_FD}` }, { timeout_ms });
+    await untilLoaded(qmp, ended);
+  } catch (error) {
+    signal.throwIfAborted();
+    throw notTaken(qemu_log, error);
+  }
+}
+
+async function untilLoaded(qmp: QmpClient, ended: Promise<MigrationEvent>): Promise<void> {
+  const { data } = await ended;
+  const { status } = await qmp.execute('query-status', undefined);
+  if (data.status !== 'completed' || status !== 'paused') throw new Error(`its migration ${data.status}`);
+}
+
+function notTaken(qemu_log: string, cause: unknown): Error {
+  return new Error(`QEMU does not take the memory: ${logTail(qemu_log).join(' | ')}`.trim(), { cause });
 }
 
 /** From here on QEMU tells how a migration goes. */
@@ -96,7 +120,9 @@ async function tellOfMigration(qmp: QmpClient): Promise<void> {
   await qmp.execute('migrate-set-capabilities', { capabilities: [{ capability: 'events', state: true }] });
 }
 
-function isMigrationEnd(event: QmpEvent): event is Extract<QmpEvent, { event: 'MIGRATION' }> {
+type MigrationEvent = Extract<QmpEvent, { event: 'MIGRATION' }>;
+
+function isMigrationEnd(event: QmpEvent): event is MigrationEvent {
   return event.event === 'MIGRATION' && ['completed', 'failed', 'cancelled'].includes(event.data.status);
 }
 

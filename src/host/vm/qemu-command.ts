@@ -80,8 +80,10 @@ export interface VmSpec {
   readonly ssh_forward_port: number;
   /** Further words for the kernel's command line. */
   readonly kernel_parameters?: readonly string[];
-  /** Continue from an incoming migration stream (`unix:<path>`) rather than boot. */
-  readonly incoming_socket_path?: string;
+  /** To boot with: an SSH host key, its public file before the other, for a disk that has none; read as QEMU starts. */
+  readonly host_key_path?: string;
+  /** Continue from a memory rather than boot: from a stream to this socket, or from what QEMU is told of by its monitor. */
+  readonly incoming?: { readonly socket_path: string } | 'told';
 }
 
 export interface VmSockets {
@@ -137,7 +139,7 @@ export function qemuArguments(spec: VmSpec): string[] {
     ...channelArguments(spec, machine),
     ...diskArguments(spec, machine),
     ...networkArguments(spec, machine),
-    ...(spec.incoming_socket_path ? ['-incoming', `unix:${spec.incoming_socket_path}`] : []),
+    ...givenArguments(spec),
   ];
 }
 
@@ -192,6 +194,12 @@ export function commonArguments(machine: Machine, accel: Accelerator): string[] 
     '-global',
     'virtio-mmio.force-legacy=false',
   ];
+}
+
+function givenArguments({ host_key_path: key, incoming }: VmSpec): string[] {
+  if (key) return ['-fw_cfg', `name=opt/berth/host_key,file=${escapeCommas(absolute(key, 'host_key_path'))}`];
+  if (!incoming) return [];
+  return ['-incoming', incoming === 'told' ? 'defer' : `unix:${incoming.socket_path}`];
 }
 
 function channelArguments(spec: VmSpec, machine: Machine): string[] {
@@ -377,8 +385,8 @@ function checkSpec(spec: VmSpec): void {
   const socket_paths: string[] = Object.values(vmSockets(spec.runtime_dir));
   absolute(spec.base_path, 'base_path');
   if (spec.lazy) socket_paths.push(absolute(spec.lazy.socket_path, 'lazy.socket_path'));
-  if (spec.incoming_socket_path)
-    socket_paths.push(absolute(spec.incoming_socket_path, 'incoming_socket_path'));
+  if (typeof spec.incoming === 'object')
+    socket_paths.push(absolute(spec.incoming.socket_path, 'incoming.socket_path'));
   for (const path of socket_paths) {
     assert(
       Buffer.byteLength(path) <= MAX_SOCKET_PATH_BYTES,

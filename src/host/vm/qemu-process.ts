@@ -34,6 +34,8 @@ import {
 } from './process-identity.ts';
 import { vmSockets } from './qemu-command.ts';
 
+/** Of a QEMU that is given a memory to go on from, the file that it reads it from. */
+export const MEMORY_FD = 3;
 const LOG_TAIL_BYTES = 4_096;
 const LOG_TAIL_LINES = 5;
 /** From the end of the QMP connection to the end of the process, which still closes its images. */
@@ -46,6 +48,8 @@ export interface LaunchOptions {
   /** Absent: as ourselves, where we are not root. */
   readonly run_as?: { readonly uid: number; readonly gid: number };
   readonly runtime_dir: string;
+  /** Ours; QEMU has it as {@link MEMORY_FD}. */
+  readonly memory_fd?: number;
   /** QEMU's own messages; emptied at the start. Keep it bounded with {@link boundLog}. */
   readonly log_path: string;
   /** Until QMP answers. Default 15 s. */
@@ -87,7 +91,7 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   try {
     child = spawn(options.qemu_binary, options.arguments, {
       detached: true,
-      stdio: ['ignore', log_fd, log_fd],
+      stdio: ['ignore', log_fd, log_fd, ...(options.memory_fd === undefined ? [] : [options.memory_fd])],
       cwd: '/',
       env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
       ...(options.run_as ?? {}),
@@ -124,7 +128,7 @@ async function connectMonitor(
   failure: () => string | undefined,
 ): Promise<QmpClient | string> {
   let reason = 'the monitor did not answer in time';
-  for (let wait_ms = 2; ; wait_ms = Math.min(50, wait_ms * 1.5)) {
+  for (let wait_ms = 2; ; wait_ms = Math.min(10, wait_ms * 1.5)) {
     const left_ms = deadline - performance.now();
     if (failure() !== undefined || left_ms <= 0) return failure() ?? reason;
     try {
