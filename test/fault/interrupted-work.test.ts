@@ -6,8 +6,10 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import pg from 'pg';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { isAlive, killProcess } from '../../src/host/vm/process-identity.ts';
+import { runningDatabaseUrl } from '../../src/launch/embedded-postgres.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { GuestWriter } from '../support/guest-writer.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
@@ -100,6 +102,40 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
       assert.equal(await guest.sh(HASH), hashes);
     },
   );
+
+  test('a flush, of QEMU while its commit is on its way: what was committed stays in the store', async () => {
+    await dirty();
+    const hash = await guest.sh('sha256sum /srv/big');
+    const { generation } = (await guest.vm()).disk;
+    const url = await runningDatabaseUrl(berth.paths);
+    const holder = new pg.Client({ connectionString: url });
+    await holder.connect();
+    try {
+      // The commit waits for us.
+      await holder.query('begin');
+      await holder.query('lock table generations in share mode');
+      const flush = () =>
+        berth.client.request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(60_000));
+      const answer = flush().catch(() => undefined);
+      const waiting =
+        'select from pg_stat_activity where pg_backend_pid() = any(pg_blocking_pids(pid)) limit 1';
+      await until('the commit waits', async () => (await holder.query(waiting)).rowCount === 1, {
+        timeout_ms: 60_000,
+      });
+      const { qemu } = guest;
+      killProcess(qemu, 'SIGKILL');
+      await until('QEMU is gone', () => !isAlive(qemu));
+      await holder.query('rollback');
+      await answer;
+    } finally {
+      await holder.end();
+    }
+    const failed = await guest.becomes('failed', ({ state }) => state === 'failed');
+    assert.equal(failed.disk.generation, generation + 1, 'it was committed');
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await guest.sh('sha256sum /srv/big'), hash);
+  });
 
   test('a freeze, of the agent: the guest is thawed by the next one', async () => {
     const qemu = guest.qemu;

@@ -288,6 +288,18 @@ test('an upload whose answer was lost is no failure', async () => {
   assert.equal((await sink.finish()).segments.length, 1);
 });
 
+test('what is to be kept stays, though the flush is aborted', async () => {
+  const sink = sinkFor(undefined, { key_prefix: 'kept', generation: 1 });
+  await sink.write(0, randomBytes(BLOCK_BYTES));
+  const { segments } = await sink.finish();
+  sink.keep();
+  await sink.abort();
+  assert.deepEqual(
+    await keysBelow('kept/'),
+    segments.map(({ key }) => key),
+  );
+});
+
 test('an aborted signal ends a flush that waits for the store', async () => {
   const stop = new AbortController();
   const hung = storeWith({

@@ -25,7 +25,9 @@ interface Resource {
   readonly make: (who: Person) => Promise<string>;
   readonly changes: readonly Change[];
 }
-let muted = '';
+/** Of any two in turn neither is what was muted before them. */
+const KINDS = ['vm.failed', 'vm.recovered', 'disk.flush_failed'] as const;
+let muted = 0;
 const RESOURCES: Record<string, Resource> = {
   'an instance': {
     make: async (who) => `/v1/instances/${(await api.instance(who)).id}`,
@@ -67,8 +69,8 @@ const RESOURCES: Record<string, Resource> = {
         method: 'PUT',
         path: '',
         json: async () => {
-          muted = muted === 'vm.failed' ? 'vm.recovered' : 'vm.failed';
-          return { mail: { [muted]: false } };
+          muted = (muted + 1) % KINDS.length;
+          return { mail: { [present(KINDS[muted], 'a kind')]: false } };
         },
       },
     ],

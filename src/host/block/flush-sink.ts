@@ -10,6 +10,7 @@
  * - A block is left out only if the head already says the same, and no earlier write of this flush said otherwise.
  * - Absent from the map means "as in the base image", so zeroes are recorded unless the head says zero.
  * - After a failure nothing succeeds any more: writes, flushes and `finish` reject with its cause.
+ * - Nothing is deleted that a generation may need.
  */
 import { randomBytes } from 'node:crypto';
 import type { BlockMap } from '../../disk-format/block-map.ts';
@@ -108,6 +109,7 @@ export class FlushSink implements NbdExport {
   #blocks = 0;
   #counter = 0;
   #finishing = false;
+  #kept = false;
   #failure: { readonly cause: unknown } | undefined;
 
   constructor(options: FlushSinkOptions) {
@@ -197,14 +199,17 @@ export class FlushSink implements NbdExport {
     };
   }
 
-  /**
-   * Stops and deletes what was uploaded, best effort. Never call it once the generation may have been committed.
-   */
+  /** To be called before the commit is asked for: from here on a generation may need what was uploaded, whatever comes. */
+  keep(): void {
+    this.#kept = true;
+  }
+
+  /** Stops, and deletes what was uploaded, best effort, unless it is to be kept: then the sweep finds it if nobody needs it. */
   async abort(reason: unknown = new Error('the flush was aborted')): Promise<void> {
     this.#fail(reason);
     await this.#packed;
     await this.#writer.settled();
-    await this.#writer.discard();
+    if (!this.#kept) await this.#writer.discard();
   }
 
   #verifyRange(offset: number, length: number): void {

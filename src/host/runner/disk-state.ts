@@ -193,6 +193,10 @@ export class DiskState {
         consistency: flush.consistency,
         dirty_bytes: flush.dirty_bytes,
       });
+    // Before it counts: once it does, head and map must move together, and that nothing may fail in between.
+    const directories = [];
+    for (const segment of segments)
+      directories.push(await readDirectory(this.#context.store, segment, this.#keys));
     const durable_at = await commitUntilKnown(ask, signal);
     this.#head = {
       ...this.head,
@@ -202,9 +206,8 @@ export class DiskState {
       durable_at,
       layers: [...this.head.layers, ...segments],
     };
+    for (const directory of directories) this.map.applySegment(directory);
     await this.vouch(record.epoch, false);
-    for (const segment of segments)
-      this.map.applySegment(await readDirectory(this.#context.store, segment, this.#keys));
   }
 
   /** Whether the head is what this flush has made. */

@@ -5,7 +5,8 @@
  *          ─▶ job pending, segments durable ─▶ commit (compare and swap) ─▶ job-finalize
  *
  * Whatever fails before the commit ends in job-cancel, and every dirty bit is back, those written meanwhile too.
- * Once the commit was sent its outcome is asked for until it is known: only then is the job finalized or cancelled.
+ * Once the commit was sent its outcome is asked for until it is known: only then is the job finalized or cancelled. Nor are its
+ * segments ever deleted from then on, also if the machine dies before its job has ended.
  */
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { CommitResponse, Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
@@ -269,6 +270,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
       await machine.update({ flush });
       // The control plane would refuse it once another has the disk; past our lease we do not even ask.
       options.context.lease.require();
+      sink.keep();
       await disk.commit(options.context.client, machine.record, flush, signal);
     }
     committed = true;
