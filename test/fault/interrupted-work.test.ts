@@ -8,8 +8,11 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import pg from 'pg';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+import { waitForJob } from '../../src/host/qmp/jobs.ts';
+import { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { isAlive, killProcess } from '../../src/host/vm/process-identity.ts';
 import { runningDatabaseUrl } from '../../src/launch/embedded-postgres.ts';
+import { present } from '../../src/lib/assert.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { GuestWriter } from '../support/guest-writer.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
@@ -103,38 +106,71 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
     },
   );
 
+  /** Begins a flush whose commit waits until what this answers is called; then it goes on. */
+  const commitUnderWay = async () => {
+    const holder = new pg.Client({ connectionString: await runningDatabaseUrl(berth.paths) });
+    await holder.connect();
+    await holder.query('begin');
+    await holder.query('lock table generations in share mode');
+    const flush = () =>
+      berth.client.request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(60_000));
+    const answer = flush().catch(() => undefined);
+    const waiting =
+      'select from pg_stat_activity where pg_backend_pid() = any(pg_blocking_pids(pid)) limit 1';
+    const waits = async () => (await holder.query(waiting)).rowCount === 1;
+    await until('the commit waits', waits, { timeout_ms: 60_000 });
+    return {
+      answer,
+      letGo: async () => {
+        await holder.query('rollback');
+        await holder.end();
+      },
+    };
+  };
+
   test('a flush, of QEMU while its commit is on its way: what was committed stays in the store', async () => {
     await dirty();
     const hash = await guest.sh('sha256sum /srv/big');
     const { generation } = (await guest.vm()).disk;
-    const url = await runningDatabaseUrl(berth.paths);
-    const holder = new pg.Client({ connectionString: url });
-    await holder.connect();
-    try {
-      // The commit waits for us.
-      await holder.query('begin');
-      await holder.query('lock table generations in share mode');
-      const flush = () =>
-        berth.client.request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(60_000));
-      const answer = flush().catch(() => undefined);
-      const waiting =
-        'select from pg_stat_activity where pg_backend_pid() = any(pg_blocking_pids(pid)) limit 1';
-      await until('the commit waits', async () => (await holder.query(waiting)).rowCount === 1, {
-        timeout_ms: 60_000,
-      });
-      const { qemu } = guest;
-      killProcess(qemu, 'SIGKILL');
-      await until('QEMU is gone', () => !isAlive(qemu));
-      await holder.query('rollback');
-      await answer;
-    } finally {
-      await holder.end();
-    }
+    const { answer, letGo } = await commitUnderWay();
+    const { qemu } = guest;
+    killProcess(qemu, 'SIGKILL');
+    await until('QEMU is gone', () => !isAlive(qemu));
+    await letGo();
+    await answer;
     const failed = await guest.becomes('failed', ({ state }) => state === 'failed');
     assert.equal(failed.disk.generation, generation + 1, 'it was committed');
     await berth.removeOverlays(guest.id);
     await guest.start();
     assert.equal(await guest.sh('sha256sum /srv/big'), hash);
+  });
+
+  test('the first flush after a death, of the agent as it ends: the next flush works, and has everything', async () => {
+    killProcess(guest.qemu, 'SIGKILL');
+    await guest.becomes('failed', ({ state }) => state === 'failed');
+    await guest.start();
+    await guest.sh('date +%N > /srv/small; sync');
+    const { letGo } = await commitUnderWay();
+    process.kill(berth.launcher_pid, 'SIGSTOP');
+    try {
+      await berth.kill('agent');
+      await letGo();
+      // What the agent would have done last, but for noting it.
+      const qmp = await QmpClient.connect(join(berth.paths.vms, guest.id, 'run', 'qmp.sock'));
+      const [job] = await qmp.execute('query-jobs', undefined);
+      const { id } = present(job, 'the job of the flush');
+      await qmp.execute('job-finalize', { id });
+      await waitForJob(qmp, id, ['concluded'], { timeout_ms: 30_000 });
+      await qmp.execute('job-dismiss', { id });
+      qmp.close();
+    } finally {
+      process.kill(berth.launcher_pid, 'SIGCONT');
+    }
+    await berth.recovered('agent');
+    const small = await guest.shAgain('date +%N >> /srv/small; sync; cat /srv/small');
+    await untilWorks('the next flush', () => guest.flush());
+    await guest.moveThroughStore();
+    assert.equal(await guest.sh('cat /srv/small'), small);
   });
 
   test('a freeze, of the agent: the guest is thawed by the next one', async () => {

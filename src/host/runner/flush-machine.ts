@@ -143,6 +143,7 @@ async function begin(
   try {
     if (quiesce === 'freeze' && !(await freeze(machine))) consistency = 'crash';
     if ((await machine.markedBytes()) === 0) return null;
+    if (machine.record.full_compare) await removeBitmap(machine);
     await qmp.execute('transaction', { actions: backupActions(job_id, machine.record.full_compare) });
     begun = true;
   } finally {
@@ -184,6 +185,12 @@ function backupActions(job_id: string, full_compare: boolean): TransactionAction
     },
     { type: 'blockdev-backup', data: { ...common, sync: 'top' } },
   ];
+}
+
+/** One that is not to be believed: of a flush that was not undone before its agent died. Mostly there is none. */
+async function removeBitmap({ qmp }: Machine): Promise<void> {
+  const bitmap = { node: NODES.overlay, name: DIRTY_BITMAP };
+  await qmp.execute('block-dirty-bitmap-remove', bitmap).catch(() => undefined);
 }
 
 /** False when the guest did not answer in time, and its file systems may be frozen or not. */
@@ -307,10 +314,7 @@ async function finalize(machine: Machine, job_id: string): Promise<void> {
 async function abandon(machine: Machine, job_id: string): Promise<void> {
   try {
     await clearLeftovers(machine, job_id);
-    if (machine.record.full_compare) {
-      const bitmap = { node: NODES.overlay, name: DIRTY_BITMAP };
-      await machine.qmp.execute('block-dirty-bitmap-remove', bitmap).catch(() => undefined);
-    }
+    if (machine.record.full_compare) await removeBitmap(machine);
     await machine.resumeIfStalled();
   } catch (error) {
     if (!machine.gone)
@@ -319,23 +323,23 @@ async function abandon(machine: Machine, job_id: string): Promise<void> {
 }
 
 /**
- * Finishes or undoes what a dead agent left of a flush: committed, its job is finalized; otherwise cancelled, and
- * the next flush has it all.
+ * Finishes or undoes what a dead agent left of a flush: committed, its job is finalized if it was not yet; otherwise
+ * cancelled, and the next flush has it all.
  */
 export async function settleFlush(machine: Machine, disk: DiskState): Promise<void> {
   if (machine.record.frozen) await thaw(machine);
   const { flush } = machine.record;
   const jobs = await machine.qmp.execute('query-jobs', undefined);
   const job = jobs.find((each) => each.id.startsWith('flush-'));
-  if (!job) return;
+  if (!job && flush === null) return;
   await disk.load();
-  const ours = flush !== null && flush.job_id === job.id && disk.hasCommitted(machine.record.epoch, flush);
-  if (ours && job.status === 'pending') {
-    await finalize(machine, job.id);
+  const ours = flush !== null && (!job || flush.job_id === job.id);
+  if (ours && disk.hasCommitted(machine.record.epoch, flush)) {
+    if (job?.status === 'pending') await finalize(machine, job.id);
+    else if (job) await clearLeftovers(machine, job.id);
     await machine.update({ flush: null, full_compare: false });
-  } else {
-    await abandon(machine, job.id);
-  }
+  } else if (job) await abandon(machine, job.id);
+  else await machine.update({ flush: null });
 }
 
 /** Asks for the commit until its outcome is known. @throws FencedError */
