@@ -94,11 +94,7 @@ describe('order', () => {
     const receiver = await startRecorder();
     await makeWebhook(api, owner, receiver.url, { events: ['vm.started'] });
     const [stuck, free] = [await api.instance(owner), await api.instance(owner)];
-    const { promise: released, resolve: release } = Promise.withResolvers<void>();
-    receiver.reply = async ({ event }) => {
-      if (event.data['n'] === 1) await released;
-      return { status: 204 };
-    };
+    const release = receiver.hold(({ event }) => event.data['n'] === 1);
     const started = (n: number, instance_id?: InstanceId) =>
       happen(api, owner.org_id, n, { type: 'vm.started', ...(instance_id ? { instance_id } : {}) });
     await started(1, stuck.id);

@@ -95,11 +95,7 @@ describe('a receiver that hangs', () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const webhook = await makeWebhook(api, owner, receiver.url);
-    const { promise: released, resolve: release } = Promise.withResolvers<void>();
-    receiver.reply = async (_, nth) => {
-      if (nth === 1) await released;
-      return { status: 204 };
-    };
+    const release = receiver.hold((_, nth) => nth === 1);
     const is_slow = async () => {
       const { slow } = await db
         .selectFrom('webhooks')
@@ -252,11 +248,7 @@ test('a process that is told to stop writes what is under way, sends nothing mor
   const receiver = await startRecorder();
   const webhook = await makeWebhook(api, owner, receiver.url, { events: ['vm.started'] });
   const { id: instance_id } = await api.instance(owner);
-  const { promise: released, resolve: release } = Promise.withResolvers<void>();
-  receiver.reply = async (_, nth) => {
-    if (nth === 1) await released;
-    return { status: 204 };
-  };
+  const release = receiver.hold((_, nth) => nth === 1);
   for (const n of [1, 2, 3]) {
     await happen(api, owner.org_id, n, { type: 'vm.started', instance_id });
   }

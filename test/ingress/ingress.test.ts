@@ -31,6 +31,35 @@ async function ingressTo(
   return { ingress, port };
 }
 
+type Answer = (etag: string, routes: readonly IngressRoute[]) => void;
+
+/** An ingress that runs beside a control plane of which there is only the call for routes; its own side of it is tested in test/http. */
+async function runIngress(
+  t: TestContext,
+  onRoutes: (asked: RoutesRequest, answer: Answer) => void,
+): Promise<void> {
+  const control = createHttpServer((request, response) => {
+    void request.toArray().then((parts) => {
+      if (request.url !== '/internal/v1/routes') return response.end('{}');
+      onRoutes(JSON.parse(Buffer.concat(parts).toString()) as RoutesRequest, (etag, routes) => {
+        response.setHeader('content-type', 'application/json');
+        response.end(JSON.stringify({ etag, routes }));
+      });
+    });
+  });
+  const address = `http://${HOST}:${await listen(control)}`;
+  const client = new ControlPlaneClient({ address, token: 'token' });
+  const ended = new AbortController();
+  const running = new Ingress({ host: HOST, client, log }).run(ended.signal);
+  t.after(async () => {
+    ended.abort();
+    await running;
+    await client.close();
+    control.closeAllConnections();
+    control.close();
+  });
+}
+
 test('bytes go both ways as they are', async (t) => {
   const address = await target(t, (socket) => socket.pipe(socket));
   const { port } = await ingressTo(t, address);
@@ -146,40 +175,19 @@ test('routes that were read for a connection do not undo newer ones that the pol
   const opened = Promise.withResolvers<void>();
   let polled: (() => void) | undefined;
   let looked: (() => void) | undefined;
-  const control = createHttpServer((request, response) => {
-    void request.toArray().then((parts) => {
-      if (request.url !== '/internal/v1/routes') return response.end('{}');
-      const { seen } = JSON.parse(Buffer.concat(parts).toString()) as RoutesRequest;
-      const answer = (etag: string, routes: readonly IngressRoute[]) => {
-        response.setHeader('content-type', 'application/json');
-        response.end(JSON.stringify({ etag, routes }));
-      };
-      if (seen === 'old') {
-        // The poll is held until a connection has asked.
-        polled = () => answer('now', now);
-        opened.resolve();
-      } else if (seen === 'now') {
-        // What the poll brought is in force: only now comes the answer to the connection, read before.
-        looked?.();
-      } else if (!polled) answer('old', old);
-      else if (!looked) {
-        looked = () => answer('old', old);
-        polled();
-      } else answer('now', now);
-    });
-  });
-  const client = new ControlPlaneClient({
-    address: `http://${HOST}:${await listen(control)}`,
-    token: 'token',
-  });
-  const ended = new AbortController();
-  const running = new Ingress({ host: HOST, client, log }).run(ended.signal);
-  t.after(async () => {
-    ended.abort();
-    await running;
-    await client.close();
-    control.closeAllConnections();
-    control.close();
+  await runIngress(t, ({ seen }, answer) => {
+    if (seen === 'old') {
+      // The poll is held until a connection has asked.
+      polled = () => answer('now', now);
+      opened.resolve();
+    } else if (seen === 'now') {
+      // What the poll brought is in force: only now comes the answer to the connection, read before.
+      looked?.();
+    } else if (!polled) answer('old', old);
+    else if (!looked) {
+      looked = () => answer('old', old);
+      polled();
+    } else answer('now', now);
   });
   await opened.promise;
   assert.equal(String(await readAll(dial(t, port))), 'hello');
@@ -192,30 +200,13 @@ test('a port that another program holds is reported, and opened once it is free'
   const reported = Promise.withResolvers<RoutesRequest['blocked']>();
   const opened = Promise.withResolvers<void>();
   const seen: RoutesRequest[] = [];
-  // Of the control plane only the call for routes; its own side of it is tested in test/http.
-  const control = createHttpServer((request, response) => {
-    void request.toArray().then((parts) => {
-      if (request.url !== '/internal/v1/routes') return response.end('{}');
-      const body = JSON.parse(Buffer.concat(parts).toString()) as RoutesRequest;
-      seen.push(body);
-      if (body.blocked.length > 0) reported.resolve(body.blocked);
-      else if (seen.some((each) => each.blocked.length > 0)) opened.resolve();
-      if (body.seen === 'e1' && body.blocked.length === 0) return;
-      response.setHeader('content-type', 'application/json');
-      response.end(JSON.stringify({ etag: 'e1', routes: [route(port)] }));
-    });
-  });
-  const address = `http://${HOST}:${await listen(control)}`;
-  const client = new ControlPlaneClient({ address, token: 'token' });
-  const ended = new AbortController();
-  const running = new Ingress({ host: HOST, client, log }).run(ended.signal);
-  t.after(async () => {
-    ended.abort();
-    await running;
-    await client.close();
-    control.closeAllConnections();
-    control.close();
-    blocker.close();
+  t.after(() => blocker.close());
+  await runIngress(t, (asked, answer) => {
+    seen.push(asked);
+    if (asked.blocked.length > 0) reported.resolve(asked.blocked);
+    else if (seen.some((each) => each.blocked.length > 0)) opened.resolve();
+    if (asked.seen === 'e1' && asked.blocked.length === 0) return;
+    answer('e1', [route(port)]);
   });
   assert.deepEqual(await reported.promise, [{ port, problem: 'another program has the port' }]);
   blocker.close();

@@ -104,6 +104,16 @@ export class Recorder {
   /** 204 until it is told otherwise. */
   reply: Reply = () => ({ status: 204 });
 
+  /** From now on answers of which `which` says so, all unless told, wait until what this returns is called. */
+  hold(which: (got: Got, nth: number) => boolean = () => true): () => void {
+    const { promise: released, resolve: release } = Promise.withResolvers<void>();
+    this.reply = async (got, nth) => {
+      if (which(got, nth)) await released;
+      return { status: 204 };
+    };
+    return release;
+  }
+
   /** The request number `count` is the last that it has got. */
   async has(count: number): Promise<readonly Got[]> {
     await until(`${count} requests (${this.got.length})`, () => this.got.length >= count);

@@ -21,11 +21,7 @@ test('what happens while the lease is being given back is sent by the same drain
   const owner = await api.person();
   const recorder = await startRecorder();
   const { id } = await makeWebhook(api, owner, recorder.url);
-  const answer = Promise.withResolvers<void>();
-  recorder.reply = async () => {
-    await answer.promise;
-    return { status: 204 };
-  };
+  const release = recorder.hold();
   await happen(api, owner.org_id, 1);
   await recorder.has(1);
 
@@ -38,7 +34,7 @@ test('what happens while the lease is being given back is sent by the same drain
       id,
     ]);
     assert.equal(held.rowCount, 1);
-    answer.resolve();
+    release();
     const giving =
       "pg_stat_activity where wait_event_type = 'Lock' and query like '%delete from webhook_drains%' and $1 <> ''";
     await until('the lease is being given back', async () => (await counted(giving, [id])) === 1);

@@ -32,11 +32,7 @@ test('what is under way ends and is kept; what was not sent is let go, and sent 
   const owner = await api.person();
   const recorder = await startRecorder();
   const { id } = await makeWebhook(api, owner, recorder.url);
-  const answer = Promise.withResolvers<void>();
-  recorder.reply = async () => {
-    await answer.promise;
-    return { status: 204 };
-  };
+  const release = recorder.hold();
   await transaction(api.db, async (tx) => {
     for (let n = 1; n <= EVENTS; n++) {
       await append(tx, { org_id: owner.org_id, type: 'member.added', data: { n }, actor: 'system' });
@@ -46,7 +42,7 @@ test('what is under way ends and is kept; what was not sent is let go, and sent 
 
   await way.cut();
   await until('the leases have run out', () => warnings.some((line) => line.includes('leases ran out')));
-  answer.resolve();
+  release();
   await way.mend();
   const delivered = async () => {
     const text = "select from webhook_deliveries where webhook_id = $1 and state = 'delivered'";
