@@ -4,6 +4,7 @@
  */
 import { runMigrations } from 'graphile-worker';
 import { sql } from 'kysely';
+import { JobsPool } from './jobs-pool.ts';
 import type { Tx } from './pool.ts';
 
 export const JOBS_SCHEMA = 'graphile_worker';
@@ -18,7 +19,14 @@ export interface NewJob {
 
 /** Makes or updates the library's tables; any number of processes may at once. */
 export async function migrateJobs(url: string): Promise<void> {
-  await runMigrations({ connectionString: url, schema: JOBS_SCHEMA, maxPoolSize: 2 });
+  // Not a pool of the library's own: it stops listening for errors before its connections have ended, and the last word
+  // of a server that goes down in between would end the process.
+  const pool = new JobsPool(url, 2);
+  try {
+    await runMigrations({ pgPool: pool, schema: JOBS_SCHEMA });
+  } finally {
+    await pool.end();
+  }
 }
 
 const ATTEMPTS = 5;

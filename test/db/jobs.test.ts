@@ -99,6 +99,20 @@ test('a stop while the database has been away for long ends too', async () => {
   assert.equal((await waiting('late')).length, 1);
 });
 
+test('a server that goes down while the connections of the migration end ends no process', async () => {
+  const way = await CuttableWay.open(database);
+  const fields = Buffer.from(
+    'SFATAL\0C57P01\0Mterminating connection due to administrator command\0\0',
+    'latin1',
+  );
+  const head = Buffer.from('E\0\0\0\0', 'latin1');
+  head.writeInt32BE(4 + fields.length, 1);
+  way.last_word = Buffer.concat([head, fields]);
+  await migrateJobs(way.url);
+  await until('every connection has ended', async () => way.open_connections === 0);
+  await way.close();
+});
+
 /** As the library takes the one that it listens on. */
 function take(pool: JobsPool): Promise<() => void> {
   return new Promise((resolve, reject) => {

@@ -7,6 +7,8 @@ import type { TestDatabase } from './database.ts';
 
 /** libpq's name of a socket: `.s.PGSQL.` and the port. */
 const SOCKET = '.s.PGSQL.5432';
+/** The message with which a client takes leave. https://www.postgresql.org/docs/current/protocol-message-formats.html */
+const TERMINATE = Buffer.from('X\0\0\0\x04', 'latin1');
 
 export class CuttableWay {
   readonly url: string;
@@ -14,6 +16,8 @@ export class CuttableWay {
   readonly #target: string;
   readonly #sockets = new Set<Socket>();
   #server: Server | undefined;
+  /** Said to whoever takes leave, as by a server that goes down at that moment. */
+  last_word: Buffer | undefined;
 
   private constructor(folder: string, database: TestDatabase) {
     this.#folder = folder;
@@ -43,12 +47,21 @@ export class CuttableWay {
           to.destroy();
         });
       }
+      inbound.on('data', (bytes) => {
+        if (this.last_word && bytes.subarray(-TERMINATE.length).equals(TERMINATE))
+          inbound.write(this.last_word);
+      });
       inbound.pipe(outbound).pipe(inbound);
     });
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject).listen(join(this.#folder, SOCKET), resolve);
     });
     this.#server = server;
+  }
+
+  /** On both sides. */
+  get open_connections(): number {
+    return this.#sockets.size;
   }
 
   /** Breaks every connection and lets no new one in. */

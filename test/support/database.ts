@@ -148,7 +148,9 @@ async function removeOlderTemplates(present: string): Promise<void> {
   for (const name of await readdir(CACHE)) {
     const path = join(CACHE, name);
     if (!/^postgres-[0-9a-f]{16}/.test(name) || path === present) continue;
-    const age_ms = Date.now() - (await stat(path)).mtimeMs;
+    // One that another process was making may be gone by now.
+    const { mtimeMs = Date.now() } = await stat(path).catch(() => ({ mtimeMs: undefined }));
+    const age_ms = Date.now() - mtimeMs;
     if (age_ms > 3_600_000) await rm(path, { recursive: true, force: true, maxRetries: 5 });
   }
 }

@@ -53,8 +53,10 @@ export async function copyDatabase(paths: Paths): Promise<void> {
 export async function linkTemplates({ templates }: Pick<Paths, 'templates'>): Promise<void> {
   for (const key of templateKeys(TEMPLATES)) {
     const kept = join(TEMPLATES, key);
-    const { mtimeMs } = await stat(join(kept, DESCRIPTION));
-    if (Date.now() - mtimeMs > MAX_AGE_MS) await rm(kept, { recursive: true, force: true });
+    const description = await stat(join(kept, DESCRIPTION)).catch(() => undefined);
+    // Another test has just found it too old.
+    if (!description) continue;
+    if (Date.now() - description.mtimeMs > MAX_AGE_MS) await rm(kept, { recursive: true, force: true });
     else await linkTemplate(kept, join(templates, key)).catch(() => undefined);
   }
 }
