@@ -9,20 +9,28 @@ import { isUnavailable } from './pool.ts';
 
 const CANNOT_CONNECT_NOW = '57P03';
 
+function never(): Promise<never> {
+  return new Promise(() => undefined);
+}
+
 function translated(error: unknown): unknown {
   if (!(error instanceof Error) || !isUnavailable(error)) return error;
   return Object.assign(new Error(error.message, { cause: error }), { code: CANNOT_CONNECT_NOW });
 }
 
-class JobsClient extends pg.Client {
-  override query(...given: unknown[]): never {
-    const query = super.query as (...args: unknown[]) => unknown;
-    const answer = query.apply(this, given);
-    if (!(answer instanceof Promise)) return answer as never;
-    return answer.catch((error: unknown) => {
-      throw translated(error);
-    }) as never;
-  }
+/** Whose queries fail as the library understands it, and no more once `isOver`. */
+function clientsUntil(isOver: () => boolean): typeof pg.Client {
+  return class extends pg.Client {
+    override query(...given: unknown[]): never {
+      const query = super.query as (...args: unknown[]) => unknown;
+      const answer = query.apply(this, given);
+      if (!(answer instanceof Promise)) return answer as never;
+      return answer.catch((error: unknown) => {
+        if (isOver()) return never();
+        throw translated(error);
+      }) as never;
+    }
+  };
 }
 
 type Connected = (error: Error | undefined, client: pg.PoolClient | undefined, release?: Release) => void;
@@ -34,7 +42,8 @@ export class JobsPool extends pg.Pool {
 
   /** Of up to `max` connections; idle ones that break are replaced. */
   constructor(url: string, max: number) {
-    super({ connectionString: url, max, connectionTimeoutMillis: 5_000, Client: JobsClient });
+    const Client = clientsUntil(() => this.#over);
+    super({ connectionString: url, max, connectionTimeoutMillis: 5_000, Client });
     // The pool listens to idle connections only.
     this.on('connect', (client) => client.on('error', () => undefined));
     this.on('error', () => undefined);
@@ -50,11 +59,11 @@ export class JobsPool extends pg.Pool {
       });
       return undefined;
     }
-    if (this.#over) return new Promise(() => undefined);
+    if (this.#over) return never();
     return super.connect().then(
       (client) => this.#lend(client),
       (error: unknown) => {
-        if (this.#over) return new Promise<never>(() => undefined);
+        if (this.#over) return never();
         throw translated(error);
       },
     );
