@@ -1,6 +1,6 @@
 /**
- * Rounds of chance against one guest: each asks for something, kills a process or two at a random moment, and holds the
- * disk against what the guest's fsyncs and the flushes' receipts have promised (`guest-journal.ts`).
+ * Rounds of chance against one guest: each asks for something, kills or freezes a process or two at a random moment, and
+ * holds the disk against what the guest's fsyncs and the flushes' receipts have promised (`guest-journal.ts`).
  *
  * - What was fsynced is there as long as the host's overlay is.
  * - What a receipt covers, or a stop, is there from the object store alone.
@@ -22,14 +22,23 @@ import type { Installation } from './installation.ts';
 import { until, untilWorks } from './waiting.ts';
 
 /** As often as they stand here: a guest that boots again costs most of a round. */
-const WORK = [...many('flush', 10), ...many('nothing', 3), 'restart', 'stop', 'force stop'] as const;
+const WORK = [
+  ...many('flush', 10),
+  ...many('nothing', 3),
+  ...many('suspend', 2),
+  ...['restart', 'stop', 'force stop'],
+] as const;
 const VICTIMS = [
   ...many('agent', 6),
   ...many('control-plane', 4),
   ...many('database', 3),
-  ...['ingress', 'launcher', 'qemu'],
+  ...many('qemu', 3),
+  ...['ingress', 'launcher'],
+  ...['frozen agent', 'frozen agent', 'frozen control-plane', 'frozen qemu'],
 ] as const;
 const AFTERWARDS = [...many('nothing', 9), 'through the store', 'overlay lost'] as const;
+/** More than the lease of a host: one that comes back finds that it was given up. */
+const LONGEST_FREEZE_MS = 60_000;
 const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
 
 function many(what: string, times: number): string[] {
@@ -76,13 +85,18 @@ export class KillRounds {
     const victims = this.#random() < 0.3 ? [this.#pick(VICTIMS), this.#pick(VICTIMS)] : [this.#pick(VICTIMS)];
     const after_ms = Math.floor(this.#random() ** 2 * 2_000);
     const afterwards = this.#pick(AFTERWARDS);
+    const frozen_ms = Math.floor(this.#random() ** 3 * LONGEST_FREEZE_MS);
     const what = `${work}, ${after_ms} ms later ${victims.join(' and ')}${afterwards === 'nothing' ? '' : `; ${afterwards}`}`;
     try {
       await this.#write();
       const began = this.#journal.acknowledged;
       const asked = this.#ask(work);
       await sleep(after_ms);
-      for (const victim of victims) await this.#kill(victim);
+      for (const victim of victims) {
+        const frozen = /^frozen (.+)$/.exec(victim)?.[1];
+        if (frozen === undefined) await this.#kill(victim);
+        else await this.#freeze(frozen, frozen_ms);
+      }
       await asked;
       await this.#berth.ready();
       await this.#running();
@@ -149,6 +163,7 @@ export class KillRounds {
     const signal = AbortSignal.timeout(30_000);
     const ask = (method: string, to: string) =>
       client.request(method, `${path}/vm${to}`, undefined, signal).catch(() => undefined);
+    if (work === 'suspend') await ask('POST', '/suspend');
     if (work === 'restart') await ask('POST', '/restart');
     if (work === 'stop') await ask('DELETE', '');
     if (work === 'force stop') await ask('DELETE', '?force=true');
@@ -167,7 +182,7 @@ export class KillRounds {
       return;
     }
     if (victim === 'qemu') {
-      const qemu = this.#qemu();
+      const qemu = this.#identity(victim);
       if (qemu === null) return;
       killProcess(qemu, 'SIGKILL');
       assert(await waitForExit(qemu, PATIENCE.timeout_ms), 'until then it passes for one that runs');
@@ -178,10 +193,19 @@ export class KillRounds {
     });
   }
 
-  /** Null while there is no VM. */
-  #qemu(): ProcessIdentity | null {
+  /** Nothing is closed and nothing answers, as of a machine that swaps or of a VM that is moved. */
+  async #freeze(victim: string, ms: number): Promise<void> {
+    const identity = this.#identity(victim);
+    if (identity === null) return;
+    killProcess(identity, 'SIGSTOP');
+    await sleep(ms);
+    killProcess(identity, 'SIGCONT');
+  }
+
+  /** Null while there is none. */
+  #identity(victim: string): ProcessIdentity | null {
     try {
-      return this.#guest.qemu;
+      return victim === 'qemu' ? this.#guest.qemu : this.#berth.role(victim as 'agent');
     } catch {
       return null;
     }
@@ -196,7 +220,7 @@ export class KillRounds {
         this.total.boots = vm.boot;
         return;
       }
-      if (vm.state === 'stopped' || vm.state === 'failed')
+      if (['stopped', 'suspended', 'failed'].includes(vm.state))
         await client.request('POST', `${this.#guest.path}/vm`);
       throw new Error(`it is ${vm.state}: ${JSON.stringify(vm.reason)}`);
     };
