@@ -5,6 +5,7 @@ import { dropHolder, heldByOthers } from '../disks/segment-store.ts';
 import { listFreed, removeInstance } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
+import { eachInTurn } from './each-in-turn.ts';
 
 /** Where all objects of an instance's disk are. */
 export function diskPrefix(instance_id: string): string {
@@ -22,7 +23,7 @@ export async function freeDeleted(db: Db, store: ObjectStore, log: Log): Promise
 }
 
 async function freeEach(db: Db, store: ObjectStore, log: Log): Promise<void> {
-  for (const { id, name } of await listFreed(db)) {
+  await eachInTurn(await listFreed(db), async ({ id, name }) => {
     const prefix = `${diskPrefix(id)}/`;
     let objects = 0;
     for await (const keys of batches(store.list(prefix))) {
@@ -37,7 +38,7 @@ async function freeEach(db: Db, store: ObjectStore, log: Log): Promise<void> {
       await notify(tx, 'instance', id);
     });
     log.info({ instance_id: id, name, objects }, 'instance deleted');
-  }
+  });
 }
 
 async function* batches(entries: AsyncIterable<ObjectEntry>): AsyncGenerator<string[]> {

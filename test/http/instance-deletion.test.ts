@@ -71,6 +71,22 @@ describe('202, then 404', () => {
     assertError(await client.get(`/v1/instances/${id}`), 'NOT_FOUND');
   });
 
+  test('one whose objects cannot be removed keeps no other waiting', async (t) => {
+    const [stuck, other] = [await api.instance(owner), await api.instance(owner)];
+    for (const { id } of [stuck, other]) await client.delete(`/v1/instances/${id}`);
+    const list = store.list.bind(store);
+    const listing = t.mock.method(store, 'list', (prefix: string) => {
+      if (prefix.includes(stuck.id)) throw new Error('an I/O error');
+      return list(prefix);
+    });
+    await assert.rejects(freeDeleted(api.db, store, api.context.log), AggregateError);
+    assert.equal((await client.get<InstanceOut>(`/v1/instances/${stuck.id}`)).body.deleting, true);
+    assertError(await client.get(`/v1/instances/${other.id}`), 'NOT_FOUND');
+    listing.mock.restore();
+    await freeDeleted(api.db, store, api.context.log);
+    assertError(await client.get(`/v1/instances/${stuck.id}`), 'NOT_FOUND');
+  });
+
   test('said again, or twenty times at once, it changes nothing and makes one event', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answers = await Promise.all(
