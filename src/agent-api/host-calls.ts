@@ -24,7 +24,7 @@ export type HostCall =
 
 /** Why there is no result: the machine is not there, its guest does not answer, or all else. */
 export const CALL_FAILURES = ['not_running', 'guest_silent', 'busy', 'failed'] as const;
-export type CallFailure = Reason & { readonly code: (typeof CALL_FAILURES)[number] };
+export type CallFailure = Reason<(typeof CALL_FAILURES)[number]>;
 
 export type CallAnswer =
   | { readonly result: unknown; readonly error?: never }

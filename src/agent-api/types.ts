@@ -4,6 +4,7 @@
  * carries them out, and reports what it observes; only the control plane writes the database.
  */
 import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
+import type { FlushFailureCode, VmReasonCode } from './reasons.ts';
 
 export interface SegmentRef {
   readonly key: string;
@@ -233,8 +234,8 @@ export interface LeaseResponse {
   readonly lease_ms: number | null;
 }
 
-export interface Reason {
-  readonly code: string;
+export interface Reason<Code extends string = VmReasonCode> {
+  readonly code: Code;
   readonly message: string;
 }
 
@@ -293,13 +294,13 @@ export interface FlushReceipt {
 export type FlushReport =
   | { readonly flush_id: FlushId; readonly state: 'running' }
   | { readonly flush_id: FlushId; readonly state: 'done'; readonly receipt: FlushReceipt }
-  | { readonly flush_id: FlushId; readonly state: 'failed'; readonly error: Reason };
+  | { readonly flush_id: FlushId; readonly state: 'failed'; readonly error: Reason<FlushFailureCode> };
 
 /** The first automatic flush in a row that failed. */
 export interface FlushFailure {
   readonly vm_id: VmId;
   readonly epoch: number;
-  readonly error: Reason;
+  readonly error: Reason<FlushFailureCode>;
 }
 
 /** A new generation; `generation` is the head's plus one. The same commit said twice is accepted once. */

@@ -1,5 +1,6 @@
 /** The tables as the code sees them; `schema.sql` beside it is what the database really has. */
 import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
+import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { HostFacts, HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.ts';
 import type {
   ApiKeyId,
@@ -284,7 +285,7 @@ export interface Database extends DeliveryTables {
     force: Generated<boolean>;
     reboots: Generated<number>;
     released: Generated<boolean>;
-    reason_code: string | null;
+    reason_code: VmReasonCode | null;
     reason_message: string | null;
     reason_actor: string | null;
     ssh_address: string | null;

@@ -1,3 +1,4 @@
+import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { KeysReport, Observation, Reason, Report, ReportResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
@@ -102,7 +103,7 @@ async function move(
 type MutableChange = { -readonly [K in keyof VmChange]: VmChange[K] };
 
 function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId): MutableChange {
-  const say = (code: string, message: string): VmReason => ({ code, message, actor: host_id });
+  const say = (code: VmReasonCode, message: string): VmReason => ({ code, message, actor: host_id });
   switch (seen.kind) {
     case 'running':
       return {
@@ -164,7 +165,7 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
 
 function reasonOf(vm: VmRow): VmReason {
   return {
-    code: vm.reason_code ?? 'unknown',
+    code: vm.reason_code ?? 'ready',
     message: vm.reason_message ?? '',
     actor: vm.reason_actor ?? 'system',
   };
@@ -191,6 +192,12 @@ async function announce(tx: Tx, vm: VmRow, next: VmState, seen: Observation, act
   }
 }
 
+const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
+  starting: 'starting_timeout',
+  restarting: 'restarting_timeout',
+  suspending: 'suspending_timeout',
+};
+
 /** Moves every VM on whose transient state has outlasted its deadline. Returns how many. */
 export async function applyDeadlines(db: Db): Promise<number> {
   const overdue = await listOverdue(db);
@@ -199,11 +206,8 @@ export async function applyDeadlines(db: Db): Promise<number> {
       await lockInstance(tx, instance_id);
       const vm = await findVm(tx, id);
       if (!vm || vm.deadline_at === null || vm.deadline_at.getTime() > Date.now()) return;
-      if (observe(vm.state, 'deadline') === null) return;
-      await failVm(tx, vm, {
-        code: `${vm.state}_timeout`,
-        message: `The VM was ${vm.state} for too long.`,
-      });
+      const code = TIMEOUTS[vm.state];
+      if (code) await failVm(tx, vm, { code, message: `The VM was ${vm.state} for too long.` });
     });
   }
   return overdue.length;

@@ -1,5 +1,6 @@
 /** Flushes that callers wait for, and what became of them. */
 import { sql } from 'kysely';
+import type { FlushFailureCode } from '../agent-api/reasons.ts';
 import type { FlushReport, Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { FlushId, InstanceId, VmId } from '../lib/ids.ts';
@@ -59,7 +60,7 @@ export async function failRunningFlushes(
   tx: Tx,
   instance_id: InstanceId,
   but: FlushId,
-  error: Reason,
+  error: Reason<FlushFailureCode>,
 ): Promise<FlushId[]> {
   const rows = await tx
     .updateTable('flushes')
@@ -73,7 +74,11 @@ export async function failRunningFlushes(
 }
 
 /** Ends those of the VM that are queued or run; answers which. */
-export async function failFlushesOf(tx: Tx, vm_id: VmId, error: Reason): Promise<FlushId[]> {
+export async function failFlushesOf(
+  tx: Tx,
+  vm_id: VmId,
+  error: Reason<FlushFailureCode>,
+): Promise<FlushId[]> {
   const rows = await tx
     .updateTable('flushes')
     .set({ state: 'failed', error: JSON.stringify(error), finished_at: sql`now()` })

@@ -2,6 +2,7 @@
  * A flush that a caller waits for. At most one is queued and one runs an instance; a caller joins the queued
  * one, never the running one, so its receipt covers everything written before the call.
  */
+import type { FlushFailureCode } from '../agent-api/reasons.ts';
 import type { FlushReceipt, Reason } from '../agent-api/types.ts';
 import type { Principal } from '../auth/principal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
@@ -96,7 +97,7 @@ async function awaitFlush(db: Db, hub: NotifyHub, id: FlushId, signal: AbortSign
   );
   if (!done) throw notYet();
   if (done.state === 'done') return done.receipt as FlushReceipt;
-  const error = done.error as Reason;
+  const error = done.error as Reason<FlushFailureCode>;
   throw new AppError(error.code === 'vm_gone' ? 'CONFLICT' : 'UNAVAILABLE', {
     message: `The flush failed: ${error.message} Nothing is lost: what is dirty stays marked and goes with the next flush.`,
     retry_after_seconds: 5,

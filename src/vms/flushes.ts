@@ -1,3 +1,4 @@
+import type { FlushFailureCode } from '../agent-api/reasons.ts';
 import type { FlushFailure, FlushReport, Reason } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
@@ -49,7 +50,7 @@ export async function tellOfFailure(
   tx: Tx,
   instance_id: InstanceId,
   cause: 'asked' | 'automatic' | 'final',
-  { code, message }: Reason,
+  { code, message }: Reason<FlushFailureCode>,
   actor: string,
 ): Promise<void> {
   const row = await getInstance(tx, instance_id);
@@ -64,7 +65,7 @@ export async function tellOfFailure(
 }
 
 async function breakOffOthers(tx: Tx, instance_id: InstanceId, id: FlushId): Promise<void> {
-  const error = { code: 'interrupted', message: 'The host was interrupted.' };
+  const error = { code: 'interrupted', message: 'The host was interrupted.' } as const;
   for (const other of await failRunningFlushes(tx, instance_id, id, error)) await notify(tx, 'flush', other);
 }
 

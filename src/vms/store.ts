@@ -1,4 +1,5 @@
 import { sql } from 'kysely';
+import type { Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import { assert } from '../lib/assert.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
@@ -29,9 +30,7 @@ export interface NewVm {
   readonly host_id: HostId;
   readonly reason: VmReason;
 }
-export interface VmReason {
-  readonly code: string;
-  readonly message: string;
+export interface VmReason extends Reason {
   readonly actor: string;
 }
 

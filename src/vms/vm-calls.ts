@@ -2,6 +2,7 @@
  * The calls on an instance's VM: each validates against the state table, writes the intent and its event in
  * the caller's transaction under the instance's lock, and wakes the host. What follows is the agent's to do.
  */
+import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { WakeResponse } from '../agent-api/types.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
@@ -62,7 +63,7 @@ async function call(
   id: InstanceId,
   kind: VmCall,
   check: CallCheck,
-  act: (row: InstanceRow, reason: (code: string, message: string) => VmReason) => Promise<unknown>,
+  act: (row: InstanceRow, reason: (code: VmReasonCode, message: string) => VmReason) => Promise<unknown>,
 ): Promise<CallResult> {
   const row = await lockedInstance(tx, principal, id);
   check(row);

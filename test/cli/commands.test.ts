@@ -165,7 +165,7 @@ describe('VMs', () => {
     assert.match((await resuming.ended).out, /runs.*Its memory is damaged\./s);
     const again = cli.start(['suspend', name]);
     await api.agent.assigned(id, 'it is to be suspended', ({ desired }) => desired === 'suspended');
-    const reason = { code: 'suspend_failed', message: 'The object store is away.' };
+    const reason = { code: 'suspend_failed', message: 'The object store is away.' } as const;
     await api.agent.observe(id, { kind: 'suspend_failed', reason });
     assert.match((await again.ended).err, /runs on: The object store is away/);
     const stopping = cli.start(['stop', '-f', name]);

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { test } from 'node:test';
+import { FLUSH_FAILURES, VM_REASONS } from '../../src/agent-api/reasons.ts';
 import { ERROR_CODES } from '../../src/lib/errors.ts';
 import { filesBelow, isTest, PROJECT, read } from './imports.ts';
 
@@ -103,4 +104,17 @@ test('docs/errors.md explains every code once, with its status, and no other', (
     .flatMap((line) => /^\| (\d{3}) \| `([A-Za-z_]+)` \|/.exec(line)?.slice(1, 3).join(' ') ?? []);
   const registry = Object.entries(ERROR_CODES).map(([name, { status }]) => `${status} ${name}`);
   assert.deepEqual(rows.toSorted(), registry.toSorted());
+});
+
+test('docs/errors.md explains every reason of a VM and every failure of a flush, and no other', () => {
+  const [, reasons = '', failures = ''] = read('docs/errors.md').split(
+    /^## Reasons of a VM$|^`error\.code` of a /m,
+  );
+  const told = (part: string) =>
+    part.split('\n').flatMap((line) => {
+      const [, codes = ''] = /^\| ((?:`[a-z_]+` ?)+)\|/.exec(line) ?? [];
+      return codes.match(/[a-z_]+/g) ?? [];
+    });
+  assert.deepEqual([...new Set(told(reasons))].toSorted(), VM_REASONS.toSorted());
+  assert.deepEqual(told(failures).toSorted(), FLUSH_FAILURES.toSorted());
 });

@@ -200,7 +200,7 @@ describe('a report', () => {
     const { vm_id, epoch } = await agent.known(id);
     await agent.failed(id);
     await api.as(owner).post(`/v1/instances/${id}/vm`);
-    const reason = { code: 'late', message: 'Too late.' };
+    const reason = { code: 'vm_died', message: 'Too late.' } as const;
     for (const report of [
       { vm_id, epoch },
       { vm_id: (await agent.known(id)).vm_id, epoch },
@@ -252,7 +252,7 @@ describe('a report', () => {
 
   test('of a guest that waits for its host is a reason of its running, until it goes on or is found well', async () => {
     const { id } = await instanceIn(api, owner, 'running');
-    const reason = { code: 'disk_full', message: 'The host has no room.' };
+    const reason = { code: 'disk_full', message: 'The host has no room.' } as const;
     const shown = async () => {
       const vm = await stateOf(api, owner, id);
       return [vm.state, vm.reason?.code];

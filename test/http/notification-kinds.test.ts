@@ -75,7 +75,7 @@ describe('of an instance: its creator and the organisation’s owners and admins
     assert.equal(item.severity, 'critical');
     assert.match(item.title, new RegExp(name));
     assert.match(item.body, /It died\./);
-    assert.deepEqual(item.data['reason'], { code: 'qemu_died', message: 'It died.' });
+    assert.deepEqual(item.data['reason'], { code: 'vm_died', message: 'It died.' });
   });
 
   test('vm.recovered', async () => {
@@ -103,7 +103,7 @@ describe('of an instance: its creator and the organisation’s owners and admins
     const people = await organisation();
     const { id } = await instanceIn(api, people.member, 'running');
     const { vm_id, epoch } = await agent.known(id);
-    const error = { code: 'object_store_unavailable', message: 'It is away.' };
+    const error = { code: 'object_store_unavailable', message: 'It is away.' } as const;
     await agent.client.reportFlushFailure({ vm_id, epoch, error });
     assert.equal((await assertOfResource(people, 'disk.flush_failed', id)).data['cause'], 'automatic');
     const other = await agent.client.reportFlushFailure({ vm_id, epoch: epoch + 1, error });
@@ -114,7 +114,7 @@ describe('of an instance: its creator and the organisation’s owners and admins
   test('disk.flush_failed, of a final flush: once, however often it is tried', async () => {
     const people = await organisation();
     const { id } = await instanceIn(api, people.member, 'stopping');
-    const reason = { code: 'flush_pending', message: 'The final flush waits.' };
+    const reason = { code: 'flush_pending', message: 'The final flush waits.' } as const;
     for (let n = 0; n < 3; n++) await agent.observe(id, { kind: 'flush_pending', reason });
     const item = await assertOfResource(people, 'disk.flush_failed', id);
     assert.deepEqual([item.data['cause'], item.count], ['final', 1]);

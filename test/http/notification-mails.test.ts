@@ -76,7 +76,7 @@ test('of security each repeat is mailed; of the others only what is new', async 
       actor: who.user_id,
     });
     const { vm_id, epoch } = await agent.known(id);
-    await agent.client.reportFlushFailure({ vm_id, epoch, error: { code: 'x', message: 'X.' } });
+    await agent.client.reportFlushFailure({ vm_id, epoch, error: { code: 'flush_failed', message: 'X.' } });
     await tellByMail(db, keep);
   }
   const subjects = to(who).map(({ subject }) => subject.replace(/of .* has/, 'of it has'));

@@ -216,7 +216,7 @@ describe('what the host says of a suspend', () => {
 
   test('a failed one leaves the VM running and says why; it can be asked for again', async () => {
     const { id } = await instanceIn(api, owner, 'suspending');
-    const reason = { code: 'suspend_failed', message: 'The object store is away.' };
+    const reason = { code: 'suspend_failed', message: 'The object store is away.' } as const;
     await agent.observe(id, { kind: 'suspend_failed', reason });
     const vm = await stateOf(api, owner, id);
     assert.deepEqual([vm.state, vm.reason?.code], ['running', 'suspend_failed']);

@@ -112,7 +112,8 @@ describe('200', () => {
   });
 
   test('a start that failed before its guest ran has written nothing that could be lost', async () => {
-    const { id } = await instanceIn(api, owner, 'failed');
+    const { id } = await instanceIn(api, owner, 'starting');
+    await agent.failed(id, 'start_failed');
     await client.post(`/v1/instances/${id}/vm`);
     const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === 2);
     assert.equal(assignment.previous_failed, false);
@@ -128,7 +129,7 @@ describe('200', () => {
 
   test('while the object store is away a stop stays stopping and says why', async () => {
     const { id } = await instanceIn(api, owner, 'stopping');
-    const reason = { code: 'flush_pending', message: 'The object store is away.' };
+    const reason = { code: 'flush_pending', message: 'The object store is away.' } as const;
     await agent.observe(id, { kind: 'flush_pending', reason });
     const vm = await stateOf(api, owner, id);
     assert.deepEqual([vm.state, vm.reason?.code], ['stopping', 'flush_pending']);

@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { HostCall } from '../../src/agent-api/host-calls.ts';
+import type { FlushFailureCode, VmReasonCode } from '../../src/agent-api/reasons.ts';
 import type {
   Assignment,
   CommitRequest,
@@ -15,6 +16,7 @@ import type {
   MemoryRef,
   Observation,
   PollResponse,
+  Reason,
 } from '../../src/agent-api/types.ts';
 import type { FlushId, InstanceId } from '../../src/lib/ids.ts';
 
@@ -115,7 +117,7 @@ export class ScriptedAgent {
   /** The guest accepts SSH. */
   async ready(
     instance_id: InstanceId,
-    recovered: { code: string; message: string } | null = null,
+    recovered: Reason | null = null,
     applied_keys: readonly string[] = [],
     resumed = false,
   ) {
@@ -159,7 +161,7 @@ export class ScriptedAgent {
   stopped(instance_id: InstanceId) {
     return this.observe(instance_id, { kind: 'stopped' });
   }
-  failed(instance_id: InstanceId, code = 'qemu_died') {
+  failed(instance_id: InstanceId, code: VmReasonCode = 'vm_died') {
     return this.observe(instance_id, { kind: 'failed', reason: { code, message: 'It died.' } });
   }
   deleted(instance_id: InstanceId) {
@@ -183,7 +185,11 @@ export class ScriptedAgent {
   endFlush(flush_id: FlushId, receipt: Partial<FlushReceipt> = {}) {
     return this.client.reportFlush({ flush_id, state: 'done', receipt: { ...RECEIPT, ...receipt } });
   }
-  failFlush(flush_id: FlushId, code = 'object_store', message = 'The object store is away.') {
+  failFlush(
+    flush_id: FlushId,
+    code: FlushFailureCode = 'object_store_unavailable',
+    message = 'The object store is away.',
+  ) {
     return this.client.reportFlush({ flush_id, state: 'failed', error: { code, message } });
   }
 

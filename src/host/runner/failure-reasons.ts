@@ -1,4 +1,5 @@
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
+import type { VmReasonCode } from '../../agent-api/reasons.ts';
 import type { Reason } from '../../agent-api/types.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -9,7 +10,7 @@ import { consoleTail } from './console-log.ts';
 import { FencedError } from './flush-machine.ts';
 
 /** What a failure is called towards people; `otherwise` for those without a name of their own. */
-export function reasonFor(error: unknown, otherwise: string): Reason {
+export function reasonFor<Code extends string>(error: unknown, otherwise: Code): Reason<Code | VmReasonCode> {
   const message = sentence(withoutPath(error));
   if (error instanceof SegmentCorruptError) return { code: 'segment_corrupt', message };
   if (error instanceof NoSpaceError) return { code: 'disk_full', message };

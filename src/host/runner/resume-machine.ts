@@ -30,7 +30,7 @@ export async function launchOrResume(launch: Launch, cold: Reason | null): Promi
       );
       const away = error instanceof ObjectStoreUnavailableError && performance.now() < deadline;
       if (away && (await pause(backoffMs(attempt, 500, 5_000), launch.signal))) continue;
-      why = coldReason(reasonFor(error, 'resume_failed'));
+      why = coldReason(reasonFor(error, 'cold_boot'));
     }
   }
   const launched = await launchMachine(launch, { run: true });

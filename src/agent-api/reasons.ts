@@ -1,0 +1,42 @@
+/**
+ * Why a VM is in its state, and why a flush failed: the codes of `vm.reason` and of `flush.failed`. `docs/errors.md` explains
+ * each; one that was ever given keeps its meaning.
+ */
+export const VM_REASONS = [
+  'start_requested',
+  'stop_requested',
+  'restart_requested',
+  'suspend_requested',
+  'ready',
+  'stopped',
+  'suspended',
+  'resumed',
+  'guest_poweroff',
+  'guest_reboot',
+  'woken',
+  'idle',
+  'flush_pending',
+  'recovered',
+  'cold_boot',
+  'suspend_failed',
+  'vm_died',
+  'guest_panicked',
+  'boot_timeout',
+  'starting_timeout',
+  'restarting_timeout',
+  'suspending_timeout',
+  'start_failed',
+  'disk_full',
+  'disk_error',
+  'image_missing',
+  'segment_corrupt',
+  'object_store_unavailable',
+  'control_plane_away',
+  'host_lost',
+  'fenced',
+] as const;
+export type VmReasonCode = (typeof VM_REASONS)[number];
+
+/** Besides those above that say what is wrong with the host, its store or the disk. */
+export const FLUSH_FAILURES = ['flush_failed', 'interrupted', 'vm_gone'] as const;
+export type FlushFailureCode = VmReasonCode | (typeof FLUSH_FAILURES)[number];
