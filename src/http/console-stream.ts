@@ -19,6 +19,8 @@ import { refuseUpgrade } from './errors.ts';
 const PATH = /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/;
 const OPEN_WITHIN_MS = 10_000;
 const LOOK_AGAIN_MS = 15_000;
+/** A reader who answers no ping for so long is gone. */
+const SILENT_MS = 30_000;
 const MESSAGE_BYTES = 64 * 1024;
 const BUFFER_BYTES = 256 * 1024;
 const CONSOLES_IN_ALL = 200;
@@ -98,13 +100,12 @@ export class ConsoleStreams {
   }
 
   #watch(client: WebSocket, holder: ConsoleHolder, ip: string): void {
-    let alive = true;
+    let heard_ms = performance.now();
     client.on('pong', () => {
-      alive = true;
+      heard_ms = performance.now();
     });
     const look = async (): Promise<void> => {
-      if (!alive) return client.terminate();
-      alive = false;
+      if (performance.now() - heard_ms > SILENT_MS) return client.terminate();
       client.ping();
       try {
         await consolePlace(this.#context.db, holder, ip);

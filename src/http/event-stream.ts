@@ -179,13 +179,14 @@ class Pump {
         wake.reset();
         const reader = await this.#reader();
         if (reader === null) return;
+        // Before the rows: a state that one of them has made is never told before it.
+        const now = this.#source.state ? frameText(await this.#source.state(reader)) : '';
         const rows = await this.#source.read(reader, position, BATCH);
         for (const row of rows) {
           await writer.write(frameText(row.frame));
           position = row.position;
         }
         if (rows.length === BATCH) continue;
-        const now = this.#source.state ? frameText(await this.#source.state(reader)) : '';
         if (now !== state) await writer.write(now);
         state = now;
         if ((await wake.wait()) === 'time') await writer.write(': heartbeat\n\n');

@@ -12,7 +12,9 @@ const SETSID = '/usr/bin/setsid';
 const CHUNK_BYTES = 1024 * 1024;
 const FIRST_POLL_MS = 5;
 const MAX_POLL_MS = 250;
-const KILL_MS = 1_000;
+/** Of a slow guest: what was begun is to be known by its pid, else nobody could end it. */
+const START_MS = 5_000;
+const KILL_MS = 5_000;
 /** A flush freezes for milliseconds; whoever finds the guest frozen for longer hears of it. */
 const FROZEN_MS = 5_000;
 
@@ -64,7 +66,7 @@ export async function guestExec(agent: GuestAgent, command: GuestCommand): Promi
   const timeout_ms = command.timeout_ms ?? 30_000;
   const deadline = performance.now() + timeout_ms;
   const max_output_bytes = command.max_output_bytes ?? 1024 * 1024;
-  const pid = await startCommand(agent, command, deadline);
+  const pid = await startCommand(agent, command, Math.max(deadline, performance.now() + START_MS));
   for (let poll_ms = FIRST_POLL_MS; ; poll_ms = Math.min(MAX_POLL_MS, poll_ms * 1.5)) {
     const left_ms = deadline - performance.now();
     const waited = left_ms > 0 && (await pause(Math.min(poll_ms, left_ms), command.signal));
