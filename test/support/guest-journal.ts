@@ -3,7 +3,8 @@
  * What it has said is the oracle: it is remembered here, where no crash of the guest reaches.
  *
  * Records go round through 16 slots, each with its own hash. So a disk at any moment holds the last 16 of them, and at most
- * one more that was being written, which nobody was told of.
+ * one more that was being written, which nobody was told of. Beside them lie a few long files whose names are their
+ * hashes: what makes a flush take its time.
  */
 import assert from 'node:assert/strict';
 import type { GuestInstance } from './guest-instance.ts';
@@ -26,7 +27,11 @@ while :; do
   n=$((n + 1))
 done
 `;
-const READER = `for s in $(seq 0 ${SLOTS - 1}); do f=/srv/journal/$s; [ -e $f ] || continue
+const LONG_FILE = `mkdir -p /srv/long && cd /srv/long && rm -f new && head -c 16M /dev/urandom > new && sync new &&
+mv new $(sha256sum < new | head -c 64) && ls -t | tail -n +3 | xargs -r rm`;
+const READER = `for f in /srv/long/????????*; do [ -e $f ] || continue
+[ "$(sha256sum < $f | head -c 64)" = "\${f##*/}" ] || echo "E wrong $f"; done
+for s in $(seq 0 ${SLOTS - 1}); do f=/srv/journal/$s; [ -e $f ] || continue
 if [ "$(head -c 64 $f)" = "$(tail -c +65 $f | sha256sum | head -c 64)" ]; then echo $s $((10#$(tail -c +65 $f | head -c 16))); else echo $s torn; fi; done
 dmesg | grep -E 'I/O error|EXT4-fs (error|warning)' | head -n 3 | sed 's/^/E /'`;
 
@@ -61,6 +66,11 @@ export class GuestJournal {
     this.#writer = this.#guest.installation.ssh.start(this.#guest.target, {
       command: `exec journal ${first}`,
     });
+  }
+
+  /** 16 MiB of noise, which no later flush can skip, in place of the oldest of a few. */
+  async addLongFile(): Promise<void> {
+    await this.#guest.shAgain(LONG_FILE);
   }
 
   /** Before its guest's end is asked for, or its disk looked at. */

@@ -23,7 +23,8 @@ import { until, untilWorks } from './waiting.ts';
 
 /** As often as they stand here: a guest that boots again costs most of a round. */
 const WORK = [
-  ...many('flush', 10),
+  ...many('flush', 6),
+  ...many('long flush', 5),
   ...many('nothing', 3),
   ...many('suspend', 2),
   ...['restart', 'stop', 'force stop'],
@@ -89,6 +90,7 @@ export class KillRounds {
     const what = `${work}, ${after_ms} ms later ${victims.join(' and ')}${afterwards === 'nothing' ? '' : `; ${afterwards}`}`;
     try {
       await this.#write();
+      if (work === 'long flush') await this.#journal.addLongFile();
       const began = this.#journal.acknowledged;
       const asked = this.#ask(work);
       await sleep(after_ms);
@@ -167,7 +169,7 @@ export class KillRounds {
     if (work === 'restart') await ask('POST', '/restart');
     if (work === 'stop') await ask('DELETE', '');
     if (work === 'force stop') await ask('DELETE', '?force=true');
-    if (work !== 'flush') return;
+    if (!work.endsWith('flush')) return;
     const answer = await ask('POST', '/flush');
     if (answer?.status !== 200) return;
     this.total.receipts += 1;
