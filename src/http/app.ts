@@ -4,7 +4,6 @@ import swagger from '@fastify/swagger';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
-import { drawRandom } from '../lib/random.ts';
 import { registerAccess } from './access.ts';
 import { registerConsole } from './console.ts';
 import { ConsoleStreams, isConsoleStream } from './console-stream.ts';
@@ -17,6 +16,7 @@ import { registerHealth } from './health.ts';
 import { openApiOptions } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
 import { RateLimits } from './rate-limits.ts';
+import { newRequestId } from './request-id.ts';
 import { EmptyBody } from './schemas.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
@@ -47,11 +47,6 @@ export function typed(app: FastifyInstance) {
   return app.withTypeProvider<TypeBoxTypeProvider>();
 }
 export type App = ReturnType<typeof typed>;
-
-/** A new request's id: `req_` and 96 random bits. */
-function newRequestId(): string {
-  return `req_${drawRandom(12).toString('hex')}`;
-}
 
 /** Of the asked-for upgrades only a console's is given; others are requests like any, as without this. */
 function serverOptions(tls: AppContext['tls']): object {
@@ -113,7 +108,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
   registerAccess(fastify, context.db, limits);
   const cursors = new CursorSealer(context.secret_key);
   const streams = new EventStreams(fastify, context);
-  new ConsoleStreams(fastify, context, { ipOf: addressOf(context), newRequestId });
+  new ConsoleStreams(fastify, context, addressOf(context));
 
   await fastify.register(async () => {
     registerHealth(app, context);

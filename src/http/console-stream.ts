@@ -15,6 +15,7 @@ import { isId } from '../lib/ids.ts';
 import { type ConsoleHolder, consolePlace, consumeConsoleTicket } from '../vms/console.ts';
 import type { AppContext } from './context.ts';
 import { refuseUpgrade } from './errors.ts';
+import { newRequestId } from './request-id.ts';
 
 const PATH = /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/;
 const OPEN_WITHIN_MS = 10_000;
@@ -35,12 +36,6 @@ export function isConsoleStream(request: Pick<IncomingMessage, 'url' | 'headers'
 
 type Context = Pick<AppContext, 'db' | 'host_calls' | 'log' | 'public_url' | 'heartbeat_ms'>;
 
-/** What Fastify tells of its own requests. */
-export interface RequestFacts {
-  readonly ipOf: (request: IncomingMessage) => string;
-  readonly newRequestId: () => string;
-}
-
 export class ConsoleStreams {
   readonly #context: Context;
   readonly #server = new WebSocketServer({
@@ -50,7 +45,8 @@ export class ConsoleStreams {
     clientTracking: true,
   });
 
-  constructor(app: FastifyInstance, context: Context, { ipOf, newRequestId }: RequestFacts) {
+  /** `ipOf`: the caller's address, as Fastify tells it of its own requests. */
+  constructor(app: FastifyInstance, context: Context, ipOf: (request: IncomingMessage) => string) {
     this.#context = context;
     app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
       socket.on('error', () => socket.destroy());

@@ -12,9 +12,12 @@ import {
 } from '../agent-api/host-calls.ts';
 import type { ReportResponse } from '../agent-api/types.ts';
 import { present } from '../lib/assert.ts';
+import { AppError } from '../lib/errors.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
 import { sshPlace } from '../vms/tunnel.ts';
+import { refuseUpgrade } from './errors.ts';
 import type { InternalContext } from './internal.ts';
+import { newRequestId } from './request-id.ts';
 
 /** As long as the ingress waits. */
 const TUNNEL_OPEN_MS = 5_000;
@@ -41,10 +44,9 @@ export function registerHostCalls(
   });
   app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     socket.on('error', () => socket.destroy());
-    accept(request, socket, head).catch((error: unknown) => {
-      log.warn({ err: error }, 'a stream of a host was refused');
-      socket.end('HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n');
-    });
+    accept(request, socket, head).catch((error: unknown) =>
+      refuseUpgrade(error, socket, newRequestId(), log),
+    );
   });
 
   async function accept(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
@@ -52,10 +54,8 @@ export function registerHostCalls(
     const [, instance_id] = /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})$/.exec(request.url ?? '') ?? [];
     if (tunnels && instance_id !== undefined) return tunnel(instance_id as InstanceId, socket, head);
     const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
-    if (request.headers.upgrade !== CONSOLE_PROTOCOL || request.url !== consoleStreamPath(id)) {
-      socket.end('HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n');
-      return;
-    }
+    const known = request.headers.upgrade === CONSOLE_PROTOCOL && request.url === consoleStreamPath(id);
+    if (!known) throw new AppError('NOT_FOUND');
     begin(socket, head);
     if (!host_calls.connect(host_id, id, socket)) socket.destroy();
   }
@@ -65,10 +65,7 @@ export function registerHostCalls(
     const place = await sshPlace(db, instance_id);
     const gone = new AbortController();
     socket.once('close', () => gone.abort());
-    if (!place) {
-      socket.end('HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n');
-      return;
-    }
+    if (!place) throw new AppError('NOT_FOUND');
     const call = { kind: 'ssh', instance_id, vm_id: place.vm_id } as const;
     const line = await host_calls.open(place.host_id, call, TUNNEL_OPEN_MS, gone.signal);
     line.on('error', () => line.destroy());
