@@ -1,7 +1,7 @@
 /** A Berth whose objects are in a bucket of a real S3 server (Ceph's gateway), behind a proxy that counts and delays. */
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { S3Server } from '../test/support/s3-server.ts';
+import { bucketSettings, S3Server } from '../test/support/s3-server.ts';
 import { type SeenRequest, ToxicProxy } from '../test/support/toxic-proxy.ts';
 import type { BenchContext } from './figure.ts';
 import { Installation } from './installation.ts';
@@ -30,17 +30,14 @@ export async function startOnS3({
   cleanup.defer(() => server.close());
   const proxy = await ToxicProxy.open(server.port);
   cleanup.defer(() => proxy.cut());
-  const { bucket } = await server.bucket();
+  const bucket = await server.bucket(proxy.endpoint);
   const dir = join(scratch_dir, 's3');
   await mkdir(dir, { mode: 0o711 });
   const on_s3 = await Installation.start({
     ...{ project_dir: PROJECT_DIR, data_dir: join(dir, 'data'), log_path: join(dir, 'log') },
     ...{ accel: installation.accel, signal },
     settings: {
-      BERTH_S3_BUCKET: bucket,
-      BERTH_S3_ENDPOINT: proxy.endpoint,
-      AWS_ACCESS_KEY_ID: server.access_key_id,
-      AWS_SECRET_ACCESS_KEY: server.secret_access_key,
+      ...bucketSettings(bucket),
       // Apart from those of the installation beside.
       BERTH_SSH_PORTS: '24000-24999',
     },

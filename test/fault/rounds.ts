@@ -1,18 +1,33 @@
 /**
- * Rounds of chance: node test/fault/rounds.ts [ROUNDS [SEED]], 200 unless told. A line a round and a sum; a failure tells the
- * seed that repeats its choices. `test/support/kill-rounds.ts` says what a round is; a few are part of `npm test`.
+ * Rounds of chance: node test/fault/rounds.ts [ROUNDS [SEED [s3]]], 200 unless told. A line a round and a sum; a failure tells
+ * the seed that repeats its choices. With `s3` the object store is a bucket of a real S3 server, which goes away and falls
+ * ill as others are killed. `test/support/kill-rounds.ts` says what a round is; a few are part of `npm test`.
  */
 import { GuestInstance } from '../support/guest-instance.ts';
 import { Installation } from '../support/installation.ts';
 import { KillRounds } from '../support/kill-rounds.ts';
+import { bucketSettings, S3Server } from '../support/s3-server.ts';
+import { ToxicProxy } from '../support/toxic-proxy.ts';
 
 const count = Number(process.argv[2] ?? 200);
 const seed = Number(process.argv[3] ?? Date.now() % 1_000_000);
 const print = (line: string) => process.stdout.write(`${line}\n`);
 print(`seed ${seed}`);
-const berth = await Installation.start();
+await using cleanup = new AsyncDisposableStack();
+let store: ToxicProxy | null = null;
+let settings = {};
+if (process.argv[4] === 's3') {
+  const server = await S3Server.start();
+  cleanup.defer(() => server.close());
+  const proxy = await ToxicProxy.open(server.port);
+  cleanup.defer(() => proxy.cut());
+  store = proxy;
+  settings = bucketSettings(await server.bucket(proxy.endpoint));
+}
+const berth = await Installation.start({ settings });
+cleanup.defer(() => berth.dispose());
 try {
-  const rounds = new KillRounds(berth, await GuestInstance.running(berth, 'rounds'), seed);
+  const rounds = new KillRounds(berth, await GuestInstance.running(berth, 'rounds'), seed, store);
   for (let number = 1; number <= count; number++) {
     const began = performance.now();
     const did = await rounds.once();
@@ -26,6 +41,4 @@ try {
   print(`FAILED with seed ${seed}`);
   print(berth.output.split('\n').slice(-60).join('\n'));
   throw error;
-} finally {
-  await berth.dispose();
 }

@@ -10,7 +10,7 @@ import { FarHost } from '../support/far-host.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
-import { S3Server } from '../support/s3-server.ts';
+import { bucketSettings, S3Server } from '../support/s3-server.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
@@ -36,14 +36,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
 
   before(async () => {
     server = await S3Server.start();
-    const bucket = await server.bucket();
-    const store = {
-      BERTH_S3_BUCKET: bucket.bucket,
-      BERTH_S3_ENDPOINT: server.endpoint,
-      AWS_ACCESS_KEY_ID: server.access_key_id,
-      AWS_SECRET_ACCESS_KEY: server.secret_access_key,
-      BERTH_ACCEL: 'tcg',
-    };
+    const store = { ...bucketSettings(await server.bucket()), BERTH_ACCEL: 'tcg' };
     const hosts_listen = `127.0.0.1:${await freeLoopbackPort()}`;
     settings = { ...store, BERTH_HOSTS_LISTEN: hosts_listen, BERTH_HOST_LEASE_SECONDS: LEASE_SECONDS };
     berth = await Installation.start({ settings });

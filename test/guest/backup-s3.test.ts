@@ -11,7 +11,7 @@ import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
 import { readMark } from '../../src/object-store/store-mark.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
-import { S3Server } from '../support/s3-server.ts';
+import { bucketSettings, S3Server } from '../support/s3-server.ts';
 import { THOROUGH } from '../support/thorough.ts';
 
 const MAY_RUN = {
@@ -29,12 +29,6 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
   let saved: string;
   let sum: string;
 
-  const settingsOf = ({ bucket }: S3Settings) => ({
-    BERTH_S3_BUCKET: bucket,
-    BERTH_S3_ENDPOINT: server.endpoint,
-    AWS_ACCESS_KEY_ID: server.access_key_id,
-    AWS_SECRET_ACCESS_KEY: server.secret_access_key,
-  });
   async function keysIn(bucket: S3Settings): Promise<string[]> {
     const keys: string[] = [];
     for await (const { key } of new S3Store(bucket).list('')) keys.push(key);
@@ -49,7 +43,7 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
     old = await server.bucket();
     folder = await mkdtemp(join(tmpdir(), 'bt-backup-s3-'));
     saved = join(folder, 'saved');
-    berth = await Installation.start({ settings: settingsOf(old) });
+    berth = await Installation.start({ settings: bucketSettings(old) });
   });
   after(async () => {
     await berth?.dispose();
@@ -76,7 +70,7 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
       [unused, /is not the object store that was used so far/],
       [theirs, /belongs to another installation of Berth/],
     ] as const) {
-      const { ended, printed } = berth.launch(settingsOf(bucket));
+      const { ended, printed } = berth.launch(bucketSettings(bucket));
       assert.equal(await ended, 2, printed());
       assert.match(printed(), why);
     }
@@ -89,13 +83,13 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
     const mark = await readMark(new S3Store(old));
     await berth.lose();
     await empty(old);
-    berth.set(settingsOf(theirs));
+    berth.set(bucketSettings(theirs));
     const refused = await berth.cli('restore-backup', saved);
     assert.equal(refused.code, 5, refused.err);
     assert.match(refused.err, /belongs to another installation of Berth/);
     assert.equal((await keysIn(theirs)).length, 1);
     const fresh = await server.bucket();
-    berth.set(settingsOf(fresh));
+    berth.set(bucketSettings(fresh));
     const restored = await berth.cli('restore-backup', saved);
     assert.equal(restored.code, 0, restored.err);
     await berth.start();

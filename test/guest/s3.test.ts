@@ -7,7 +7,7 @@ import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
-import { S3Server } from '../support/s3-server.ts';
+import { bucketSettings, S3Server } from '../support/s3-server.ts';
 import { ToxicProxy } from '../support/toxic-proxy.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
@@ -25,13 +25,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
     server = await S3Server.start();
     proxy = await ToxicProxy.open(server.port);
     bucket = await server.bucket(proxy.endpoint);
-    const settings = {
-      BERTH_S3_BUCKET: bucket.bucket,
-      BERTH_S3_ENDPOINT: proxy.endpoint,
-      AWS_ACCESS_KEY_ID: server.access_key_id,
-      AWS_SECRET_ACCESS_KEY: server.secret_access_key,
-    };
-    berth = await Installation.start({ settings });
+    berth = await Installation.start({ settings: bucketSettings(bucket) });
     guest = await GuestInstance.running(berth, 'in-s3');
   });
   after(async () => {

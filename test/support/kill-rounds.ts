@@ -9,6 +9,7 @@
  * The choices follow from the seed; the moments are the machine's own.
  */
 import assert from 'node:assert/strict';
+import { randomInt } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   isAlive,
@@ -19,6 +20,7 @@ import {
 import type { GuestInstance } from './guest-instance.ts';
 import { GuestJournal } from './guest-journal.ts';
 import type { Installation } from './installation.ts';
+import type { Toxic, ToxicProxy } from './toxic-proxy.ts';
 import { until, untilWorks } from './waiting.ts';
 
 /** As often as they stand here: a guest that boots again costs most of a round. */
@@ -37,9 +39,23 @@ const VICTIMS = [
   ...['ingress', 'launcher'],
   ...['frozen agent', 'frozen agent', 'frozen control-plane', 'frozen qemu'],
 ] as const;
+/** With a store that can be ill. */
+const WITH_STORE = [...VICTIMS, ...many('store away', 8), ...many('store ill', 8)] as const;
+const ILLNESSES: readonly Toxic[] = [
+  { delay_ms: 1_500 },
+  { answer: { status: 500, code: 'InternalError' } },
+  { answer: { status: 503, code: 'SlowDown' } },
+  { hang: true },
+  { cut_request_at: 1_000 },
+  { flip_request_at: 1_000 },
+  { lose_answer: true },
+  { cut_answer_at: 1_000 },
+  { stall_answer_at: 1_000 },
+  { flip_answer_at: 1_000 },
+];
 const AFTERWARDS = [...many('nothing', 9), 'through the store', 'overlay lost'] as const;
 /** More than the lease of a host: one that comes back finds that it was given up. */
-const LONGEST_FREEZE_MS = 60_000;
+const LONGEST_MS = 60_000;
 const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
 
 function many(what: string, times: number): string[] {
@@ -69,12 +85,15 @@ export class KillRounds {
   readonly #berth: Installation;
   readonly #guest: GuestInstance;
   readonly #journal: GuestJournal;
+  readonly #store: ToxicProxy | null;
   readonly #random: () => number;
   /** The newest record that is in the object store by what was said. */
   #durable = 0;
 
-  constructor(berth: Installation, guest: GuestInstance, seed: number) {
+  /** `store`: the way to the object store, if it is to be ill as well. */
+  constructor(berth: Installation, guest: GuestInstance, seed: number, store: ToxicProxy | null = null) {
     this.#berth = berth;
+    this.#store = store;
     this.#guest = guest;
     this.#journal = new GuestJournal(guest);
     this.#random = chances(seed);
@@ -83,10 +102,11 @@ export class KillRounds {
   /** One round; what it did. */
   async once(): Promise<string> {
     const work = this.#pick(WORK);
-    const victims = this.#random() < 0.3 ? [this.#pick(VICTIMS), this.#pick(VICTIMS)] : [this.#pick(VICTIMS)];
+    const all = this.#store ? WITH_STORE : VICTIMS;
+    const victims = this.#random() < 0.3 ? [this.#pick(all), this.#pick(all)] : [this.#pick(all)];
     const after_ms = Math.floor(this.#random() ** 2 * 2_000);
     const afterwards = this.#pick(AFTERWARDS);
-    const frozen_ms = Math.floor(this.#random() ** 3 * LONGEST_FREEZE_MS);
+    const long_ms = Math.floor(this.#random() ** 3 * LONGEST_MS);
     const what = `${work}, ${after_ms} ms later ${victims.join(' and ')}${afterwards === 'nothing' ? '' : `; ${afterwards}`}`;
     try {
       await this.#write();
@@ -94,11 +114,7 @@ export class KillRounds {
       const began = this.#journal.acknowledged;
       const asked = this.#ask(work);
       await sleep(after_ms);
-      for (const victim of victims) {
-        const frozen = /^frozen (.+)$/.exec(victim)?.[1];
-        if (frozen === undefined) await this.#kill(victim);
-        else await this.#freeze(frozen, frozen_ms);
-      }
+      for (const victim of victims) await this.#strike(victim, long_ms);
       await asked;
       await this.#berth.ready();
       await this.#running();
@@ -174,6 +190,19 @@ export class KillRounds {
     if (answer?.status !== 200) return;
     this.total.receipts += 1;
     this.#durable = Math.max(this.#durable, before);
+  }
+
+  async #strike(victim: string, long_ms: number): Promise<void> {
+    const [, how = 'kill', whom = victim] = /^(frozen|store) (.+)$/.exec(victim) ?? [];
+    if (how === 'kill') return this.#kill(whom);
+    if (how === 'frozen') return this.#freeze(whom, long_ms);
+    const store = this.#store ?? assert.fail('there is a store that can be ill');
+    if (whom === 'away') await store.cut();
+    // Not of the seed: how many requests there are is not either.
+    else store.poison(() => (Math.random() < 0.5 ? ILLNESSES[randomInt(ILLNESSES.length)] : undefined));
+    await sleep(long_ms);
+    if (whom === 'away') await store.mend();
+    else store.heal();
   }
 
   async #kill(victim: string): Promise<void> {

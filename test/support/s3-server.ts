@@ -30,6 +30,18 @@ const POOLS = ['.rgw.root', 'log', 'control', 'meta', 'buckets.index', 'buckets.
 /** Nothing of Ceph, of a proxy or of S3 comes from the tests' environment. */
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' };
 
+/** What tells an installation of a bucket of this server. */
+export function bucketSettings({ bucket, ...settings }: S3Settings): Record<string, string> {
+  const { endpoint, access_key_id, secret_access_key } = settings;
+  assert(endpoint !== null && access_key_id !== null && secret_access_key !== null);
+  return {
+    BERTH_S3_BUCKET: bucket,
+    BERTH_S3_ENDPOINT: endpoint,
+    AWS_ACCESS_KEY_ID: access_key_id,
+    AWS_SECRET_ACCESS_KEY: secret_access_key,
+  };
+}
+
 export class S3Server {
   readonly port: number;
   readonly endpoint: string;
