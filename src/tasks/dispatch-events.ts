@@ -4,11 +4,11 @@
  */
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { type NumberedEvent, numberEvents } from '../events/store.ts';
+import { numberEvents, type PlacedEvent } from '../events/store.ts';
 import type { OrgId } from '../lib/ids.ts';
 
 /** Takes over a batch, in order, each event exactly once: what it writes is committed with the batch. */
-export type EventConsumer = (tx: Tx, events: readonly NumberedEvent[]) => Promise<void>;
+export type EventConsumer = (tx: Tx, events: readonly PlacedEvent[]) => Promise<void>;
 
 const BATCH = 500;
 
@@ -27,6 +27,6 @@ export async function dispatchEvents(db: Db, consumers: readonly EventConsumer[]
   }
 }
 
-function organisationsOf(events: readonly NumberedEvent[]): ReadonlySet<OrgId> {
+function organisationsOf(events: readonly PlacedEvent[]): ReadonlySet<OrgId> {
   return new Set(events.flatMap(({ org_id }) => (org_id === null ? [] : [org_id])));
 }

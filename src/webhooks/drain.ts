@@ -62,6 +62,8 @@ export class Drain {
   /** The oldest outcome has waited long enough. */
   #overdue = false;
   #target: Target | undefined;
+  /** In a backlog, the last position that was read in order: the next look goes on from there. */
+  #after = 0;
   #failing = false;
   #more = false;
   #ended: End | null = null;
@@ -187,17 +189,23 @@ export class Drain {
   async #readDue(): Promise<void> {
     this.#more = false;
     const { db, window } = this.#parts;
-    const limits = { first: window() - this.#held.size, again: AGAIN_WINDOW };
+    const first = window() - this.#held.size;
+    const held = [...this.#held.values()].map(({ position }) => position);
     const [receiver, due] = await Promise.all([
       findReceiver(db, this.webhook_id),
-      listDue(db, this.webhook_id, [...this.#held.keys()], limits),
+      listDue(db, this.webhook_id, { held, after: this.#after, first, again: AGAIN_WINDOW }),
     ]);
     if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
     this.#target = { url: receiver.url, keys: this.#keysOf(receiver) };
     if (this.#ended !== null) return;
-    const in_order = due.filter((row) => row.in_order).length;
-    if (in_order === limits.first || due.length - in_order === limits.again) this.#more = true;
+    const in_order = due.filter((row) => row.in_order);
+    const last = in_order.at(-1);
+    const after = this.#after;
+    this.#after = last !== undefined && in_order.length === first ? last.position : 0;
+    // A look from the middle on has not seen what a replay has put before it.
+    const is_whole = after === 0 && this.#after === 0 && due.length - in_order.length < AGAIN_WINDOW;
+    if (!is_whole) this.#more = true;
     for (const row of due) this.#admit(row);
     this.#advance();
   }
