@@ -143,7 +143,8 @@ export async function listDue(
     where webhook_id = ${webhook_id} and state = 'pending'`;
   const { rows } = await sql<DueDelivery>`
     select d.id, d.position, d.instance_id, d.attempts, d.tries, d.next_attempt_at is null as in_order, d.event_id,
-           e.org_id, e.type, e.data, e.actor, e.sequence, e.created_at as event_at
+           e.org_id, e.type, e.data, e.actor, e.sequence,
+           to_char(e.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as event_at
     from (
       (${due} and next_attempt_at is null and position > ${after}
          and position <> all(${held.filter((each) => each > after)}::bigint[])
@@ -198,7 +199,7 @@ export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[]): Prom
   await sql`
     with done as (
       select * from unnest(
-        ${column('id')}::text[], ${column('number')}::int[], ${column('tries')}::int[], ${column('at')}::timestamptz[],
+        ${column('id')}::text[], ${column('number')}::int[], ${column('tries')}::int[], ${outcomes.map(({ at }) => at.toISOString())}::timestamptz[],
         ${column('status')}::int[], ${column('latency_ms')}::int[], ${column('error')}::text[],
         ${column('response')}::text[], ${column('state')}::text[], ${column('retry_in_ms')}::bigint[]
       ) as o (id, number, tries, at, status, latency_ms, error, response, state, retry_in_ms)

@@ -41,10 +41,10 @@ const DEADLOCK = '40P01';
 const AWAY_MS = 500;
 /** Outcomes are written when there are so many, when nothing is under way, or after so long. */
 const BATCH = 128;
-const LINGER_MS = 20;
+const LINGER_MS = 50;
 
 interface Target {
-  readonly url: string;
+  readonly url: URL | string;
   readonly keys: readonly KeyObject[];
 }
 
@@ -147,10 +147,13 @@ export class Drain {
   }
 
   #ripeOutcomes(): readonly Outcome[] {
-    const idle = this.#running.first + this.#running.again === 0;
-    if (!idle && !this.#overdue && this.#outcomes.length < BATCH) return [];
+    if (!this.#isRipe() && !this.#overdue) return [];
     this.#overdue = false;
     return this.#outcomes.splice(0);
+  }
+
+  #isRipe(): boolean {
+    return this.#running.first + this.#running.again === 0 || this.#outcomes.length >= BATCH;
   }
 
   #keep(outcome: Outcome): void {
@@ -197,7 +200,7 @@ export class Drain {
     ]);
     if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
-    this.#target = { url: receiver.url, keys: this.#keysOf(receiver) };
+    this.#target = { url: URL.parse(receiver.url) ?? '', keys: this.#keysOf(receiver) };
     if (this.#ended !== null) return;
     const in_order = due.filter((row) => row.in_order);
     const last = in_order.at(-1);
@@ -258,10 +261,11 @@ export class Drain {
     const { url, keys } = this.#target ?? { url: '', keys: [] };
     const at = new Date();
     const body = messageBody(row);
+    const headers = messageHeaders(keys, row.event_id, body, at.getTime());
     const slow = setTimeout(() => this.#turnSlow(), SLOW_MS);
-    const answer = await outbound
-      .post(url, messageHeaders(keys, row.event_id, body, at.getTime()), body, give_up)
-      .finally(() => clearTimeout(slow));
+    // Nothing that a receiver does makes it throw.
+    const answer = await outbound.post(url, headers, body, give_up);
+    clearTimeout(slow);
     if (answer.status === null && give_up.aborted) {
       this.#held.delete(row.id);
       return;
@@ -283,7 +287,7 @@ export class Drain {
       else this.#behind.delete(row.instance_id);
     }
     this.#advance();
-    this.#changed();
+    if (this.#isRipe()) this.#changed();
   }
 
   /** For as long as the database is away: what was sent once need not be sent twice. */
