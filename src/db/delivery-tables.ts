@@ -61,7 +61,14 @@ export interface DeliveryTables {
     tries: Generated<number>;
     next_attempt_at: Date | null;
     created_at: Generated<Date>;
+    /** Null before it; of deliveries made before this was kept here, and once it is too old. */
+    first_at: Date | null;
+    first_status: number | null;
+    first_latency_ms: number | null;
+    first_error: string | null;
+    first_response: string | null;
   };
+  /** All but the first. */
   webhook_attempts: {
     delivery_id: WebhookDeliveryId;
     number: number;

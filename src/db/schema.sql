@@ -558,6 +558,11 @@ create table webhook_deliveries (
   tries smallint not null default 0,
   next_attempt_at timestamp with time zone,
   created_at timestamp with time zone not null default now(),
+  first_at timestamp with time zone,
+  first_status smallint,
+  first_latency_ms integer,
+  first_error text,
+  first_response text,
   constraint webhook_deliveries_pkey PRIMARY KEY (id),
   constraint webhook_deliveries_webhook_id_position_key UNIQUE (webhook_id, "position"),
   constraint webhook_deliveries_state_check CHECK ((state = ANY (ARRAY['pending'::text, 'delivered'::text, 'failed'::text])))
@@ -608,7 +613,6 @@ CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_age ON public.events USING brin (created_at);
 CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE ((instance_id IS NOT NULL) AND ("position" IS NOT NULL));
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC) WHERE ("position" IS NOT NULL);
-CREATE UNIQUE INDEX events_position ON public.events USING btree ("position") WHERE ("position" IS NOT NULL);
 CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, sequence) WHERE (instance_id IS NOT NULL);
 CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);

@@ -2,16 +2,20 @@ import { CompiledQuery, sql } from 'kysely';
 import { atCommit, type Tx } from '../db/pool.ts';
 import type { EventId, InstanceId, OrgId, UserId } from '../lib/ids.ts';
 
-/** An event that has its place in the one order of all events. */
-export interface NumberedEvent {
+/** What the outbox hands over of an event: most consumers care for few types, and `data` is the bulk of it. */
+export interface PlacedEvent {
   readonly position: number;
   readonly id: EventId;
   readonly org_id: OrgId | null;
+  readonly instance_id: InstanceId | null;
+  readonly type: string;
+}
+
+/** An event that has its place in the one order of all events. */
+export interface NumberedEvent extends PlacedEvent {
   /** Of an account event: whose. */
   readonly user_id: UserId | null;
-  readonly instance_id: InstanceId | null;
   readonly sequence: number | null;
-  readonly type: string;
   readonly data: unknown;
   readonly actor: string;
   readonly created_at: Date;
@@ -21,7 +25,7 @@ export interface NumberedEvent {
  * Gives up to `limit` waiting events their positions and returns them in that order. The head's row stays locked until
  * the transaction ends; where another one holds it, the answer is null.
  */
-export async function numberEvents(tx: Tx, limit: number): Promise<readonly NumberedEvent[] | null> {
+export async function numberEvents(tx: Tx, limit: number): Promise<readonly PlacedEvent[] | null> {
   const head = await tx
     .selectFrom('event_head')
     .select('position')
@@ -29,7 +33,7 @@ export async function numberEvents(tx: Tx, limit: number): Promise<readonly Numb
     .skipLocked()
     .executeTakeFirst();
   if (!head) return null;
-  const { rows } = await sql<NumberedEvent>`
+  const { rows } = await sql<PlacedEvent>`
     with waiting as (
       select serial, row_number() over (order by serial) as nth
       from (select serial from events where position is null order by serial limit ${limit}) as next
@@ -37,13 +41,23 @@ export async function numberEvents(tx: Tx, limit: number): Promise<readonly Numb
       update events set position = ${head.position}::bigint + nth
       -- Said again: the index is of those that wait, and there is none of all.
       from waiting where events.serial = waiting.serial and events.position is null
-      returning position, id, org_id, user_id, instance_id, sequence, type, data, actor, created_at
+      returning position, id, org_id, instance_id, type
     )
     select * from numbered order by position`.execute(tx);
   const last = rows.at(-1);
   if (last) {
     await atCommit(tx, CompiledQuery.raw('update event_head set position = $1', [last.position]));
   }
+  return rows;
+}
+
+/** The whole of them, in their order. */
+export async function readEvents(tx: Tx, events: readonly PlacedEvent[]): Promise<readonly NumberedEvent[]> {
+  if (events.length === 0) return [];
+  const { rows } = await sql<NumberedEvent>`
+    select position, id, org_id, user_id, instance_id, sequence, type, data, actor, created_at from events
+    where id = any(${events.map(({ id }) => id)}::text[])
+    order by position`.execute(tx);
   return rows;
 }
 

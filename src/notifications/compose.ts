@@ -32,6 +32,11 @@ type Json = Readonly<Record<string, unknown>>;
 const MAX_TITLE = 200;
 const MAX_BODY = 1_000;
 
+/** Whether {@link compose} may tell anybody of an event of this type. */
+export function isTold({ type }: Pick<NumberedEvent, 'type'>): boolean {
+  return Object.hasOwn(COMPOSERS, type);
+}
+
 /** @returns null where nobody is told */
 export function compose(event: NumberedEvent): Told | null {
   const composer = COMPOSERS[event.type as EventType | PrivateEventType];

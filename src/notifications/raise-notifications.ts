@@ -4,11 +4,11 @@
  */
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
-import type { NumberedEvent } from '../events/store.ts';
+import { type NumberedEvent, type PlacedEvent, readEvents } from '../events/store.ts';
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { isId, newId, type OrgId, type ServiceAccountId, type UserId } from '../lib/ids.ts';
-import { compose, type Told } from './compose.ts';
+import { compose, isTold, type Told } from './compose.ts';
 import { KINDS } from './model.ts';
 import { holdServiceAccounts, holdUsers, membersOf, type Raise, type Recipient, raise } from './store.ts';
 
@@ -26,7 +26,8 @@ interface People {
   readonly service_accounts: ReadonlyMap<ServiceAccountId, OrgId>;
 }
 
-export async function raiseNotifications(tx: Tx, events: readonly NumberedEvent[]): Promise<void> {
+export async function raiseNotifications(tx: Tx, placed: readonly PlacedEvent[]): Promise<void> {
+  const events = await readEvents(tx, placed.filter(isTold));
   const tellings = events.flatMap((event): Telling[] => {
     const told = compose(event);
     return told === null ? [] : [{ event, told }];

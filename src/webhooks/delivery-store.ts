@@ -1,5 +1,5 @@
 /** Deliveries as the API and the outbox see them: made, listed, asked for again, pruned. */
-import { sql } from 'kysely';
+import { type RawBuilder, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import {
   type EventId,
@@ -21,8 +21,25 @@ export interface NewDelivery {
 /** Of one statement: the parameters of so many rows are about half a MiB. */
 const CHUNK = 5_000;
 
-/** One that is there already is sent again from the start. */
+/** Of events that were given their positions in this transaction. */
 export async function insertDeliveries(tx: Tx, deliveries: readonly NewDelivery[]): Promise<void> {
+  await insertInChunks(tx, deliveries, sql``);
+}
+
+/** One that is there already is sent again from the start. */
+export async function insertDeliveriesAgain(tx: Tx, deliveries: readonly NewDelivery[]): Promise<void> {
+  await insertInChunks(
+    tx,
+    deliveries,
+    sql`on conflict (webhook_id, position) do update set state = 'pending', tries = 0, next_attempt_at = null`,
+  );
+}
+
+async function insertInChunks(
+  tx: Tx,
+  deliveries: readonly NewDelivery[],
+  where_known: RawBuilder<unknown>,
+): Promise<void> {
   for (let from = 0; from < deliveries.length; from += CHUNK) {
     const rows = deliveries.slice(from, from + CHUNK);
     const now_ms = Date.now();
@@ -32,9 +49,7 @@ export async function insertDeliveries(tx: Tx, deliveries: readonly NewDelivery[
         ${rows.map(() => newId('whd', now_ms))}::text[], ${rows.map((row) => row.webhook_id)}::text[],
         ${rows.map((row) => row.event_id)}::text[], ${rows.map((row) => row.position)}::bigint[],
         ${rows.map((row) => row.instance_id)}::text[])
-      on conflict (webhook_id, position) do update set state = 'pending', tries = 0, next_attempt_at = null`.execute(
-      tx,
-    );
+      ${where_known}`.execute(tx);
   }
 }
 
@@ -84,8 +99,12 @@ const DELIVERY = sql`
   d.id, d.event_id, e.type as event_type, d.instance_id, d.position, d.state, d.attempts, d.next_attempt_at, d.created_at,
   coalesce((
     select json_agg(a order by a.number) from (
-      select number, at, status, latency_ms, error, response from webhook_attempts
-      where delivery_id = d.id order by number desc limit ${sql.lit(SHOWN_ATTEMPTS)}
+      select 1 as number, d.first_at as at, d.first_status as status, d.first_latency_ms as latency_ms,
+        d.first_error as error, d.first_response as response
+      where d.first_at is not null
+      union all
+      select number, at, status, latency_ms, error, response from webhook_attempts where delivery_id = d.id
+      order by number desc limit ${sql.lit(SHOWN_ATTEMPTS)}
     ) as a
   ), '[]'::json) as last_attempts
   from webhook_deliveries d left join events e on e.id = d.event_id`;

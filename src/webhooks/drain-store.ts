@@ -31,6 +31,22 @@ export async function takeLease(
   return rows[0]?.mine === true;
 }
 
+/** Tells whoever holds their leases that there is more, as the transaction commits. Answers for which webhooks somebody does. */
+export async function tellDrains(tx: Tx, webhook_ids: readonly WebhookId[]): Promise<ReadonlySet<WebhookId>> {
+  // In one order, as renewals take them.
+  const { rows } = await sql<{ webhook_id: WebhookId }>`
+    with live as (
+      select webhook_id from webhook_drains
+      where webhook_id = any(${[...webhook_ids]}::text[]) and until >= now()
+      order by webhook_id for no key update
+    ), told as (
+      update webhook_drains d set again = true from live where d.webhook_id = live.webhook_id
+      returning d.webhook_id
+    )
+    select webhook_id, pg_notify('berth', 'webhook:' || webhook_id)::text from told`.execute(tx);
+  return new Set(rows.map(({ webhook_id }) => webhook_id));
+}
+
 /** For all that a process holds; its drains must end when this has failed for as long as a lease. */
 export async function renewLeases(
   tx: Tx,
@@ -39,8 +55,13 @@ export async function renewLeases(
   lease_s: number,
 ): Promise<void> {
   await sql`
-    update webhook_drains set until = now() + make_interval(secs => ${lease_s})
-    where webhook_id = any(${[...webhook_ids]}::text[]) and owner = ${owner}`.execute(tx);
+    with held as (
+      select webhook_id from webhook_drains
+      where webhook_id = any(${[...webhook_ids]}::text[]) and owner = ${owner}
+      order by webhook_id for no key update
+    )
+    update webhook_drains d set until = now() + make_interval(secs => ${lease_s})
+    from held where d.webhook_id = held.webhook_id`.execute(tx);
 }
 
 /** Gives the lease back, but not (false) while there is more to look at, unless `force`. */
@@ -94,6 +115,7 @@ export async function findReceiver(tx: Tx, id: WebhookId): Promise<Receiver | un
 
 export interface DueDelivery extends SentEvent {
   readonly id: WebhookDeliveryId;
+  readonly position: number;
   readonly instance_id: string | null;
   readonly attempts: number;
   readonly tries: number;
@@ -101,23 +123,35 @@ export interface DueDelivery extends SentEvent {
   readonly in_order: boolean;
 }
 
+export interface DueQuery {
+  /** Positions that are not asked for. */
+  readonly held: readonly number[];
+  /** What is sent in order is asked for from this position on. */
+  readonly after: number;
+  readonly first: number;
+  readonly again: number;
+}
+
 /** What is due and not among `held`: up to `first` in the order of events, and up to `again` that are tried again. */
 export async function listDue(
   tx: Tx,
   webhook_id: WebhookId,
-  held: readonly WebhookDeliveryId[],
-  limits: { readonly first: number; readonly again: number },
+  { held, after, first, again }: DueQuery,
 ): Promise<readonly DueDelivery[]> {
   const due = sql`
     select id, event_id, position, instance_id, attempts, tries, next_attempt_at from webhook_deliveries
-    where webhook_id = ${webhook_id} and state = 'pending' and id <> all(${[...held]}::text[])`;
+    where webhook_id = ${webhook_id} and state = 'pending'`;
   const { rows } = await sql<DueDelivery>`
-    select d.id, d.instance_id, d.attempts, d.tries, d.next_attempt_at is null as in_order, d.event_id,
-           e.org_id, e.type, e.data, e.actor, e.sequence, e.created_at as event_at
+    select d.id, d.position, d.instance_id, d.attempts, d.tries, d.next_attempt_at is null as in_order, d.event_id,
+           e.org_id, e.type, e.data, e.actor, e.sequence,
+           to_char(e.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as event_at
     from (
-      (${due} and next_attempt_at is null order by position limit ${limits.first})
+      (${due} and next_attempt_at is null and position > ${after}
+         and position <> all(${held.filter((each) => each > after)}::bigint[])
+       order by position limit ${first})
       union all
-      (${due} and next_attempt_at <= now() order by next_attempt_at limit ${limits.again})
+      (${due} and next_attempt_at <= now() and position <> all(${[...held]}::bigint[])
+       order by next_attempt_at limit ${again})
     ) as d join events e on e.id = d.event_id
     order by d.next_attempt_at nulls last, d.position`.execute(tx);
   return rows;
@@ -151,19 +185,27 @@ export interface Outcome {
   readonly retry_in_ms: number | null;
 }
 
+/** Of the first attempt, which is the only one most deliveries have: it stands in the delivery's own row. */
+const FIRST = ['at', 'status', 'latency_ms', 'error', 'response'] as const;
+
+function keptFirst(name: (typeof FIRST)[number]) {
+  const column = `first_${name}`;
+  return sql`${sql.ref(column)} = case when done.number = 1 and d.first_at is null then ${sql.ref(`done.${name}`)} else ${sql.ref(`d.${column}`)} end`;
+}
+
 /** One statement for all of them. What another attempt has delivered meanwhile, or a disabling failed, stays so. */
 export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[]): Promise<void> {
   const column = <K extends keyof Outcome>(name: K) => outcomes.map((each) => each[name]);
   await sql`
     with done as (
       select * from unnest(
-        ${column('id')}::text[], ${column('number')}::int[], ${column('tries')}::int[], ${column('at')}::timestamptz[],
+        ${column('id')}::text[], ${column('number')}::int[], ${column('tries')}::int[], ${outcomes.map(({ at }) => at.toISOString())}::timestamptz[],
         ${column('status')}::int[], ${column('latency_ms')}::int[], ${column('error')}::text[],
         ${column('response')}::text[], ${column('state')}::text[], ${column('retry_in_ms')}::bigint[]
       ) as o (id, number, tries, at, status, latency_ms, error, response, state, retry_in_ms)
-    ), kept as (
+    ), later as (
       insert into webhook_attempts (delivery_id, number, at, status, latency_ms, error, response)
-      select id, number, at, status, latency_ms, error, response from done
+      select id, number, at, status, latency_ms, error, response from done where number > 1
       on conflict do nothing
     )
     update webhook_deliveries d set
@@ -172,7 +214,8 @@ export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[]): Prom
       state = case when done.state = 'delivered' or d.state = 'pending' then done.state else d.state end,
       next_attempt_at = case
         when done.state = 'pending' and d.state = 'pending' then now() + done.retry_in_ms * interval '1 millisecond'
-      end
+      end,
+      ${sql.join(FIRST.map(keptFirst))}
     from done where d.id = done.id`.execute(tx);
 }
 

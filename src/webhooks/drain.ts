@@ -41,10 +41,10 @@ const DEADLOCK = '40P01';
 const AWAY_MS = 500;
 /** Outcomes are written when there are so many, when nothing is under way, or after so long. */
 const BATCH = 128;
-const LINGER_MS = 20;
+const LINGER_MS = 50;
 
 interface Target {
-  readonly url: string;
+  readonly url: URL | string;
   readonly keys: readonly KeyObject[];
 }
 
@@ -62,6 +62,8 @@ export class Drain {
   /** The oldest outcome has waited long enough. */
   #overdue = false;
   #target: Target | undefined;
+  /** In a backlog, the last position that was read in order: the next look goes on from there. */
+  #after = 0;
   #failing = false;
   #more = false;
   #ended: End | null = null;
@@ -145,10 +147,13 @@ export class Drain {
   }
 
   #ripeOutcomes(): readonly Outcome[] {
-    const idle = this.#running.first + this.#running.again === 0;
-    if (!idle && !this.#overdue && this.#outcomes.length < BATCH) return [];
+    if (!this.#isRipe() && !this.#overdue) return [];
     this.#overdue = false;
     return this.#outcomes.splice(0);
+  }
+
+  #isRipe(): boolean {
+    return this.#running.first + this.#running.again === 0 || this.#outcomes.length >= BATCH;
   }
 
   #keep(outcome: Outcome): void {
@@ -187,17 +192,23 @@ export class Drain {
   async #readDue(): Promise<void> {
     this.#more = false;
     const { db, window } = this.#parts;
-    const limits = { first: window() - this.#held.size, again: AGAIN_WINDOW };
+    const first = window() - this.#held.size;
+    const held = [...this.#held.values()].map(({ position }) => position);
     const [receiver, due] = await Promise.all([
       findReceiver(db, this.webhook_id),
-      listDue(db, this.webhook_id, [...this.#held.keys()], limits),
+      listDue(db, this.webhook_id, { held, after: this.#after, first, again: AGAIN_WINDOW }),
     ]);
     if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
-    this.#target = { url: receiver.url, keys: this.#keysOf(receiver) };
+    this.#target = { url: URL.parse(receiver.url) ?? '', keys: this.#keysOf(receiver) };
     if (this.#ended !== null) return;
-    const in_order = due.filter((row) => row.in_order).length;
-    if (in_order === limits.first || due.length - in_order === limits.again) this.#more = true;
+    const in_order = due.filter((row) => row.in_order);
+    const last = in_order.at(-1);
+    const after = this.#after;
+    this.#after = last !== undefined && in_order.length === first ? last.position : 0;
+    // A look from the middle on has not seen what a replay has put before it.
+    const is_whole = after === 0 && this.#after === 0 && due.length - in_order.length < AGAIN_WINDOW;
+    if (!is_whole) this.#more = true;
     for (const row of due) this.#admit(row);
     this.#advance();
   }
@@ -250,10 +261,11 @@ export class Drain {
     const { url, keys } = this.#target ?? { url: '', keys: [] };
     const at = new Date();
     const body = messageBody(row);
+    const headers = messageHeaders(keys, row.event_id, body, at.getTime());
     const slow = setTimeout(() => this.#turnSlow(), SLOW_MS);
-    const answer = await outbound
-      .post(url, messageHeaders(keys, row.event_id, body, at.getTime()), body, give_up)
-      .finally(() => clearTimeout(slow));
+    // Nothing that a receiver does makes it throw.
+    const answer = await outbound.post(url, headers, body, give_up);
+    clearTimeout(slow);
     if (answer.status === null && give_up.aborted) {
       this.#held.delete(row.id);
       return;
@@ -275,7 +287,7 @@ export class Drain {
       else this.#behind.delete(row.instance_id);
     }
     this.#advance();
-    this.#changed();
+    if (this.#isRipe()) this.#changed();
   }
 
   /** For as long as the database is away: what was sent once need not be sent twice. */

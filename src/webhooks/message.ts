@@ -1,6 +1,5 @@
 /** What a receiver is sent. */
 import type { KeyObject } from 'node:crypto';
-import { rfc3339 } from '../lib/clock.ts';
 import type { EventId, OrgId } from '../lib/ids.ts';
 import { signature } from './sign.ts';
 
@@ -11,7 +10,8 @@ export interface SentEvent {
   readonly data: Record<string, unknown>;
   readonly actor: string;
   readonly sequence: number | null;
-  readonly event_at: Date;
+  /** RFC 3339, UTC, milliseconds. */
+  readonly event_at: string;
 }
 
 /**
@@ -19,7 +19,7 @@ export interface SentEvent {
  * own. Members may be added at the end in a later version, never moved.
  */
 export function messageBody({ type, event_at, data, org_id, actor, sequence }: SentEvent): string {
-  return JSON.stringify({ type, timestamp: rfc3339(event_at), data: { ...data, org_id, actor, sequence } });
+  return JSON.stringify({ type, timestamp: event_at, data: { ...data, org_id, actor, sequence } });
 }
 
 /** `webhook-id` is the event's: a receiver that has seen it needs no second look, however it came to be sent again. */

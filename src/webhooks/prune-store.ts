@@ -23,18 +23,28 @@ function idOf(days: number): string {
 }
 
 export async function pruneDeliveries(db: Db): Promise<void> {
+  const days_ago = sql`now() - make_interval(days => ${KEPT_DAYS})`;
   await inChunks(
     db,
     sql`delete from webhook_attempts where ctid = any(array(
-      select ctid from webhook_attempts where at < now() - make_interval(days => ${KEPT_DAYS}) limit ${CHUNK}))`,
+      select ctid from webhook_attempts where at < ${days_ago} limit ${CHUNK}))`,
   );
   await inChunks(
     db,
     sql`delete from webhook_deliveries where id in (
       select d.id from webhook_deliveries d
       where d.id < ${idOf(KEPT_DAYS)} and (d.state <> 'pending' or d.id < ${idOf(EVENT_DAYS)})
+        and (d.first_at is null or d.first_at < ${days_ago})
         and not exists (select from webhook_attempts a where a.delivery_id = d.id)
       limit ${CHUNK})`,
+  );
+  // Of those that are left, since they were tried again later.
+  await inChunks(
+    db,
+    sql`update webhook_deliveries set
+        first_at = null, first_status = null, first_latency_ms = null, first_error = null, first_response = null
+      where id in (
+        select id from webhook_deliveries where id < ${idOf(KEPT_DAYS)} and first_at < ${days_ago} limit ${CHUNK})`,
   );
   const deleted = await db
     .selectFrom('webhooks')

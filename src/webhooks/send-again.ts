@@ -10,7 +10,7 @@ import { enabledWebhook } from './change-webhook.ts';
 import {
   type DeliveryRow,
   findDelivery,
-  insertDeliveries,
+  insertDeliveriesAgain,
   listEventsSince,
   redeliver,
 } from './delivery-store.ts';
@@ -62,7 +62,7 @@ export async function replaySince(tx: Tx, principal: Principal, id: WebhookId, s
   if (events.length > MAX_REPLAY) {
     throw invalid('since', `more than ${MAX_REPLAY} events have happened since; take a later time`);
   }
-  await insertDeliveries(
+  await insertDeliveriesAgain(
     tx,
     events.map((event) => ({ ...event, webhook_id: webhook.id })),
   );

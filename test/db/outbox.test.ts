@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { type Db, openPool, type Tx, transaction } from '../../src/db/pool.ts';
 import { append, appendPrivate } from '../../src/events/append.ts';
-import type { NumberedEvent } from '../../src/events/store.ts';
+import { type NumberedEvent, type PlacedEvent, readEvents } from '../../src/events/store.ts';
 import { onCommitted } from '../../src/events/wake.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
@@ -25,8 +25,8 @@ function happen(tx: Tx, n: number) {
   return append(tx, { org_id, type: 'member.added', data: { n }, actor: 'system' });
 }
 
-const keepIn = (seen: NumberedEvent[]) => async (_tx: Tx, events: readonly NumberedEvent[]) => {
-  seen.push(...events);
+const keepIn = (seen: NumberedEvent[]) => async (tx: Tx, events: readonly PlacedEvent[]) => {
+  seen.push(...(await readEvents(tx, events)));
 };
 
 test('each event is handed over once, with a position that follows its commit', async () => {

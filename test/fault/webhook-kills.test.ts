@@ -92,9 +92,10 @@ describe('webhooks and the death of', { timeout: 900_000 }, () => {
     await lab.happen(first + EVENTS, 50);
     await until('some are tried in vain', async () => {
       const failed = lab.db
-        .selectFrom('webhook_attempts')
-        .select('number')
-        .where('status', 'is', null)
+        .selectFrom('webhook_deliveries')
+        .select('id')
+        .where('first_at', 'is not', null)
+        .where('first_status', 'is', null)
         .limit(1);
       return (await failed.execute()).length > 0;
     });

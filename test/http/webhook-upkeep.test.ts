@@ -141,13 +141,8 @@ describe('the sweep', () => {
     const old = newId('whd', at.getTime());
     await db
       .updateTable('webhook_deliveries')
-      .set({ id: old, created_at: at })
+      .set({ id: old, created_at: at, first_at: at })
       .where('id', '=', id as WebhookDeliveryId)
-      .execute();
-    await db
-      .updateTable('webhook_attempts')
-      .set({ delivery_id: old, at })
-      .where('delivery_id', '=', id as WebhookDeliveryId)
       .execute();
   }
 
@@ -164,9 +159,9 @@ describe('the sweep', () => {
     assert.deepEqual(await left(old.webhook), [1]);
     assert.deepEqual(await left(young.webhook), [1]);
     const orphans = await db
-      .selectFrom('webhook_attempts')
-      .select('delivery_id')
-      .where('at', '<', new Date(Date.now() - 14 * DAY_MS))
+      .selectFrom('webhook_deliveries')
+      .select('id')
+      .where('first_at', '<', new Date(Date.now() - 14 * DAY_MS))
       .execute();
     assert.deepEqual(orphans, []);
   });

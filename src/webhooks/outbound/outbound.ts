@@ -88,14 +88,14 @@ export class Outbound {
 
   /** `headers` in lower case, beside those that HTTP needs. `signal` ends the request early, as a failure. */
   post(
-    url: string,
+    url: URL | string,
     headers: Readonly<Record<string, string>>,
     body: string,
     signal?: AbortSignal,
   ): Promise<Answer> {
     return new Promise((resolve) => {
       const exchange = new Exchange(this.#timeout_ms, resolve, signal);
-      const parsed = URL.parse(url);
+      const parsed = typeof url === 'string' ? URL.parse(url) : url;
       if (parsed === null || protocolOf(parsed) === null) {
         exchange.fail('the URL cannot be used');
         return;
