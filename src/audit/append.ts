@@ -21,6 +21,7 @@ import { rfc3339 } from '../lib/clock.ts';
 import { type AuditId, newId, type OrgId } from '../lib/ids.ts';
 import { type AuditEntry, AuditMacs } from './macs.ts';
 import {
+  findFirstSealed,
   findHead,
   insertEntry,
   listSealed,
@@ -104,6 +105,12 @@ export class AuditLog {
         ...(await this.#verifyChain(tx, org_id)),
         ...(await this.#verifyUnsealed(tx, org_id)),
       }));
+  }
+
+  /** Whether what is chained already was chained with this key; null: nothing is. */
+  async beganWithThisKey(tx: Tx): Promise<boolean | null> {
+    const first = await findFirstSealed(tx);
+    return first === undefined ? null : this.#macs.chained(Buffer.alloc(0), 1, first).equals(first.mac);
   }
 
   async #verifyChain(tx: Tx, org_id: OrgId): Promise<Pick<Verdict, 'entries' | 'broken_at'>> {

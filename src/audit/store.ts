@@ -98,6 +98,12 @@ export function findHead(tx: Tx, org_id: OrgId): Promise<Head | undefined> {
   return tx.selectFrom('audit_heads').selectAll().where('org_id', '=', org_id).executeTakeFirst();
 }
 
+/** The first entry of the chain of some organisation. */
+export async function findFirstSealed(tx: Tx): Promise<StoredEntry | undefined> {
+  const row = await entries(tx).where('seq', '=', 1).limit(1).executeTakeFirst();
+  return row && stored(row);
+}
+
 const PAGE = 1_000;
 
 /** The chain, from its first entry. */

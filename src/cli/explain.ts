@@ -1,5 +1,6 @@
 /** A failure as it is told: the reason, and what to type next. */
 import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
+import type { Env } from '../config/env.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Command } from './command.ts';
 import { CommandError } from './command-error.ts';
@@ -17,10 +18,21 @@ const NEXT: Readonly<Record<string, string>> = {
   UNEXPECTED: 'berth doctor',
 };
 
-function nextAfter(error: unknown, command: Command, args: readonly string[]): string | null {
+/** On this machine, where it can be started. */
+const NOBODY_LISTENS = /\/\/(127\.|localhost|\[::1\]).*ECONNREFUSED/;
+/** What messages say for those who speak HTTP: `(POST …/vm)`. */
+const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) …[^)]*\)/g;
+
+function nextAfter(error: unknown, command: Command, args: readonly string[], env: Env): string | null {
   if (error instanceof CommandError) return error.next;
-  if (error instanceof BerthConnectionError) return 'berth doctor';
+  if (error instanceof BerthConnectionError) {
+    return NOBODY_LISTENS.test(error.message)
+      ? 'npm start in the folder of Berth, and wait for “berth ready”; berth doctor says more'
+      : 'berth doctor';
+  }
   if (!(error instanceof BerthError)) return null;
+  if (error.code === 'UNAUTHENTICATED' && env['BERTH_API_KEY'])
+    return 'BERTH_API_KEY is set and is not a valid key (any more): set another one, or unset it';
   const name = args[0] ?? 'NAME';
   if (error.code === 'NOT_FOUND') return command.names_instances ? 'berth ls' : null;
   if (error.code === 'VM_NOT_RUNNING') return `berth start ${name}`;
@@ -29,8 +41,8 @@ function nextAfter(error: unknown, command: Command, args: readonly string[]): s
   return NEXT[error.code] ?? null;
 }
 
-export function explain(error: unknown, command: Command, args: readonly string[]): string {
-  const lines = [`berth: ${messageOf(error)}`];
+export function explain(error: unknown, command: Command, args: readonly string[], env: Env = {}): string {
+  const lines = [`berth: ${messageOf(error).replaceAll(CALLS, '')}`];
   if (error instanceof BerthError) {
     // The message has the first one already.
     const more = error.details.filter(({ issue }) => !error.message.includes(issue));
@@ -38,7 +50,7 @@ export function explain(error: unknown, command: Command, args: readonly string[
     // An id helps where the server's log does.
     if (error.status >= 500 && error.request_id !== null) lines.push(`  request ${error.request_id}`);
   }
-  const next = nextAfter(error, command, args);
+  const next = nextAfter(error, command, args, env);
   if (next !== null) lines.push(`  next: ${next}`);
   return lines.join('\n');
 }

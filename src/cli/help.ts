@@ -1,10 +1,12 @@
 /** Help as it is printed: of all commands, of one; and as docs/cli.md holds it. */
+import { nearest } from '../lib/nearest.ts';
 import { COMMON_OPTIONS, type Command, type Option } from './command.ts';
-import { SECTIONS } from './command-table.ts';
+import { COMMANDS, SECTIONS } from './command-table.ts';
 import { EXIT_MEANINGS } from './exit-codes.ts';
 
 /** So that all sections of the help line up. */
 const HELP_WIDTH = 26;
+const NAMES = COMMANDS.flatMap(({ name, short = [] }) => [...short, name]);
 const shortest = ({ name, short = [] }: Command) => short[0] ?? name;
 
 export function usageOf(command: Command): string {
@@ -58,7 +60,10 @@ export function helpFor([noun = '', verb]: readonly string[]): string {
   );
   const said = verb === undefined ? noun : `${noun} ${verb}`;
   if (alike.length === 0) {
-    return `usage: berth COMMAND [NAME] [OPTIONS]\nberth: there is no command “${said}”\n  next: berth help\n`;
+    const meant = nearest(said, NAMES) ?? nearest(noun, NAMES);
+    const next =
+      meant === undefined ? 'berth help' : `berth ${meant}, if that was meant; berth help lists all`;
+    return `usage: berth COMMAND [NAME] [OPTIONS]\nberth: there is no command “${said}”\n  next: ${next}\n`;
   }
   const rows = alike.map(
     (each) => [`berth ${[each.name, ...(each.args ?? [])].join(' ')}`, each.summary] as const,

@@ -15,6 +15,7 @@ import {
 import { lockPlacement } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
 import { table } from './table.ts';
 
@@ -98,6 +99,9 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
 
 async function findHost(tx: Tx, name: string): Promise<FleetHost> {
   const found = (await listFleet(tx)).find((each) => each.name === name);
-  if (!found) throw new CommandError(`there is no host ${name}; berth host ls lists them`);
+  if (!found)
+    throw new CommandError(`there is no host ${name}; berth host ls lists them`, {
+      exit_code: EXIT.not_found,
+    });
   return found;
 }

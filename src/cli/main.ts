@@ -104,7 +104,7 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
       process.stderr.write(`berth: ${(error as Refusal).message}\n`);
       return (error as Refusal).exit_code;
     }
-    terminal.warn(explain(error, command, args));
+    terminal.warn(explain(error, command, args, session.env));
     return exitCodeOf(error);
   }
 }

@@ -3,6 +3,7 @@ import { type Db, transaction } from '../db/pool.ts';
 import type { OrgId } from '../lib/ids.ts';
 import { readQuota, setQuota } from '../orgs/quotas.ts';
 import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
 import type { ServerContext } from './server-context.ts';
 import { table } from './table.ts';
 
@@ -18,7 +19,10 @@ async function findOrg(db: Db, text: string): Promise<{ id: OrgId; name: string 
     .limit(2)
     .execute();
   const [first, second] = found;
-  if (!first) throw new CommandError(`there is no organisation ${text}; berth org ls lists them`);
+  if (!first)
+    throw new CommandError(`there is no organisation ${text}; berth org ls lists them`, {
+      exit_code: EXIT.not_found,
+    });
   if (second) throw new CommandError(`several organisations are called ${text}; name one by its id`);
   return first;
 }
@@ -55,7 +59,9 @@ export async function orgQuota(
   for (const [key, text] of Object.entries(change) as [QuotaName, string][]) {
     const value = text === 'none' ? null : Number(text);
     if (value !== null && (!Number.isInteger(value) || value < 0)) {
-      throw new CommandError(`--${key.replaceAll('_', '-')} takes a whole number or none, not ${text}`);
+      throw new CommandError(`--${key.replaceAll('_', '-')} takes a whole number or none, not ${text}`, {
+        exit_code: EXIT.usage,
+      });
     }
     limits[key] = value;
   }

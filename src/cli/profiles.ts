@@ -25,6 +25,8 @@ export interface SudoGrant {
 export interface Profile {
   readonly url: string;
   readonly email: string;
+  /** Of whose login it is; logins of before it was kept have none. */
+  readonly user_id?: string;
   readonly org_id: string;
   readonly api_key_id: string;
   readonly api_key: string;

@@ -2,7 +2,7 @@
  * Which server, as whom. The server: --url, BERTH_URL, the profile's, else the one of this machine. Who: BERTH_API_KEY,
  * else the profile's key. What asks for a recent password gets a session of its own, opened by the password.
  */
-import { Berth, BerthError, type BerthOptions } from '../../client/src/berth.ts';
+import { Berth, BerthConnectionError, BerthError, type BerthOptions } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
@@ -12,6 +12,7 @@ import type { Terminal } from './terminal.ts';
 
 export const LOCAL_URL = 'http://127.0.0.1:7400';
 export const USER_AGENT = 'berth-cli';
+const REACH_MS = 15_000;
 
 export interface Place {
   readonly profile?: string | undefined;
@@ -61,8 +62,17 @@ export class Session {
       return new Berth({ ...options, url, token, user_agent: USER_AGENT });
     }
     if (profile === undefined) {
+      const { profiles } = readProfiles(this.env);
+      const named = this.#place.profile ?? (this.env['BERTH_PROFILE'] || undefined);
+      const others = Object.keys(profiles).sort().join(', ');
+      if (named !== undefined && others !== '') {
+        throw new CommandError(`there is no login “${named}”; there is ${others}`, {
+          next: `berth login --profile ${named}`,
+          exit_code: EXIT.not_authorised,
+        });
+      }
       throw new CommandError(`you are not logged in at ${url}`, {
-        next: 'berth login',
+        next: named === undefined ? 'berth login' : `berth login --profile ${named}`,
         exit_code: EXIT.not_authorised,
       });
     }
@@ -87,6 +97,16 @@ export class Session {
     writeProfiles(this.env, {
       current: current === name ? (Object.keys(rest)[0] ?? null) : current,
       profiles: rest,
+    });
+  }
+
+  /** Before somebody is asked for a password: whether there is a server. @throws BerthConnectionError */
+  async mustAnswer(): Promise<void> {
+    const { url } = this;
+    const signal = AbortSignal.timeout(REACH_MS);
+    await fetch(`${url}/healthz`, { signal, redirect: 'manual' }).catch((error: Error) => {
+      const { cause } = error as { cause?: Error };
+      throw new BerthConnectionError(`${url} does not answer: ${cause?.message || error.message}`);
     });
   }
 

@@ -7,6 +7,7 @@ import { findUserByEmail } from '../auth/store.ts';
 import { transaction } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
 import type { ServerContext } from './server-context.ts';
 import { table } from './table.ts';
 
@@ -42,7 +43,10 @@ export async function unlockUser({ db, audit }: ServerContext, email: string): P
 /** A new generated password; every session ends, a lock too. */
 export async function resetPassword({ db, audit }: ServerContext, email: string): Promise<string> {
   const user = await findUserByEmail(db, email);
-  if (!user) throw new CommandError(`there is no account ${email}; berth user ls lists them`);
+  if (!user)
+    throw new CommandError(`there is no account ${email}; berth user ls lists them`, {
+      exit_code: EXIT.not_found,
+    });
   const password = generatePassword();
   const password_hash = await hashPassword(password);
   await transaction(db, async (tx) => {

@@ -3,6 +3,7 @@
  * returns the value, or throws {@link Expected} with what would have been right. Pure.
  */
 import { BlockList, isIP } from 'node:net';
+import { nearest } from '../lib/nearest.ts';
 
 export const SETTINGS = [
   'BERTH_DATA_DIR',
@@ -235,20 +236,6 @@ export function parseRateLimits(text: string): RateLimitsConfig | null {
   return { ...DEFAULT_RATE_LIMITS, ...given };
 }
 
-/** Edits (insert, delete, replace) from one text to the other. */
-function distance(from: string, to: string): number {
-  let row = Array.from({ length: to.length + 1 }, (_, column) => column);
-  for (let i = 1; i <= from.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= to.length; j++) {
-      const replaced = (row[j - 1] ?? 0) + (from[i - 1] === to[j - 1] ? 0 : 1);
-      next.push(Math.min(replaced, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1));
-    }
-    row = next;
-  }
-  return row[to.length] ?? 0;
-}
-
 /** Whole seconds, as milliseconds. */
 export function parseLease(text: string): number {
   const seconds = /^[0-9]{1,4}$/.test(text) ? Number(text) : 0;
@@ -273,11 +260,9 @@ export function unknownSettings(names: Iterable<string>): string[] {
       !OF_THE_COMMAND_LINE.includes(name),
   );
   return unknown.sort().map((name) => {
-    const nearest = known
-      .map((candidate) => ({ candidate, edits: distance(name.slice(0, 64), candidate) }))
-      .reduce((best, next) => (next.edits < best.edits ? next : best));
-    return nearest.edits <= Math.max(2, Math.floor(nearest.candidate.length / 3))
-      ? `${name} is unknown; did you mean ${nearest.candidate}?`
-      : `${name} is unknown; the settings are listed in ARCHITECTURE.md`;
+    const meant = nearest(name, known);
+    return meant === undefined
+      ? `${name} is unknown; the settings are listed in ARCHITECTURE.md`
+      : `${name} is unknown; did you mean ${meant}?`;
   });
 }

@@ -31,6 +31,15 @@ export async function listDataKeys(tx: Tx, instance_id: InstanceId): Promise<Dat
     .execute();
 }
 
+/** Any one, to try a key on. */
+export async function findSomeDataKey(tx: Tx): Promise<DataKeyRow | undefined> {
+  return tx
+    .selectFrom('data_keys')
+    .select(['instance_id', 'key_id', 'wrapped', 'own'])
+    .limit(1)
+    .executeTakeFirst();
+}
+
 export async function deleteDataKeyRows(tx: Tx, instance_id: InstanceId): Promise<void> {
   await tx.deleteFrom('data_keys').where('instance_id', '=', instance_id).execute();
 }

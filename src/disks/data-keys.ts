@@ -14,6 +14,7 @@ import { Sealer } from '../lib/seal.ts';
 import {
   type DataKeyRow,
   deleteDataKeyRows,
+  findSomeDataKey,
   insertDataKey,
   insertMissingDataKey,
   listDataKeys,
@@ -94,6 +95,14 @@ export async function openDataKeys(
     ),
     keys,
   };
+}
+
+/** Whether those that are there open with this installation's key; null: there is none. */
+export async function dataKeysOpen(tx: Tx, { sealer }: DiskKeys): Promise<boolean | null> {
+  const some = await findSomeDataKey(tx);
+  return some === undefined
+    ? null
+    : sealer.open(some.wrapped, boundTo(some.instance_id, some.key_id)) !== null;
 }
 
 /** In the transaction that deletes the instance: from its commit on nobody can read what only it could. */

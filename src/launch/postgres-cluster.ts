@@ -6,6 +6,7 @@ import { chmod, chown, lchown, mkdir, open, readdir, readFile, rename, rm } from
 import { basename, dirname, join } from 'node:path';
 import { errnoOf } from '../lib/errors.ts';
 import type { PostgresBinaries } from './postgres-binaries.ts';
+import { explainLog } from './postgres-process.ts';
 import { lastLines, runCommand } from './run-command.ts';
 import { type Say, StartError } from './start-error.ts';
 
@@ -109,7 +110,7 @@ async function initialise(options: ClusterOptions, postgres_dir: string): Promis
   );
   if (result.code !== 0) {
     await rm(temporary, { recursive: true, force: true });
-    const why = lastLines(result.stderr) || `${result.signal ?? `exit code ${result.code}`}`;
+    const why = explainLog(result.stderr) || `${result.signal ?? `exit code ${result.code}`}`;
     throw new StartError(`the database could not be made: initdb: ${why}`, 1);
   }
   await giveTo(temporary, owner);

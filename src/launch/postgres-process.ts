@@ -76,7 +76,7 @@ export async function spawnServer(options: SpawnServerOptions): Promise<SpawnedS
     child.once('error', reject);
   });
   child.unref();
-  const failure = async () => explain((await readFile(log_path)).subarray(log_start).toString('utf8'));
+  const failure = async () => explainLog((await readFile(log_path)).subarray(log_start).toString('utf8'));
   return { child, pid: child.pid ?? 0, failure };
 }
 
@@ -86,7 +86,7 @@ function quoted(folder: string): string {
 }
 
 /** The lines of a log that say why, in one line, with what to do where that is known. */
-function explain(log: string): string {
+export function explainLog(log: string): string {
   const telling = log.split('\n').filter((line) => /\b(FATAL|PANIC|HINT|DETAIL):/.test(line));
   const said = lastLines(
     (telling.length > 0 ? telling.join('\n') : log).replace(/^\S+ \S+ \S+ \[\d+\] /gm, ''),

@@ -86,7 +86,7 @@ export async function checkListenAddress({ host, port }: Address): Promise<void>
   } catch (error) {
     const shown = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
     const why: Record<string, string> = {
-      EADDRINUSE: 'another program listens there',
+      EADDRINUSE: 'another program listens there; BERTH_LISTEN=127.0.0.1:PORT takes another port',
       EADDRNOTAVAIL: 'this machine has no such address',
       EACCES: 'ports below 1024 need root',
       ENOTFOUND: 'there is no such host name',

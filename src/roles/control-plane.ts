@@ -56,6 +56,7 @@ import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { aborted } from './shutdown.ts';
+import { refuseWrongKey } from './wrong-key.ts';
 
 /** Made by `console/build.ts`. */
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
@@ -78,6 +79,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
   const hub = new NotifyHub(database_url, log);
   const store = ownStore(knownMarks(db), await openStore({ s3: config.s3, folder: paths.objects, log }));
+  await refuseWrongKey(db, secrets.secret_key, config, paths);
   await refuseWrongStore(store, log);
   await upsertHost(db, 'local', hashToken(secrets.host_token));
   await ensureAdministrator(db, config, paths, say);

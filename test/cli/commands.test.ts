@@ -60,6 +60,11 @@ describe('the first password, kept by the server on this machine', () => {
     assert.ok(out.includes(`\nThe first password is in ${path};`), out);
     keep(PASSWORD, 'http://127.0.0.1:1');
     assert.match(await cli.fails(2, ...login), /no terminal to ask on/, 'another server’s is not sent');
+    // Nobody is asked for the password of a server that is not there.
+    assert.match(
+      await cli.fails(6, 'login', '--url', 'http://127.0.0.1:9', '--email', who.email),
+      /does not answer: .*\n {2}next: (npm start|berth doctor)/,
+    );
     keep('not the password any more');
     assert.match(await cli.fails(2, ...login), /no terminal to ask on/);
     assert.ok(!existsSync(path));
@@ -128,7 +133,7 @@ describe('instances', () => {
     const stranger = new Cli({ BERTH_URL: api.origin });
     assert.match(await stranger.fails(4, 'ls'), /not logged in.*\n {2}next: berth login\n/);
     const wrong = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: 'berth_live_wrong' });
-    assert.match(await wrong.fails(4, 'ls'), /next: berth login\n/);
+    assert.match(await wrong.fails(4, 'ls'), /next: BERTH_API_KEY is set and is not a valid key/);
     const away = new Cli({ BERTH_URL: 'http://127.0.0.1:1', BERTH_API_KEY: 'berth_live_wrong' });
     assert.match(await away.fails(6, 'ls'), /does not answer.*\n {2}next: berth doctor\n/);
   });
@@ -244,7 +249,9 @@ describe('SSH', () => {
     await cli.done('start', '--no-wait', name);
     await answers(id);
     for (let twice = 0; twice < 2; twice++) {
-      assert.match(await cli.done('ssh-config', name), new RegExp(`^ssh ${name}\\.berth works now`));
+      // The home that the password file names is the one that ssh looks at; this one has to be named to it.
+      const said = new RegExp(`^ssh -F \\S+/config ${name}\\.berth works now\\. \\(Without -F`);
+      assert.match(await cli.done('ssh-config', name), said);
     }
     const own = readFileSync(join(cli.home, '.ssh', 'config'), 'utf8');
     assert.equal(own.match(/^Include/gm)?.length, 1);
@@ -308,6 +315,10 @@ describe('login', () => {
     ];
     assert.equal((await cli.run(login, PASSWORD)).code, 0);
     assert.equal(await cli.done('whoami', '-q'), `${other.email}\n`);
+    assert.match(
+      await cli.fails(4, 'ls', '--profile', 'nope'),
+      /there is no login “nope”; there is .*default.*\n {2}next: berth login --profile nope\n/,
+    );
     assert.equal(await cli.done('whoami', '-q', '--profile', 'default'), `${who.email}\n`);
     assert.match(
       await cli.fails(4, 'ls', '--url', 'http://127.0.0.1:1'),

@@ -158,6 +158,10 @@ describe('help', () => {
       await cli.fails(2, 'frobnicate'),
       /there is no command “frobnicate”\n {2}next: berth help\n$/,
     );
+    assert.match(
+      await cli.fails(2, 'webhok', 'ls'),
+      /“webhok ls”\n {2}next: berth webhook ls, if that was meant/,
+    );
     assert.match(await cli.fails(2, 'webhook'), /^usage:\n {2}berth webhook create URL /);
   });
 

@@ -1,6 +1,7 @@
 /** What has happened to an instance, newest first, as it happens. */
 import type { Event, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
+import { Actor } from '../ui/actor.tsx';
 import { ListTable } from '../ui/listed.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
@@ -24,7 +25,7 @@ export function Activity({ instance }: { readonly instance: Instance }) {
         }
         columns={[
           { head: 'Event', cell: ({ type }) => <code>{type}</code> },
-          { head: 'By', cell: ({ data }) => <code class="wrap">{data.actor}</code> },
+          { head: 'By', cell: ({ data }) => <Actor id={data.actor} /> },
           { head: 'When', class: 'nowrap', cell: ({ timestamp }) => <Time at={timestamp} /> },
         ]}
       />

@@ -35,7 +35,7 @@ export function Generations({ instance }: { readonly instance: Instance }) {
   return (
     <Section
       title="Generations"
-      lead={`Every flush is one. Kept are the last ${keep.last}, then one a day for ${keep.daily_days} days, and those that are pinned.`}
+      lead={`Every flush is one. Kept are the last ${keep.last}, then one a day for ${keep.daily_days} days, and those that are pinned.${instance.vm.state === 'stopped' ? '' : ' To restore one, stop the VM first.'}`}
     >
       <Listed
         list={list}

@@ -11,6 +11,8 @@ import { useList } from '../use-list.ts';
 import { RoleOptions } from './role-options.tsx';
 import type { Role } from './roles.ts';
 
+const DEFAULT_ROLE: Role = 'member';
+
 export function Invitations() {
   const id = org.value?.id ?? '';
   const list = useList(`invitations ${id}`, (query) => call('listInvitations', { path: { id }, query }));
@@ -18,6 +20,8 @@ export function Invitations() {
     const email = String(form.get('email')).trim();
     await call('createInvitation', { path: { id }, body: { email, role: form.get('role') as Role } });
     element.reset();
+    // To which the browser would not go back by itself: it takes the first one, which is owner.
+    (element.elements.namedItem('role') as HTMLSelectElement).value = DEFAULT_ROLE;
     tell('good', `The invitation is on its way to ${email}.`);
     await list.reload();
   };
@@ -28,7 +32,7 @@ export function Invitations() {
           <>
             <Field label="E-mail" name="email" type="email" required issue={issues['email']} />
             <Select label="Role" name="role">
-              <RoleOptions selected="member" />
+              <RoleOptions selected={DEFAULT_ROLE} />
             </Select>
           </>
         )}

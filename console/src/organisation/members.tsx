@@ -56,8 +56,10 @@ export function Members() {
           {
             name: (member) => (isMe(member) ? 'Leave' : 'Remove'),
             about: (member) => (isMe(member) ? `Leave ${org.value?.name ?? ''}` : `Remove ${member.email}`),
-            warning:
-              'Their API keys of this organisation end at once, and their SSH keys let them in no more.',
+            warning: (member) =>
+              isMe(member)
+                ? 'Your API keys of this organisation end at once, and your SSH keys let you in no more.'
+                : 'Their API keys of this organisation end at once, and their SSH keys let them in no more.',
             work: async (member) => {
               await call('removeMember', { path: { id, user_id: member.id } });
               if (isMe(member)) chooseOrganisation(null);

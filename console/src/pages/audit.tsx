@@ -2,7 +2,10 @@
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { exactly } from '../format.ts';
+import { instances } from '../live/instances.ts';
 import { leads } from '../live/membership.ts';
+import { actorOf } from '../live/people.ts';
+import { Actor } from '../ui/actor.tsx';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { ListTable } from '../ui/listed.tsx';
@@ -46,7 +49,7 @@ function Entries() {
     const said = (name: string) => String(form.get(name)).trim();
     setFilter({
       ...(said('action') === '' ? {} : { action: said('action') }),
-      ...(said('actor') === '' ? {} : { actor: said('actor') }),
+      ...(said('actor') === '' ? {} : { actor: actorOf(said('actor')) }),
     });
   };
   return (
@@ -55,7 +58,7 @@ function Entries() {
         {() => (
           <>
             <Field label="Action" name="action" placeholder="vm.start" spellcheck={false} />
-            <Field label="By" name="actor" placeholder="usr_…" spellcheck={false} />
+            <Field label="By" name="actor" placeholder="address or usr_…" spellcheck={false} />
           </>
         )}
       </Form>
@@ -69,13 +72,34 @@ function Entries() {
         }
         columns={[
           { head: 'When', class: 'nowrap', cell: ({ at }) => exactly(at) },
-          { head: 'Action', cell: ({ action }) => <code>{action}</code> },
-          { head: 'By', class: 'wide-only', cell: ({ actor }) => <code class="wrap">{actor}</code> },
-          { head: 'On', class: 'wide-only', cell: ({ target }) => <code class="wrap">{target ?? ''}</code> },
+          {
+            head: 'Action',
+            cell: ({ action, actor }) => (
+              <>
+                <code>{action}</code>
+                <div class="narrow-only dim">
+                  <Actor id={actor} />
+                </div>
+              </>
+            ),
+          },
+          { head: 'By', class: 'wide-only', cell: ({ actor }) => <Actor id={actor} /> },
+          { head: 'On', class: 'wide-only', cell: ({ target }) => <Target id={target} /> },
           { head: 'From', class: 'wide-only nowrap', cell: ({ ip }) => ip ?? '' },
           { head: 'No.', class: 'number wide-only', cell: ({ seq }) => seq ?? '' },
         ]}
       />
     </>
+  );
+}
+
+/** Instances by their name while they are there. */
+function Target({ id }: { readonly id: string | null }) {
+  const name = instances.value?.find((each) => each.id === id)?.name;
+  if (name === undefined || id === null) return <code class="wrap">{id ?? ''}</code>;
+  return (
+    <a href={`/instances/${name}`} title={id}>
+      {name}
+    </a>
   );
 }

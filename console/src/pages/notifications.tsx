@@ -112,7 +112,7 @@ function Entry({
           {link === null ? title : <a href={link}>{title}</a>}
           {count > 1 && <span class="tag">{count} times</span>}
         </p>
-        <p class="dim">{body}</p>
+        <p class="dim wrap">{body}</p>
         <p class="dim">
           {severity} · <Time at={created_at} />
         </p>

@@ -65,11 +65,9 @@ export function FormDialog({ work, verb, title, onClose, onDone = onClose, child
   return (
     <Dialog title={title} onClose={onClose} wide={rest.wide ?? false}>
       <form onSubmit={submit}>
-        <div class="dialog-body">
-          {children(issues)}
-          <Failure text={error} />
-        </div>
+        <div class="dialog-body">{children(issues)}</div>
         <DialogActions>
+          <Failure text={error} />
           <Button onClick={onClose}>Cancel</Button>
           <Button
             submit

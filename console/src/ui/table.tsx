@@ -17,7 +17,7 @@ export interface RowAction<T> {
   /** What it does to which row: for those who hear the page, and over the question. */
   readonly about: (row: T) => string;
   /** What comes of it; with it, it is asked first. */
-  readonly warning?: ComponentChildren;
+  readonly warning?: string | ((row: T) => string);
   readonly kind?: 'plain' | 'quiet';
   readonly work: (row: T) => unknown;
 }
@@ -84,7 +84,7 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
             await props.onDone?.();
           }}
         >
-          <p>{asked.action.warning}</p>
+          <p>{warningOf(asked.action, asked.row)}</p>
         </ConfirmDialog>
       )}
     </>
@@ -113,6 +113,10 @@ function Buttons<T>({ row, actions, onChosen }: ButtonsProps<T>) {
       ))}
     </div>
   );
+}
+
+function warningOf<T>({ warning }: RowAction<T>, row: T): string | undefined {
+  return typeof warning === 'function' ? warning(row) : warning;
 }
 
 function nameOf<T>({ name }: RowAction<T>, row: T): string {

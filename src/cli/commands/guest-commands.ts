@@ -14,6 +14,8 @@ const MAX_TIMEOUT_SECONDS = 600;
 const TIMEOUT_SECONDS = 60;
 const MAX_TAIL_KIB = 1024;
 const TAIL_KIB = 64;
+/** As shells have it. */
+const NO_SUCH_PROGRAM = 127;
 const FOLLOW_MS = 2_000;
 /** One row of the metrics in five minutes: the last hour fits a screen. */
 const ROW_SECONDS = 300;
@@ -40,6 +42,8 @@ async function exec(call: Call): Promise<number> {
     terminal.guest(result.stderr, 'stderr');
     if (result.truncated) terminal.warn('berth: it printed more; this is the first MiB');
   }
+  if (result.exit_code === NO_SUCH_PROGRAM && rest.length === 1 && /\s/.test(rest[0] ?? ''))
+    terminal.warn(`berth: that names one program; for a line of the shell: berth exec ${name} -- sh -c '…'`);
   if (result.exit_code !== null) return result.exit_code;
   terminal.warn(`berth: ${name} had not ended the command after ${timeout_seconds} s; it is killed`);
   return EXIT.timed_out;
@@ -57,6 +61,8 @@ async function logs({ args, options, session, terminal, signal }: Call): Promise
   // Who follows compares with at least as much as is read again.
   let before = await read(follow ? Math.max(tail_kib, TAIL_KIB) : tail_kib);
   print(before.slice(-tail_kib * 1024));
+  // A console ends in the middle of a line, where the shell's prompt would go on.
+  if (!follow && process.stdout.isTTY && before !== '' && !before.endsWith('\n')) terminal.say('');
   while (follow) {
     await pause(FOLLOW_MS, undefined, { signal }).catch(() => signal.throwIfAborted());
     const now = await read(TAIL_KIB);

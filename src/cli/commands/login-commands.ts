@@ -42,6 +42,7 @@ export async function login(call: Call): Promise<undefined> {
     session.keep(profile_name, {
       url,
       email: opened.user.email,
+      user_id: opened.user.id,
       org_id: org.id,
       api_key_id: made.id,
       api_key: made.key,
@@ -77,6 +78,7 @@ async function openLogin({ session, terminal, options }: Call, email: string, lo
       forgetFirstLogin(found);
     }
   }
+  if (!from_stdin) await session.mustAnswer();
   const password = from_stdin
     ? ((await terminal.stdin()).split('\n')[0] ?? '')
     : await terminal.askSecret(`Password of ${email} at ${url} (another account: --email)`);

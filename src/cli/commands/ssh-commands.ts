@@ -140,8 +140,12 @@ async function sshConfig(call: Call): Promise<undefined> {
   const include = `Include "${ours}"\n`;
   const theirs = readOrEmpty(join(home, 'config'));
   if (!theirs.includes(include)) writePrivate(home, 'config', include + theirs);
+  // Which ssh reads, whatever HOME says.
+  const read = join(userInfo().homedir, '.ssh');
   terminal.done(
-    `ssh ${hostOf(instance)} works now, for editors too.`,
+    home === read
+      ? `ssh ${hostOf(instance)} works now, for editors too.`
+      : `ssh -F ${join(home, 'config')} ${hostOf(instance)} works now. (Without -F ssh reads ${join(read, 'config')}: HOME is another folder.)`,
     { host: hostOf(instance), file: ours },
     hostOf(instance),
   );

@@ -1,5 +1,6 @@
 /** What has happened and what happens: notifications, events, the audit log. */
 import type { Event, Notification } from '../../../client/src/berth.ts';
+import { actorNames } from '../actors.ts';
 import type { Call, Command } from '../command.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
@@ -62,9 +63,10 @@ async function events(call: Call): Promise<undefined> {
   const berth = session.berth();
   const name = options.text('instance');
   const resource = name === undefined ? undefined : (await berth.instances.find(name)).id;
+  const nameOf = actorNames(call);
   const type = options.text('type') as Event['type'] | undefined;
   if (options.flag('follow')) {
-    for await (const event of berth.events({ type, resource }, { signal })) printEvent(call, event);
+    for await (const event of berth.events({ type, resource }, { signal })) printEvent(call, event, nameOf);
     return undefined;
   }
   const most = mostOf(call);
@@ -72,7 +74,7 @@ async function events(call: Call): Promise<undefined> {
   const found = await collect(berth.list('listEvents', input), most);
   if (terminal.format === 'json') return void terminal.json(found);
   // The newest last, as in a log.
-  for (const event of found.reverse()) printEvent(call, event);
+  for (const event of found.reverse()) printEvent(call, event, nameOf);
 }
 
 export const WATCH_COMMANDS: readonly Command[] = [
@@ -109,13 +111,14 @@ export const WATCH_COMMANDS: readonly Command[] = [
     run: async (call) => {
       const most = mostOf(call);
       const input = { query: { limit: Math.max(1, Math.min(200, most)) } };
+      const nameOf = actorNames(call);
       call.terminal.list(await collect(call.session.berth().list('listAudit', input), most), {
         headings: ['#', 'AT', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
         row: (each) => [
           // None yet just after the request: it is chained then.
           String(each.seq ?? ''),
           each.at,
-          each.actor,
+          nameOf(each.actor),
           each.action,
           each.target ?? '-',
           each.ip ?? '-',

@@ -1,5 +1,6 @@
 /** Webhooks, and what would be sent to one, live. */
 import type { CreateWebhookRequest, Event, WebhookDelivery } from '../../../client/src/berth.ts';
+import type { NameOf } from '../actors.ts';
 import type { Call, Command } from '../command.ts';
 import { whole } from '../numbers.ts';
 import { collect, findNamed } from '../reading.ts';
@@ -47,7 +48,11 @@ async function deliveries(call: Call): Promise<undefined> {
 }
 
 /** A webhook's body, as it comes: one line of JSON each with --json, else a head and what changed. */
-export function printEvent({ terminal }: Pick<Call, 'terminal'>, event: Event): void {
+export function printEvent(
+  { terminal }: Pick<Call, 'terminal'>,
+  event: Event,
+  nameOf: NameOf = (id) => id,
+): void {
   if (terminal.format === 'json') {
     terminal.jsonLine(event);
     return;
@@ -66,7 +71,7 @@ export function printEvent({ terminal }: Pick<Call, 'terminal'>, event: Event): 
   const { flush } = event.data as { flush?: { generation: number } };
   const made = flush === undefined ? '' : `  generation ${flush.generation}`;
   terminal.write(
-    `${clock(event.timestamp)}  ${event.type.padEnd(26)} ${about}${order}${made}  by ${actor}\n`,
+    `${clock(event.timestamp)}  ${event.type.padEnd(26)} ${about}${order}${made}  by ${nameOf(actor)}\n`,
   );
 }
 

@@ -1,0 +1,44 @@
+/** Who stands behind the ids in what has happened: members by their address, service accounts by their name. */
+import { effect, signal } from '@preact/signals';
+import { berth } from '../api.ts';
+import { leads, org } from './membership.ts';
+
+/** By id; those who have left are not in it. */
+const names = signal<ReadonlyMap<string, string>>(new Map());
+/** Of which organisation they are, or are being asked for. */
+let learnt: string | null = null;
+
+effect(() => {
+  if (org.value !== null && org.value.id === learnt) return;
+  learnt = null;
+  names.value = new Map();
+});
+
+/** Once an organisation; called by who shows them. What cannot be learnt is shown by its id. */
+export function learnPeople(): void {
+  const id = org.value?.id;
+  if (id === undefined || id === learnt) return;
+  learnt = id;
+  void learn(id).catch(() => {
+    if (learnt === id) learnt = null;
+  });
+}
+
+async function learn(id: string): Promise<void> {
+  const found = new Map<string, string>();
+  for await (const member of berth.list('listMembers', { path: { id } })) found.set(member.id, member.email);
+  if (leads()) for await (const each of berth.list('listServiceAccounts', {})) found.set(each.id, each.name);
+  if (learnt === id) names.value = found;
+}
+
+/** As people say it; null where only the id is known. */
+export function nameOf(actor: string): string | null {
+  if (actor.startsWith('host_')) return 'the host';
+  return actor === 'system' ? 'Berth' : (names.value.get(actor) ?? null);
+}
+
+/** The id that is meant by an id or an address. */
+export function actorOf(said: string): string {
+  for (const [id, name] of names.value) if (name === said) return id;
+  return said;
+}

@@ -1,0 +1,28 @@
+/** What was meant by a word that is none of those known. */
+
+/** Of more than that nothing is compared. */
+const MAX_LENGTH = 64;
+
+/** The known one that is so near that it was probably meant. */
+export function nearest(word: string, known: readonly string[]): string | undefined {
+  const meant = known
+    .map((candidate) => ({ candidate, edits: distance(word.slice(0, MAX_LENGTH), candidate) }))
+    .filter(({ candidate, edits }) => edits <= Math.max(2, Math.floor(candidate.length / 3)))
+    // A word is not another one of which nothing is left.
+    .filter(({ candidate, edits }) => edits < candidate.length);
+  return meant.sort((a, b) => a.edits - b.edits)[0]?.candidate;
+}
+
+/** Edits (insert, delete, replace) from one text to the other. */
+function distance(from: string, to: string): number {
+  let row = Array.from({ length: to.length + 1 }, (_, column) => column);
+  for (let i = 1; i <= from.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= to.length; j++) {
+      const replaced = (row[j - 1] ?? 0) + (from[i - 1] === to[j - 1] ? 0 : 1);
+      next.push(Math.min(replaced, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1));
+    }
+    row = next;
+  }
+  return row[to.length] ?? 0;
+}

@@ -1,0 +1,37 @@
+/** A control plane starts with the key that its database was filled with, and with no other. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { test } from 'node:test';
+import { refuseWrongKey } from '../../src/roles/wrong-key.ts';
+import { sealAudit } from '../../src/tasks/seal-audit.ts';
+import { apiForFile } from '../support/api.ts';
+
+const { db, context, person, instance } = await apiForFile();
+const FILE = { secret_key: '/data/secrets/secret-key' };
+const another = randomBytes(32);
+const start = (key: Buffer, given: Buffer | null) => refuseWrongKey(db, key, { secret_key: given }, FILE);
+
+test('an empty database takes any key', () => start(another, another));
+
+test('the audit log tells another key, before there is an instance', async () => {
+  const owner = await person();
+  await context.audit.append(db, owner.org_id, {
+    ...{ actor: owner.user_id, action: 'test.append', target: null, ip: null, request_id: null, data: {} },
+  });
+  await sealAudit(db, context.audit, context.log);
+  await start(context.secret_key, null);
+  await assert.rejects(
+    start(another, another),
+    /^StartError: BERTH_SECRET_KEY: is not the key .*, or unset it/,
+  );
+});
+
+test('the keys of disks tell it', async () => {
+  await instance(await person());
+  await db.deleteFrom('audit_log').execute();
+  await start(context.secret_key, context.secret_key);
+  await assert.rejects(start(another, null), {
+    message: `${FILE.secret_key}: is not the key that this database was made with; bring that file back from a backup, or set BERTH_SECRET_KEY`,
+    exit_code: 2,
+  });
+});
