@@ -31,14 +31,16 @@ export async function takeLease(
   return rows[0]?.mine === true;
 }
 
-/** Tells whoever holds their leases that there is more, as the transaction commits. Answers for which webhooks somebody does. */
+/**
+ * Tells whoever holds their leases that there is more, as the transaction commits. Answers which webhooks' holders will
+ * hear of it: not those that are taken, renewed or given back in this moment, for which nothing waits.
+ */
 export async function tellDrains(tx: Tx, webhook_ids: readonly WebhookId[]): Promise<ReadonlySet<WebhookId>> {
-  // In one order, as renewals take them.
   const { rows } = await sql<{ webhook_id: WebhookId }>`
     with live as (
       select webhook_id from webhook_drains
       where webhook_id = any(${[...webhook_ids]}::text[]) and until >= now()
-      order by webhook_id for no key update
+      for no key update skip locked
     ), told as (
       update webhook_drains d set again = true from live where d.webhook_id = live.webhook_id
       returning d.webhook_id
@@ -55,13 +57,8 @@ export async function renewLeases(
   lease_s: number,
 ): Promise<void> {
   await sql`
-    with held as (
-      select webhook_id from webhook_drains
-      where webhook_id = any(${[...webhook_ids]}::text[]) and owner = ${owner}
-      order by webhook_id for no key update
-    )
-    update webhook_drains d set until = now() + make_interval(secs => ${lease_s})
-    from held where d.webhook_id = held.webhook_id`.execute(tx);
+    update webhook_drains set until = now() + make_interval(secs => ${lease_s})
+    where webhook_id = any(${[...webhook_ids]}::text[]) and owner = ${owner}`.execute(tx);
 }
 
 /** Gives the lease back, but not (false) while there is more to look at, unless `force`. */
