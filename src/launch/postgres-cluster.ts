@@ -6,7 +6,7 @@ import { chmod, chown, lchown, mkdir, open, readdir, readFile, rename, rm } from
 import { basename, dirname, join } from 'node:path';
 import { errnoOf } from '../lib/errors.ts';
 import type { PostgresBinaries } from './postgres-binaries.ts';
-import { explainLog } from './postgres-process.ts';
+import { explainLog } from './postgres-log.ts';
 import { lastLines, runCommand } from './run-command.ts';
 import { type Say, StartError } from './start-error.ts';
 

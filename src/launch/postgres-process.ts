@@ -9,8 +9,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { errnoOf } from '../lib/errors.ts';
 import type { PostgresBinaries } from './postgres-binaries.ts';
 import { type ClusterOwner, POSTGRES_ENV } from './postgres-cluster.ts';
+import { explainLog } from './postgres-log.ts';
 import { isAlive } from './process-life.ts';
-import { lastLines } from './run-command.ts';
 
 export interface RunningServer {
   readonly pid: number;
@@ -83,23 +83,6 @@ export async function spawnServer(options: SpawnServerOptions): Promise<SpawnedS
 /** A folder in a list setting: in double quotes, so that commas and spaces are its own. */
 function quoted(folder: string): string {
   return `"${folder.replaceAll('"', '""')}"`;
-}
-
-/** The lines of a log that say why, in one line, with what to do where that is known. */
-export function explainLog(log: string): string {
-  const telling = log.split('\n').filter((line) => /\b(FATAL|PANIC|HINT|DETAIL):/.test(line));
-  const said = lastLines(
-    (telling.length > 0 ? telling.join('\n') : log).replace(/^\S+ \S+ \S+ \[\d+\] /gm, ''),
-    4,
-  );
-  if (/No space left on device|Disk quota exceeded/i.test(said)) return `the disk is full: ${said}`;
-  if (/Permission denied|has wrong ownership|has invalid permissions/i.test(said)) {
-    return `its user may not use its files: ${said}`;
-  }
-  if (/not compatible with this version|incompatible with server/i.test(said)) {
-    return `the data folder is of another PostgreSQL version: ${said}`;
-  }
-  return said;
 }
 
 /**

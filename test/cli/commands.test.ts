@@ -303,16 +303,8 @@ describe('login', () => {
     const { cli, who } = await loggedIn();
     const other = await api.person({ password: PASSWORD });
     await api.instance(other);
-    const login = [
-      'login',
-      '--profile',
-      'other',
-      '--url',
-      api.origin,
-      '--email',
-      other.email,
-      '--password-stdin',
-    ];
+    const of_whom = ['--email', other.email, '--password-stdin'];
+    const login = ['login', '--profile', 'other', '--url', api.origin, ...of_whom];
     assert.equal((await cli.run(login, PASSWORD)).code, 0);
     assert.equal(await cli.done('whoami', '-q'), `${other.email}\n`);
     assert.match(

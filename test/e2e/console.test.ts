@@ -14,6 +14,7 @@ import {
   startBrowser,
   type WatchedBrowser,
 } from '../support/browser.ts';
+import { dialogOpeners, PAGES } from '../support/console-places.ts';
 import { dialogFindings } from '../support/dialogs.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { type Receiver, startReceiver } from '../support/receivers.ts';
@@ -178,6 +179,32 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await other.close();
   });
 
+  test('says what is wrong in a long form where it is seen, and who did what by name', async () => {
+    await page.goto(origin);
+    await button('New instance').first().click();
+    await dialog().getByLabel('Name', { exact: true }).fill('web');
+    await dialog().getByText('Keys, flush, idle stop').click();
+    await button('Create').click();
+    const told = dialog().getByRole('alert').filter({ hasText: 'exists already' });
+    await told.waitFor();
+    const [alert, form] = await Promise.all([told.boundingBox(), dialog().boundingBox()]);
+    assert.ok(alert && form && alert.y + alert.height <= form.y + form.height, 'below what is seen of it');
+    await page.keyboard.press('Escape');
+    await page.goto(`${origin}/instances/web/activity`);
+    await page.getByRole('cell', { name: EMAIL }).first().waitFor();
+    await page.getByRole('cell', { name: 'the host', exact: true }).first().waitFor();
+  });
+
+  test('asks one after the other in as members, not as owners', async () => {
+    await place('Organisation').click();
+    for (const email of ['ada@example.org', 'bob@example.org']) {
+      await page.getByLabel('E-mail').fill(email);
+      await button('Invite').click();
+      await page.getByRole('row').filter({ hasText: email }).filter({ hasText: 'member' }).waitFor();
+    }
+    await page.goto(`${origin}/instances/web`);
+  });
+
   test('lists generations as a line through time, pins, restores and forks them', async () => {
     await tab('Generations').click();
     const head = (await instance()).disk.generation;
@@ -313,19 +340,8 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
   });
 
   test('is usable by everybody: nothing serious for axe, in both themes, and nothing wider than a phone', async () => {
-    const paths = [
-      ...[
-        '/',
-        '/instances/web',
-        '/instances/web/generations',
-        '/instances/web/terminal',
-        '/instances/web/keys',
-      ],
-      ...['/instances/web/activity', '/instances/web/settings', '/ssh-keys', '/api-keys', '/webhooks'],
-      ...['/notifications', '/organisation', '/audit', '/account'],
-    ];
     const found: string[] = [];
-    for (const path of paths) {
+    for (const path of PAGES) {
       await page.goto(`${origin}${path}`);
       await page.locator('h1').waitFor();
       await page.locator('[aria-busy="true"]').first().waitFor({ state: 'detached' });
@@ -344,23 +360,8 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
 
   test('is usable by everybody in its dialogs too: axe, the keyboard, a phone; the focus goes back', async () => {
     const head = (await instance()).disk.generation;
-    const dialogs: Record<string, readonly string[]> = {
-      '/': ['New instance'],
-      '/instances/web': ['Fork'],
-      '/instances/web/generations': [
-        'Restore generation 1',
-        `Fork generation ${head}`,
-        `Name generation ${head}`,
-      ],
-      '/instances/web/settings': ['Delete web'],
-      '/ssh-keys': ['Add a key', 'Revoke admin-key'],
-      '/api-keys': ['New API key', 'New service account', 'Rotate deploys', 'Revoke deploys'],
-      '/webhooks': ['New webhook'],
-      '/organisation': ['New organisation', 'Leave Administrator'],
-      '/account': ['Add an app', 'Remove phone', 'Delete my account'],
-    };
     const found: string[] = [];
-    for (const [path, openers] of Object.entries(dialogs)) {
+    for (const [path, openers] of Object.entries(dialogOpeners(head))) {
       await page.goto(`${origin}${path}`);
       for (const name of openers) {
         const opener = button(name).first();

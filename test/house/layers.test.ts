@@ -117,6 +117,7 @@ test('what people type speaks HTTP by the client alone; only the commands on the
   assert.deepEqual([...new Set(loaded.map(({ to }) => to))].sort(), [
     'src/config/env.ts',
     'src/lib/errors.ts',
+    'src/lib/nearest.ts',
   ]);
   // Those of the server are loaded when they are typed, and not before.
   assert.deepEqual(

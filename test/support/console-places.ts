@@ -1,0 +1,26 @@
+/** Where the console's pages and dialogs are, for what must hold on all of them. With an instance called web. */
+
+export const PAGES = [
+  ...['/', '/instances/web', '/instances/web/generations', '/instances/web/terminal', '/instances/web/keys'],
+  ...['/instances/web/activity', '/instances/web/settings', '/ssh-keys', '/api-keys', '/webhooks'],
+  ...['/notifications', '/organisation', '/audit', '/account'],
+] as const;
+
+/** By page, the buttons that open a dialog. @param head the present generation of web */
+export function dialogOpeners(head: number): Readonly<Record<string, readonly string[]>> {
+  return {
+    '/': ['New instance'],
+    '/instances/web': ['Fork'],
+    '/instances/web/generations': [
+      'Restore generation 1',
+      `Fork generation ${head}`,
+      `Name generation ${head}`,
+    ],
+    '/instances/web/settings': ['Delete web'],
+    '/ssh-keys': ['Add a key', 'Revoke admin-key'],
+    '/api-keys': ['New API key', 'New service account', 'Rotate deploys', 'Revoke deploys'],
+    '/webhooks': ['New webhook'],
+    '/organisation': ['New organisation', 'Leave Administrator'],
+    '/account': ['Add an app', 'Remove phone', 'Delete my account'],
+  };
+}
