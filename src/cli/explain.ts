@@ -22,6 +22,8 @@ const NEXT: Readonly<Record<string, string>> = {
 const NOBODY_LISTENS = /\/\/(127\.|localhost|\[::1\]).*ECONNREFUSED/;
 /** What messages say for those who speak HTTP: `(POST …/vm)`. */
 const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) …[^)]*\)/g;
+/** And where in a request it stood. */
+const PLACES = /^(?:body|query|params): /;
 
 function nextAfter(error: unknown, command: Command, args: readonly string[], env: Env): string | null {
   if (error instanceof CommandError) return error.next;
@@ -42,7 +44,7 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
 }
 
 export function explain(error: unknown, command: Command, args: readonly string[], env: Env = {}): string {
-  const lines = [`berth: ${messageOf(error).replaceAll(CALLS, '')}`];
+  const lines = [`berth: ${messageOf(error).replaceAll(CALLS, '').replace(PLACES, '')}`];
   if (error instanceof BerthError) {
     // The message has the first one already.
     const more = error.details.filter(({ issue }) => !error.message.includes(issue));
