@@ -29,7 +29,7 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
   if (error instanceof CommandError) return error.next;
   if (error instanceof BerthConnectionError) {
     return NOBODY_LISTENS.test(error.message)
-      ? 'npm start in the folder of Berth, and wait for “berth ready”; berth doctor says more'
+      ? 'npm start in the folder of Berth, or berth server; then wait for “berth ready”. berth doctor says more'
       : 'berth doctor';
   }
   if (!(error instanceof BerthError)) return null;
