@@ -91,7 +91,7 @@ export async function restore({ terminal, signal, ...request }: Request): Promis
   const { made_at } = manifest;
   const value = { data_dir: config.data_dir, made_at, damaged, lost_vms };
   terminal.done(
-    `${config.data_dir} is the machine of ${made_at}. Start it: npm start`,
+    `${config.data_dir} is the machine of ${made_at}. Start it with the same settings: npm start`,
     value,
     config.data_dir,
   );

@@ -22,12 +22,14 @@ const NEXT: Readonly<Record<string, string>> = {
 const NOBODY_LISTENS = /\/\/(127\.|localhost|\[::1\]).*ECONNREFUSED/;
 /** What messages say for those who speak HTTP: `(POST …/vm)`. */
 const CALLS = / \((?:GET|POST|PUT|PATCH|DELETE) …[^)]*\)/g;
+/** And where in a request it stood. */
+const PLACES = /^(?:body|query|params): /;
 
 function nextAfter(error: unknown, command: Command, args: readonly string[], env: Env): string | null {
   if (error instanceof CommandError) return error.next;
   if (error instanceof BerthConnectionError) {
     return NOBODY_LISTENS.test(error.message)
-      ? 'npm start in the folder of Berth, and wait for “berth ready”; berth doctor says more'
+      ? 'npm start in the folder of Berth, or berth server; then wait for “berth ready”. berth doctor says more'
       : 'berth doctor';
   }
   if (!(error instanceof BerthError)) return null;
@@ -42,7 +44,7 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
 }
 
 export function explain(error: unknown, command: Command, args: readonly string[], env: Env = {}): string {
-  const lines = [`berth: ${messageOf(error).replaceAll(CALLS, '')}`];
+  const lines = [`berth: ${messageOf(error).replaceAll(CALLS, '').replace(PLACES, '')}`];
   if (error instanceof BerthError) {
     // The message has the first one already.
     const more = error.details.filter(({ issue }) => !error.message.includes(issue));
