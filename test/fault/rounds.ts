@@ -27,6 +27,7 @@ if (process.argv[4] === 's3') {
 const berth = await Installation.start({ settings });
 cleanup.defer(() => berth.dispose());
 try {
+  await berth.client.takeKey();
   const rounds = new KillRounds(berth, await GuestInstance.running(berth, 'rounds'), seed, store);
   for (let number = 1; number <= count; number++) {
     const began = performance.now();
