@@ -124,6 +124,7 @@ function registerCreate(app: App, context: AppContext): void {
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const made = await createApiKey(tx, principal, request.body);
         const shown = apiKeyView(made);
+        setEtag(reply, etagValue(made));
         return { status: 201, body: { ...shown, key: made.key }, target: made.id, data: auditData(shown) };
       });
       reply.header('cache-control', 'no-store');
@@ -219,6 +220,7 @@ function registerRotate(app: App, context: AppContext): void {
             requireMatch(request, etagValue(before)),
           );
           const shown = apiKeyView(row);
+          setEtag(reply, etagValue(row));
           return { status: 200, body: { ...shown, key: row.key }, target: id, data: { grace_seconds } };
         },
       );

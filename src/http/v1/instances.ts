@@ -141,6 +141,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         { action: 'instance.create' },
         async (tx, principal) => {
           const row = await createInstance(tx, principal, { ssh, disk_keys }, wanted);
+          setEtag(reply, row.version);
           return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
         },
       );
