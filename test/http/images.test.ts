@@ -82,7 +82,8 @@ describe('versions of an image', () => {
       cursor = body.next_cursor;
     }
     assert.deepEqual(seen, all);
-    for (const limit of ['0', '201']) assertError(await client.get(`/v1/images?limit=${limit}`), 'INVALID_REQUEST');
+    for (const limit of ['0', '201'])
+      assertError(await client.get(`/v1/images?limit=${limit}`), 'INVALID_REQUEST');
   });
 
   test('a disk is made over what is current at its first start, and stays with it', async () => {
