@@ -31,12 +31,13 @@ import {
   Scope,
   Time,
 } from '../schemas.ts';
+import { SERVICE_ACCOUNT_ID_PATTERN } from '../validation-words.ts';
 
 const MAX_LIFETIME_S = 10 * 365 * 86_400;
 const ServiceAccountIdSchema = Type.Unsafe<ServiceAccountId>({
   type: 'string',
   maxLength: 29,
-  pattern: '^sa_[0-9a-hjkmnp-tv-z]{26}$',
+  pattern: SERVICE_ACCOUNT_ID_PATTERN,
   description: 'The service account that holds it; absent: the caller does',
 });
 

@@ -36,10 +36,10 @@ import {
   pageQuery,
   Time,
 } from '../schemas.ts';
-import { TOTP_PATTERN } from '../validation-words.ts';
+import { BASE64URL_PATTERN, TOTP_PATTERN } from '../validation-words.ts';
 import { User } from './me.ts';
 
-const Base64url = (max: number) => Type.String({ minLength: 1, maxLength: max, pattern: '^[A-Za-z0-9_-]+$' });
+const Base64url = (max: number) => Type.String({ minLength: 1, maxLength: max, pattern: BASE64URL_PATTERN });
 
 /** What the browser put in beside the fields we read stays as it is. */
 const AS_MADE = { additionalProperties: true } as const;
