@@ -25,16 +25,16 @@ export type AddMfaFactorRequest = {
 
 export type AddMfaFactorResponse = {
   id: string;
-  name: string;
   type: 'totp';
+  name: string;
   /** Base32, shown this once */
   secret: string;
   /** The same as a QR code holds it */
   otpauth_url: string;
 } | {
   id: string;
-  name: string;
   type: 'webauthn';
+  name: string;
   options: {
     [more: string]: unknown;
   };
@@ -420,7 +420,7 @@ export type ListGenerationsResponse = {
 
 export type ListImagesResponse = {
   data: Array<Image>;
-  next_cursor: null;
+  next_cursor: string | null;
 };
 
 export type ListInstancesResponse = {
@@ -584,8 +584,8 @@ export type MetricsSample = {
 
 export type MfaFactor = {
   id: string;
-  name: string;
   type: 'totp' | 'webauthn';
+  name: string;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
   confirmed_at: string | null;
@@ -1136,9 +1136,9 @@ export interface Operations {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; action?: string | undefined; actor?: string | undefined } | undefined };
     answer: ListAuditResponse;
   };
-  /** Images that instances can be made of */
+  /** Images that instances can be made of, by name */
   listImages: {
-    input: Record<string, never>;
+    input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListImagesResponse;
   };
   /** Make an instance */

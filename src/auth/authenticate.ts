@@ -18,7 +18,7 @@ const MINUTE_MS = 60_000;
 
 export interface CredentialHeaders {
   readonly authorization: string | undefined;
-  /** `Berth-Org`: the organisation that a session acts in. */
+  /** `Berth-Org`: the organisation that a session acts in; a key has its own, and none other. */
   readonly org: string | undefined;
   /** The peer's address, for keys bound to networks. */
   readonly ip: string;
@@ -44,7 +44,7 @@ export class Authenticator {
 
   /**
    * The principal of a request.
-   * @throws AppError UNAUTHENTICATED; FORBIDDEN when a session asks for an organisation it is no member of
+   * @throws AppError UNAUTHENTICATED; FORBIDDEN when a session asks for an organisation it is no member of, a key for another than its own
    */
   async authenticate(headers: CredentialHeaders): Promise<Principal> {
     const token = BEARER.exec(headers.authorization ?? '')?.[1];
@@ -53,7 +53,15 @@ export class Authenticator {
       return ofSession(this.#db, hashToken(token), headers.org);
     }
     if (token !== undefined && prefix === API_KEY_PREFIX) {
-      return ofApiKey(this.#db, await this.#api_keys.find(hashToken(token).toString('hex')), headers.ip);
+      const found = await this.#api_keys.find(hashToken(token).toString('hex'));
+      const principal = await ofApiKey(this.#db, found, headers.ip);
+      // Never silently another organisation than the one that was asked for.
+      if (headers.org !== undefined && headers.org !== '' && headers.org !== principal.org_id) {
+        throw new AppError('FORBIDDEN', {
+          message: 'An API key acts in the organisation it was made in, and Berth-Org names another.',
+        });
+      }
+      return principal;
     }
     throw new AppError('UNAUTHENTICATED');
   }

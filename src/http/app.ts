@@ -124,7 +124,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
     registerMembers(app, context, cursors);
     registerInvitations(app, context, cursors);
     registerAudit(app, context, cursors);
-    registerImages(app, context);
+    registerImages(app, context, cursors);
     registerInstances(app, context, cursors);
     registerGenerations(app, context, cursors);
     registerVm(app, context);
@@ -188,6 +188,12 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
     } catch {
       done(new AppError('INVALID_REQUEST', { message: 'The body is not valid JSON.' }), undefined);
     }
+  });
+  // Nothing is of no type: clients that send none say all kinds. Without a credential what is said counts, since a
+  // page of another site can send any of these, but not JSON.
+  fastify.addContentTypeParser('*', { parseAs: 'string' }, (request, text, done) => {
+    const nothing = text.length === 0 && request.routeOptions.config.access !== 'public';
+    done(nothing || request.is404 ? null : new AppError('UNSUPPORTED_MEDIA_TYPE'), undefined);
   });
   fastify.addHook('preValidation', async (request) => {
     if (request.routeOptions.schema?.body !== undefined) request.body ??= {};

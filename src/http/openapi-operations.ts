@@ -32,6 +32,18 @@ const COOKIE_SETTERS: ReadonlySet<string> = new Set([
   'grantSudo',
   'deleteMe',
 ]);
+/** Those that answer with a resource of another path: with its ETag, unless the answer is replayed. */
+const ETAG_GIVERS: ReadonlySet<string> = new Set([
+  'createInstance',
+  'forkInstance',
+  'restoreInstance',
+  'createApiKey',
+  'rotateApiKey',
+  'createWebhook',
+  'rotateWebhookSecret',
+  'createServiceAccount',
+  'createOrg',
+]);
 const MAX_PARAM_LENGTH = 256;
 const DONE: Readonly<Record<string, string>> = {
   200: 'Done.',
@@ -134,7 +146,9 @@ function completeSuccesses(operation: OperationObject, { method, facts, versione
     if (response.description === 'Default Response') response.description = DONE[status] ?? 'Done.';
     response.headers = headerRefs([
       ...COMMON_HEADERS,
-      ...(versioned && (method === 'get' || changes) ? ['ETag'] : []),
+      ...((versioned && (method === 'get' || changes)) || ETAG_GIVERS.has(operation.operationId)
+        ? ['ETag']
+        : []),
       ...(facts.idempotent === true ? ['Idempotency-Replayed'] : []),
       ...(COOKIE_SETTERS.has(operation.operationId) ? ['Set-Cookie'] : []),
     ]);

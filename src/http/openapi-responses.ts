@@ -61,7 +61,8 @@ export const PARAMETERS: Record<string, ParameterObject> = {
     name: 'Berth-Org',
     in: 'header',
     required: false,
-    description: 'The organisation that a session acts in; an API key has its own.',
+    description:
+      'The organisation that a session acts in; an API key has its own, and 403 where this names another.',
     schema: { type: 'string', maxLength: 30, pattern: '^org_[0-9a-hjkmnp-tv-z]{26}$' },
   },
 };

@@ -13,7 +13,12 @@ export const NO_NUL_PATTERN = '^[^\\0]*$';
 /** PostgreSQL's text takes no NUL, and nothing that can be looked for holds a control character. */
 export const PRINTABLE_PATTERN = '^[^\\p{C}]*$';
 export const TOTP_PATTERN = '^[0-9]{3} ?[0-9]{3}$';
-const OF_PATTERN: Readonly<Record<string, string>> = {
+export const SERVICE_ACCOUNT_ID_PATTERN = '^sa_[0-9a-hjkmnp-tv-z]{26}$';
+export const RESOURCE_ID_PATTERN = '^[a-z]+_[0-9a-z]+$';
+export const IMAGE_PATTERN = '^[a-z0-9][a-z0-9.-]{0,62}$';
+export const AUDIT_WORD_PATTERN = '^[A-Za-z0-9_.-]+$';
+export const BASE64URL_PATTERN = '^[A-Za-z0-9_-]+$';
+export const OF_PATTERN: Readonly<Record<string, string>> = {
   [NAME_PATTERN]: 'must be printable characters, and not empty',
   [EMAIL_PATTERN]: 'must be an e-mail address',
   [WHOLE_NUMBER_PATTERN]: 'must be a whole number of at most four digits',
@@ -21,6 +26,11 @@ const OF_PATTERN: Readonly<Record<string, string>> = {
   [NO_NUL_PATTERN]: 'must have no NUL character',
   [PRINTABLE_PATTERN]: 'must have no control character',
   [TOTP_PATTERN]: 'must be six digits',
+  [SERVICE_ACCOUNT_ID_PATTERN]: 'must be the id of a service account (sa_…)',
+  [RESOURCE_ID_PATTERN]: 'must be the id of a resource, such as inst_…',
+  [IMAGE_PATTERN]: 'must be 1 to 63 of a to z, 0 to 9, . and -, a letter or digit first',
+  [AUDIT_WORD_PATTERN]: 'must be letters, digits, _, . and -',
+  [BASE64URL_PATTERN]: 'must be base64url without padding',
 };
 const OF_LABEL_KEY = 'is no key of a label: 1 to 63 letters, digits and . _ / -, a letter or digit first';
 const MAX_ISSUE_LENGTH = 500;

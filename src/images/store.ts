@@ -13,8 +13,8 @@ export interface Image {
   readonly versions: readonly string[];
 }
 
-/** All that are stored, and those of connected hosts that are not stored yet. */
-export async function listImages(tx: Tx): Promise<Image[]> {
+/** All that are stored, and those of connected hosts that are not stored yet, by id; those behind `after` where it is given. */
+export async function listImages(tx: Tx, after: string | null = null): Promise<Image[]> {
   const images = new Map<
     string,
     { current: string | null; size_bytes: number | null; versions: Set<string> }
@@ -38,6 +38,7 @@ export async function listImages(tx: Tx): Promise<Image[]> {
     for (const { id, version } of host.facts.images) if (!removed.has(version)) of(id).versions.add(version);
   }
   return [...images]
+    .filter(([id]) => after === null || id.localeCompare(after) > 0)
     .map(([id, { versions, ...image }]) => ({ id, ...image, versions: [...versions].sort() }))
     .sort((a, b) => a.id.localeCompare(b.id));
 }

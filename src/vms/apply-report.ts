@@ -181,6 +181,8 @@ async function announce(tx: Tx, vm: VmRow, next: VmState, seen: Observation, act
   if (next === 'suspended') types.push('vm.suspended');
   if (next === 'failed') types.push('vm.failed');
   const row = present(await getInstance(tx, vm.instance_id), 'instance of a VM');
+  // Its deletion has been told, and ends whatever runs: that is no failure for anybody to look into.
+  if (row.deleting) return;
   for (const type of types) {
     await append(tx, {
       org_id: row.org_id,

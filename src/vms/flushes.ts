@@ -54,7 +54,8 @@ export async function tellOfFailure(
   actor: string,
 ): Promise<void> {
   const row = await getInstance(tx, instance_id);
-  if (!row) return;
+  // Its deletion has been told; that its data is not kept is what was asked for.
+  if (!row || row.deleting) return;
   await append(tx, {
     org_id: row.org_id,
     instance_id,

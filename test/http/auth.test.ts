@@ -183,6 +183,17 @@ describe('403', () => {
       assertError(answer, 'FORBIDDEN', /Berth-Org/);
     }
   });
+  test('a key that is asked to act in another organisation than its own', async () => {
+    const stranger = await api.person();
+    const { key } = await makeKey(api.db, owner, '*');
+    for (const org of [stranger.org_id, newId('org'), 'x']) {
+      const answer = await api.as(key).get('/v1/instances', { headers: { 'berth-org': org } });
+      assertError(answer, 'FORBIDDEN', /API key acts in the organisation it was made in/);
+    }
+    for (const org of [owner.org_id, '']) {
+      assert.equal((await api.as(key).get('/v1/instances', { headers: { 'berth-org': org } })).status, 200);
+    }
+  });
   test('the organisation that a session names is the one it acts in', async () => {
     const both = await api.person();
     await api.db

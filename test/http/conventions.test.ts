@@ -109,6 +109,28 @@ describe('bodies', () => {
       'UNSUPPORTED_MEDIA_TYPE',
     );
   });
+  test('nothing at all is of any type, in chunks too', async () => {
+    const send = async (path: string, type: string, body: string) => {
+      const lines = [
+        `POST ${path} HTTP/1.1`,
+        'Host: x',
+        `Authorization: Bearer ${owner.session}`,
+        ...(type === '' ? [] : [`Content-Type: ${type}`]),
+        'Connection: close',
+        body,
+      ];
+      return Number((await talk(lines.join('\r\n'))).split(' ')[1]);
+    };
+    const bodies = ['Content-Length: 0\r\n\r\n', 'Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n'];
+    for (const type of ['', 'text/plain', 'application/x-www-form-urlencoded']) {
+      for (const body of bodies) {
+        assert.equal(await send('/v1/notifications/read-all', type, body), 200, `${type} ${body}`);
+        assert.equal(await send('/v1/nothing', type, body), 404);
+        if (type !== '') assert.equal(await send('/v1/auth/refresh', type, body), 415, 'JSON only');
+      }
+    }
+    assert.equal(await send('/v1/nothing', 'text/plain', 'Content-Length: 2\r\n\r\n{}'), 404);
+  });
   test('a body of more than 1 MiB is 413', async () => {
     const body = { name: 'x'.repeat(1024 * 1024) };
     assertError(await api.as(owner).post('/v1/instances', body), 'PAYLOAD_TOO_LARGE');

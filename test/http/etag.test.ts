@@ -104,6 +104,24 @@ const RESOURCES: Record<string, Resource> = {
   },
 };
 
+test('what is made is answered with its ETag, a replay without', async () => {
+  const made: Record<string, object> = {
+    '/v1/instances': { name: newName() },
+    '/v1/api-keys': { name: 'key', scope: 'vm:read' },
+    '/v1/webhooks': { name: 'hook', url: 'http://127.0.0.1:9/', events: ['*'] },
+    '/v1/service-accounts': { name: 'robot', scope: 'vm:read' },
+    '/v1/orgs': { name: 'another' },
+  };
+  for (const [path, json] of Object.entries(made)) {
+    const options = { json, headers: { 'idempotency-key': newName() } };
+    const answer = await api.as(owner).call<{ id: string }>('POST', path, options);
+    assert.equal(answer.status, 201, answer.text);
+    const read = await api.as(owner).get(`${path}/${answer.body.id}`);
+    assert.equal(answer.headers['etag'], present(read.headers['etag'], path));
+    assert.equal((await api.as(owner).call('POST', path, options)).headers['etag'], undefined);
+  }
+});
+
 for (const [what, { make, changes }] of Object.entries(RESOURCES)) {
   describe(what, () => {
     const read = async (path: string) => {

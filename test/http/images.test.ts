@@ -67,6 +67,25 @@ describe('versions of an image', () => {
     assert.equal(await agent.client.findImage({ id: 'builds', version: version('9') }), null);
   });
 
+  test('they are a list as others are: page by page, each once', async () => {
+    for (const id of ['page-b', 'page-a']) await register(id, '9');
+    interface Page {
+      readonly data: { id: string }[];
+      readonly next_cursor: string | null;
+    }
+    const all = (await client.get<Page>('/v1/images')).body.data.map(({ id }) => id);
+    const seen: string[] = [];
+    for (let cursor: string | null = ''; cursor !== null; ) {
+      const more: string = cursor === '' ? '' : `&cursor=${cursor}`;
+      const { body }: { body: Page } = await client.get<Page>(`/v1/images?limit=1${more}`);
+      seen.push(...body.data.map(({ id }) => id));
+      cursor = body.next_cursor;
+    }
+    assert.deepEqual(seen, all);
+    for (const limit of ['0', '201'])
+      assertError(await client.get(`/v1/images?limit=${limit}`), 'INVALID_REQUEST');
+  });
+
   test('a disk is made over what is current at its first start, and stays with it', async () => {
     await register('stays', '5');
     const { id } = await api.instance(owner, { image: 'stays' });

@@ -11,6 +11,7 @@ import { apiForFile, type InstanceOut, newName, startApi } from '../support/api.
 import { assertError } from '../support/expect.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
+import { tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
@@ -60,6 +61,16 @@ describe('202, then 404', () => {
       assert.equal((await client.post('/v1/instances', { name })).status, 201, 'the name is free again');
     });
   }
+
+  test('nobody is told of failures that the deletion is the cause of', async () => {
+    const { id } = await instanceIn(api, owner, 'suspending');
+    await client.delete(`/v1/instances/${id}`);
+    await api.agent.failed(id);
+    await tellAll(api.db);
+    const { body } = await client.get<{ data: { type: string }[] }>(`/v1/events?resource=${id}`);
+    assert.equal(body.data[0]?.type, 'instance.deleted', 'the last that is told of it');
+    await api.agent.deleted(id);
+  });
 
   test('of an instance with several boots frees all of them', async () => {
     const { id } = await instanceIn(api, owner, 'failed');

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { Compile } from 'typebox/schema';
+import { OF_PATTERN } from '../../src/http/validation-words.ts';
 import { OPENAPI_PATH, openApiText } from '../../src/http/write-openapi.ts';
 import { ERROR_CODES } from '../../src/lib/errors.ts';
 import { type Document, type Endpoint, endpointsOf, type Media } from '../support/openapi.ts';
@@ -174,4 +175,21 @@ test('every example is valid, and every request body and every answer with one h
       if (media) check(`${name} ${status}`, media);
     }
   }
+});
+
+test('what a pattern asks for can be said in words', () => {
+  const untold = new Set<string>();
+  const walk = (value: unknown): void => {
+    if (typeof value !== 'object' || value === null) return;
+    const { pattern } = value as { pattern?: unknown };
+    if (typeof pattern === 'string' && OF_PATTERN[pattern] === undefined) untold.add(pattern);
+    for (const each of Object.values(value)) walk(each);
+  };
+  for (const { operation } of endpoints) {
+    walk(operation.parameters?.filter((each) => each.in === 'query'));
+  }
+  walk(document.components['schemas']);
+  // Of an answer, not of a request.
+  untold.delete('^req_[0-9a-f]{24}$');
+  assert.deepEqual([...untold], []);
 });

@@ -1,6 +1,7 @@
 /**
  * The script for the first boot, from the control plane to the guest. The guest notes durably that it has it before it
- * begins, so it runs at most once on a disk; it runs on beside what follows, and prints to the console.
+ * begins, so it runs at most once on a disk; it runs on beside what follows, and prints to the console. That it ended is
+ * said when what it wrote is on the disk: a VM that dies after that has lost none of it, since nothing would run again.
  */
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
@@ -26,7 +27,9 @@ export HOME=/root
 setsid sh -c '
   echo "berth: user data begins"
   "$0"
-  echo "berth: user data ended with $?"
+  status=$?
+  sync
+  echo "berth: user data ended with $status"
   rm -f "$0"
 ' "$folder/user-data" < /dev/null > /dev/ttyS0 2>&1 &
 `;

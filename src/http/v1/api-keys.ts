@@ -31,12 +31,13 @@ import {
   Scope,
   Time,
 } from '../schemas.ts';
+import { SERVICE_ACCOUNT_ID_PATTERN } from '../validation-words.ts';
 
 const MAX_LIFETIME_S = 10 * 365 * 86_400;
 const ServiceAccountIdSchema = Type.Unsafe<ServiceAccountId>({
   type: 'string',
   maxLength: 29,
-  pattern: '^sa_[0-9a-hjkmnp-tv-z]{26}$',
+  pattern: SERVICE_ACCOUNT_ID_PATTERN,
   description: 'The service account that holds it; absent: the caller does',
 });
 
@@ -124,6 +125,7 @@ function registerCreate(app: App, context: AppContext): void {
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const made = await createApiKey(tx, principal, request.body);
         const shown = apiKeyView(made);
+        setEtag(reply, etagValue(made));
         return { status: 201, body: { ...shown, key: made.key }, target: made.id, data: auditData(shown) };
       });
       reply.header('cache-control', 'no-store');
@@ -219,6 +221,7 @@ function registerRotate(app: App, context: AppContext): void {
             requireMatch(request, etagValue(before)),
           );
           const shown = apiKeyView(row);
+          setEtag(reply, etagValue(row));
           return { status: 200, body: { ...shown, key: row.key }, target: id, data: { grace_seconds } };
         },
       );

@@ -6,6 +6,7 @@ import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { COMMON, errors, named, nullable, pageOf, pageQuery, Time } from '../schemas.ts';
+import { AUDIT_WORD_PATTERN } from '../validation-words.ts';
 
 const AuditEntry = named('AuditEntry', {
   id: Type.String(),
@@ -24,7 +25,7 @@ const AuditEntry = named('AuditEntry', {
 });
 
 const Word = (description: string) =>
-  Type.String({ minLength: 1, maxLength: 100, pattern: '^[A-Za-z0-9_.-]+$', description });
+  Type.String({ minLength: 1, maxLength: 100, pattern: AUDIT_WORD_PATTERN, description });
 
 export function registerAudit(app: App, { db }: AppContext, cursors: CursorSealer): void {
   app.route({

@@ -25,6 +25,7 @@ import {
   pageQuery,
   Time,
 } from '../schemas.ts';
+import { RESOURCE_ID_PATTERN } from '../validation-words.ts';
 
 const EventTypeSchema = oneOf(EVENT_TYPES, { title: 'EventType' });
 const Event = named('Event', {
@@ -47,7 +48,7 @@ const FILTERS = {
     Type.String({
       minLength: 1,
       maxLength: 64,
-      pattern: '^[a-z]+_[0-9a-z]+$',
+      pattern: RESOURCE_ID_PATTERN,
       description: 'Only of this instance, API key, SSH key, member (`usr_…`) or webhook',
     }),
   ),

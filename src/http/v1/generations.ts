@@ -9,6 +9,7 @@ import { AppError } from '../../lib/errors.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
+import { setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
@@ -144,6 +145,7 @@ function registerRestore(app: App, context: AppContext): void {
         { action: 'instance.restore' },
         async (tx, principal) => {
           const row = await restoreInstance(tx, principal, id, generation);
+          setEtag(reply, row.version);
           return { status: 200, body: instanceView(row), target: id, data: { generation } };
         },
       );
@@ -179,6 +181,7 @@ function registerFork(app: App, context: AppContext): void {
         { action: 'instance.fork' },
         async (tx, principal) => {
           const row = await forkInstance(tx, principal, { ssh, disk_keys }, from, { name, generation });
+          setEtag(reply, row.version);
           const data = { name, from, generation: row.generation };
           return { status: 201, body: instanceView(row), target: row.id, data };
         },

@@ -25,7 +25,7 @@ import {
   pageQuery,
   VmStateSchema,
 } from '../schemas.ts';
-import { DNS_LABEL_PATTERN, NO_NUL_PATTERN, PRINTABLE_PATTERN } from '../validation-words.ts';
+import { DNS_LABEL_PATTERN, IMAGE_PATTERN, NO_NUL_PATTERN, PRINTABLE_PATTERN } from '../validation-words.ts';
 
 export const DnsLabel = Type.String({
   maxLength: 63,
@@ -62,9 +62,7 @@ const UserData = Type.String({
 
 const CreateInstanceRequest = named('CreateInstanceRequest', {
   name: DnsLabel,
-  image: Type.Optional(
-    Type.String({ maxLength: 63, pattern: '^[a-z0-9][a-z0-9.-]{0,62}$', default: 'debian-12' }),
-  ),
+  image: Type.Optional(Type.String({ maxLength: 63, pattern: IMAGE_PATTERN, default: 'debian-12' })),
   cpus: Type.Optional(Type.Integer(CPUS)),
   memory_mib: Type.Optional(Type.Integer(MEMORY_MIB)),
   disk_gib: Type.Optional(Type.Integer(DISK_GIB)),
@@ -141,6 +139,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         { action: 'instance.create' },
         async (tx, principal) => {
           const row = await createInstance(tx, principal, { ssh, disk_keys }, wanted);
+          setEtag(reply, row.version);
           return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
         },
       );

@@ -36,10 +36,10 @@ import {
   pageQuery,
   Time,
 } from '../schemas.ts';
-import { TOTP_PATTERN } from '../validation-words.ts';
+import { BASE64URL_PATTERN, TOTP_PATTERN } from '../validation-words.ts';
 import { User } from './me.ts';
 
-const Base64url = (max: number) => Type.String({ minLength: 1, maxLength: max, pattern: '^[A-Za-z0-9_-]+$' });
+const Base64url = (max: number) => Type.String({ minLength: 1, maxLength: max, pattern: BASE64URL_PATTERN });
 
 /** What the browser put in beside the fields we read stays as it is. */
 const AS_MADE = { additionalProperties: true } as const;
@@ -81,11 +81,11 @@ export const SecondFactor = {
 };
 
 const Options = Type.Unsafe<object>({ type: 'object', additionalProperties: true });
-const NAMES = { id: Type.String(), name: Type.String() };
 const FactorTypeSchema = Type.Unsafe<FactorType>({ type: 'string', enum: [...FACTOR_TYPES] });
 const MfaFactor = named('MfaFactor', {
-  ...NAMES,
+  id: Type.String(),
   type: FactorTypeSchema,
+  name: Type.String(),
   created_at: Time,
   confirmed_at: nullable(Time),
   last_used_at: nullable(Time),
@@ -93,12 +93,13 @@ const MfaFactor = named('MfaFactor', {
 const CreateMfaFactorRequest = closed({ type: FactorTypeSchema, name: Name });
 const CreateMfaFactorResponse = Type.Union([
   closed({
-    ...NAMES,
+    id: Type.String(),
     type: Type.Literal('totp'),
+    name: Type.String(),
     secret: Type.String({ description: 'Base32, shown this once' }),
     otpauth_url: Type.String({ description: 'The same as a QR code holds it' }),
   }),
-  closed({ ...NAMES, type: Type.Literal('webauthn'), options: Options }),
+  closed({ id: Type.String(), type: Type.Literal('webauthn'), name: Type.String(), options: Options }),
 ]);
 const VerifyMfaFactorRequest = Type.Union([closed({ code: TotpCode }), RegistrationAnswer]);
 const VerifyMfaFactorResponse = closed({

@@ -105,6 +105,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
           target: row.id,
           data: { name: row.name },
         });
+        setEtag(reply, etagValue(row));
         return { status: 201, body: organisationView(row), target: row.id, unchanged: true };
       });
       return reply.status(201).send(body);

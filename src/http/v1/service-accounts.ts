@@ -108,6 +108,7 @@ function registerWrites(app: App, context: AppContext): void {
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const row = await createServiceAccount(tx, principal, request.body);
         const data = { name: row.name, scope: row.scope };
+        setEtag(reply, row.id);
         return { status: 201, body: serviceAccountView(row), target: row.id, data };
       });
       return reply.status(201).send(body);

@@ -125,6 +125,7 @@ function registerCreate(app: App, context: AppContext): void {
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const made = await createWebhook(tx, principal, secrets, { ...request.body, url });
         const shown = webhookView(made);
+        setEtag(reply, etagValue(made));
         return {
           status: 201,
           body: { ...shown, secret: made.secret },
@@ -262,6 +263,7 @@ function registerRotate(app: App, context: AppContext): void {
         const id = webhookId(request.params);
         const row = await rotateSecret(tx, principal, secrets, id, grace_seconds, checkOf(request));
         const shown = { ...webhookView(row), secret: row.secret };
+        setEtag(reply, etagValue(row));
         return { status: 200, body: shown, target: id, data: { grace_seconds } };
       });
       reply.header('cache-control', 'no-store');
