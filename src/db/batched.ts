@@ -1,7 +1,7 @@
 /**
- * Look-ups that are asked for while one is under way go together in the next, so that many requests at once cost the
- * database few statements. Nothing is kept: a look-up is always begun after it was asked for, so its answer is as fresh
- * as that of a statement of its own. Equal keys are looked up once.
+ * Look-ups that are asked for in one turn of the event loop, or while one is under way, go together in the next, so that
+ * many requests at once cost the database few statements. Nothing is kept: a look-up is always begun after it was asked
+ * for, so its answer is as fresh as that of a statement of its own. Equal keys are looked up once.
  */
 
 import { MAX_KEYS } from './look-up-statement.ts';
@@ -20,13 +20,16 @@ export class Batched<V> {
   find(key: string): Promise<V | undefined> {
     const asked = this.#waiting.get(key) ?? Promise.withResolvers<V | undefined>();
     this.#waiting.set(key, asked);
-    if (!this.#under_way) void this.#run();
+    if (!this.#under_way) {
+      this.#under_way = true;
+      // With what is asked for in this turn of the event loop.
+      setImmediate(() => void this.#run());
+    }
     return asked.promise;
   }
 
   /** Never rejects. */
   async #run(): Promise<void> {
-    this.#under_way = true;
     while (this.#waiting.size > 0) {
       const batch = [...this.#waiting].slice(0, MAX_KEYS);
       for (const [key] of batch) this.#waiting.delete(key);

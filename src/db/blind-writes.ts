@@ -33,13 +33,15 @@ class BlindWrites {
   write(statements: readonly CompiledQuery[]): Promise<void> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ statements, resolve, reject });
-      if (this.#under_way < MAX_UNDER_WAY) void this.#work();
+      if (this.#under_way >= MAX_UNDER_WAY) return;
+      this.#under_way += 1;
+      // With what is made ready in this turn of the event loop.
+      setImmediate(() => void this.#work());
     });
   }
 
   /** Never rejects. */
   async #work(): Promise<void> {
-    this.#under_way += 1;
     while (this.#waiting.length > 0) {
       const changes = this.#waiting.splice(0, MAX_TOGETHER);
       try {
