@@ -4,6 +4,7 @@
  * for, so its answer is as fresh as that of a statement of its own. Equal keys are looked up once.
  */
 
+import { endOfTurn } from './end-of-turn.ts';
 import { MAX_KEYS } from './look-up-statement.ts';
 
 export class Batched<V> {
@@ -20,16 +21,14 @@ export class Batched<V> {
   find(key: string): Promise<V | undefined> {
     const asked = this.#waiting.get(key) ?? Promise.withResolvers<V | undefined>();
     this.#waiting.set(key, asked);
-    if (!this.#under_way) {
-      this.#under_way = true;
-      // With what is asked for in this turn of the event loop.
-      setImmediate(() => void this.#run());
-    }
+    if (!this.#under_way) void this.#run();
     return asked.promise;
   }
 
   /** Never rejects. */
   async #run(): Promise<void> {
+    this.#under_way = true;
+    await endOfTurn();
     while (this.#waiting.size > 0) {
       const batch = [...this.#waiting].slice(0, MAX_KEYS);
       for (const [key] of batch) this.#waiting.delete(key);

@@ -6,6 +6,7 @@
 import type { CompiledQuery } from 'kysely';
 import pg from 'pg';
 import { composer } from './composer.ts';
+import { endOfTurn } from './end-of-turn.ts';
 import { type Db, gatherEnding, isUnavailable, meant, newEnding, poolOf, type Tx, tryAgain } from './pool.ts';
 import { BEGIN, commitWith } from './statement-names.ts';
 
@@ -33,15 +34,14 @@ class BlindWrites {
   write(statements: readonly CompiledQuery[]): Promise<void> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ statements, resolve, reject });
-      if (this.#under_way >= MAX_UNDER_WAY) return;
-      this.#under_way += 1;
-      // With what is made ready in this turn of the event loop.
-      setImmediate(() => void this.#work());
+      if (this.#under_way < MAX_UNDER_WAY) void this.#work();
     });
   }
 
   /** Never rejects. */
   async #work(): Promise<void> {
+    this.#under_way += 1;
+    await endOfTurn();
     while (this.#waiting.length > 0) {
       const changes = this.#waiting.splice(0, MAX_TOGETHER);
       try {
