@@ -88,9 +88,9 @@ export class AuditLog {
         const seq = head.seq + 1;
         const mac = this.#macs.chained(head.mac, seq, entry);
         heads.set(entry.org_id, { ...head, seq, mac });
-        seals.push({ id: entry.id, seq, mac });
+        seals.push({ org_id: entry.org_id, id: entry.id, seq, mac });
       }
-      await refuseEntries(tx, refused);
+      await refuseEntries(tx, [...heads.keys()], refused);
       await writeSeals(tx, seals, [...heads.values()]);
       return { sealed: seals.length, refused };
     });

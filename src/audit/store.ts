@@ -23,6 +23,7 @@ export interface Head {
 }
 
 export interface Sealed {
+  readonly org_id: OrgId;
   readonly id: AuditId;
   readonly seq: number;
   readonly mac: Buffer;
@@ -75,9 +76,10 @@ export async function writeSeals(tx: Tx, sealed: readonly Sealed[], heads: reado
   await sql`
     with sealed as (
       update audit_log l set seq = s.seq, mac = s.mac
-      from unnest(${sealed.map(({ id }) => id)}::text[], ${sealed.map(({ seq }) => seq)}::bigint[],
-                  ${sealed.map(({ mac }) => mac)}::bytea[]) as s (id, seq, mac)
-      where l.id = s.id
+      from unnest(${sealed.map(({ org_id }) => org_id)}::text[], ${sealed.map(({ id }) => id)}::text[],
+                  ${sealed.map(({ seq }) => seq)}::bigint[], ${sealed.map(({ mac }) => mac)}::bytea[])
+        as s (org_id, id, seq, mac)
+      where l.org_id = s.org_id and l.id = s.id
     )
     update audit_heads h set seq = n.seq, mac = n.mac
     from unnest(${heads.map(({ org_id }) => org_id)}::text[], ${heads.map(({ seq }) => seq)}::bigint[],
@@ -85,11 +87,16 @@ export async function writeSeals(tx: Tx, sealed: readonly Sealed[], heads: reado
     where h.org_id = n.org_id and h.seq < n.seq`.execute(tx);
 }
 
-export async function refuseEntries(tx: Tx, ids: readonly AuditId[]): Promise<void> {
+export async function refuseEntries(
+  tx: Tx,
+  org_ids: readonly OrgId[],
+  ids: readonly AuditId[],
+): Promise<void> {
   if (ids.length === 0) return;
   await tx
     .updateTable('audit_log')
     .set({ refused: true })
+    .where('org_id', 'in', [...org_ids])
     .where('id', 'in', [...ids])
     .execute();
 }

@@ -1,9 +1,10 @@
 /**
- * Look-ups that are asked for while one is under way go together in the next, so that many requests at once cost the
- * database few statements. Nothing is kept: a look-up is always begun after it was asked for, so its answer is as fresh
- * as that of a statement of its own. Equal keys are looked up once.
+ * Look-ups that are asked for in one turn of the event loop, or while one is under way, go together in the next, so that
+ * many requests at once cost the database few statements. Nothing is kept: a look-up is always begun after it was asked
+ * for, so its answer is as fresh as that of a statement of its own. Equal keys are looked up once.
  */
 
+import { endOfTurn } from './end-of-turn.ts';
 import { MAX_KEYS } from './look-up-statement.ts';
 
 export class Batched<V> {
@@ -27,6 +28,7 @@ export class Batched<V> {
   /** Never rejects. */
   async #run(): Promise<void> {
     this.#under_way = true;
+    await endOfTurn();
     while (this.#waiting.size > 0) {
       const batch = [...this.#waiting].slice(0, MAX_KEYS);
       for (const [key] of batch) this.#waiting.delete(key);

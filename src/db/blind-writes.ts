@@ -6,6 +6,7 @@
 import type { CompiledQuery } from 'kysely';
 import pg from 'pg';
 import { composer } from './composer.ts';
+import { endOfTurn } from './end-of-turn.ts';
 import { type Db, gatherEnding, isUnavailable, meant, newEnding, poolOf, type Tx, tryAgain } from './pool.ts';
 import { BEGIN, commitWith } from './statement-names.ts';
 
@@ -40,6 +41,7 @@ class BlindWrites {
   /** Never rejects. */
   async #work(): Promise<void> {
     this.#under_way += 1;
+    await endOfTurn();
     while (this.#waiting.length > 0) {
       const changes = this.#waiting.splice(0, MAX_TOGETHER);
       try {

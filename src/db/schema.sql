@@ -18,7 +18,6 @@ create table api_keys (
   previous_expires_at timestamp with time zone,
   expiry_told timestamp with time zone,
   constraint api_keys_pkey PRIMARY KEY (id),
-  constraint api_keys_previous_hash_key UNIQUE (previous_hash),
   constraint api_keys_token_hash_key UNIQUE (token_hash),
   constraint api_keys_org_id_service_account_id_fkey FOREIGN KEY (org_id, service_account_id) REFERENCES service_accounts(org_id, id) ON DELETE CASCADE,
   constraint api_keys_org_id_user_id_fkey FOREIGN KEY (org_id, user_id) REFERENCES memberships(org_id, user_id) ON DELETE CASCADE,
@@ -46,7 +45,7 @@ create table audit_log (
   mac bytea not null,
   serial bigint not null generated always as identity,
   refused boolean not null default false,
-  constraint audit_log_pkey PRIMARY KEY (id)
+  constraint audit_log_pkey PRIMARY KEY (org_id, id)
 );
 
 create table console_tickets (
@@ -604,8 +603,8 @@ create table webhooks (
 
 CREATE INDEX api_keys_expiry ON public.api_keys USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
+CREATE UNIQUE INDEX api_keys_previous_hash ON public.api_keys USING btree (previous_hash) WHERE (previous_hash IS NOT NULL);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
-CREATE INDEX audit_log_page ON public.audit_log USING btree (org_id, id DESC);
 CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE ((seq IS NULL) AND (NOT refused));
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
@@ -633,7 +632,7 @@ CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
 CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);
 CREATE INDEX notifications_age ON public.notifications USING brin (created_at);
 CREATE INDEX notifications_page ON public.notifications USING btree (recipient, id DESC);
-CREATE INDEX notifications_repeats ON public.notifications USING btree (recipient, kind, COALESCE(resource_id, ''::text), id DESC) WHERE (read_at IS NULL);
+CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((recipient || ' '::text) || kind) || ' '::text) || COALESCE(resource_id, ''::text))), id DESC) WHERE (read_at IS NULL);
 CREATE INDEX notifications_service_account ON public.notifications USING btree (service_account_id) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);

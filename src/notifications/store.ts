@@ -100,8 +100,10 @@ export async function raise(tx: Tx, raises: readonly Raise[]): Promise<void> {
     ), repeats as materialized (
       select w.*, (
         select u.id from notifications u
-        where u.recipient = w.recipient and u.read_at is null and u.kind = w.kind
-          and coalesce(u.resource_id, '') = coalesce(w.resource_id, '')
+        -- As notifications_repeats has it: any other index would be read for all that is unread.
+        where u.recipient || ' ' || u.kind || ' ' || coalesce(u.resource_id, '')
+            = w.recipient || ' ' || w.kind || ' ' || coalesce(w.resource_id, '')
+          and u.read_at is null
           and u.created_at > w.raised_at - make_interval(secs => ${REPEATS_WITHIN_S})
         order by u.id desc limit 1) as repeated
       from wanted w

@@ -1,7 +1,11 @@
 /** Counts stay exact, and nothing unseen is marked as read, whatever happens at the same time. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { sql } from 'kysely';
+import { type Tx, transaction } from '../../src/db/pool.ts';
+import { rfc3339 } from '../../src/lib/clock.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { type Raise, raise } from '../../src/notifications/store.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Person } from '../support/people.ts';
 import { happen, notificationsOf, tellAll } from '../support/telling.ts';
@@ -127,3 +131,31 @@ test('who leaves the organisation is told nothing of it any more, and an account
     .execute();
   assert.deepEqual(left, []);
 });
+
+test('what repeats is found without reading what is unread, whatever the planner knows of it', async () => {
+  const who = await api.person();
+  const raises = (count: number): Raise[] =>
+    Array.from({ length: count }, (_, position) => ({
+      ...{ id: newId('ntf'), recipient: who.user_id, kind: 'ssh_key.added', title: 't', body: 'b' },
+      ...{ resource_type: 'ssh_key', resource_id: newId('key'), data: {}, count: 1, position },
+      ...{ event_id: newId('evt'), raised_at: rfc3339(new Date()), mailable: false, mail_always: false },
+    }));
+  const read = await transaction(api.db, async (tx) => {
+    await raise(tx, raises(1));
+    await sql`analyze notifications`.execute(tx);
+    await raise(tx, raises(2_000));
+    const before = await tuplesRead(tx);
+    await raise(tx, raises(200));
+    return (await tuplesRead(tx)) - before;
+  });
+  assert.ok(read < 1_000, `${read} rows were read to find that 200 repeat none`);
+});
+
+/** Of notifications, in this transaction. */
+async function tuplesRead(tx: Tx): Promise<number> {
+  const { rows } = await sql<{ tuples: number }>`
+    select seq_tup_read + idx_tup_fetch as tuples from pg_stat_xact_user_tables where relname = 'notifications'`.execute(
+    tx,
+  );
+  return rows[0]?.tuples ?? 0;
+}
