@@ -6,12 +6,14 @@
  * many come at once, at most five are looked at. Failures 1 to 4 are 401; the 5th in a row locks for 15 minutes,
  * doubling with each further lock up to a day, and is 423; so is everything while locked, which counts for nothing.
  *
- * `failures` beyond five says that some were refused while five were undecided; those are not counted. Five that
- * nobody decides (the process ended) keep the address shut for a minute, then one is let through at a time.
+ * While five are undecided others wait for them, some seconds at most: of many right ones at once each is let in.
+ * `failures` beyond five says that some waited; those are not counted. Five that nobody decides (the process ended)
+ * keep the address shut for a minute, then one is let through at a time.
  */
-import type { Tx } from '../db/pool.ts';
+import type { Db, Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
+import { backoffMs, pause } from '../lib/backoff.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import {
@@ -29,6 +31,8 @@ import { findUserByEmail } from './store.ts';
 
 const FIRST_LOCK_S = 15 * 60;
 const LONGEST_LOCK_S = 24 * 3600;
+/** For attempts that are undecided: many verifies long. */
+const LONGEST_WAIT_MS = 5_000;
 
 export interface Attempt {
   readonly email_key: string;
@@ -41,13 +45,17 @@ export function lockSeconds(n: number): number {
   return Math.min(LONGEST_LOCK_S, FIRST_LOCK_S * 2 ** Math.min(n - 1, 20));
 }
 
-/** @throws AppError ACCOUNT_LOCKED while locked, or while five attempts are undecided */
-export async function beginAttempt(tx: Tx, email: string): Promise<Attempt> {
+/** @throws AppError ACCOUNT_LOCKED while locked, or when five attempts stay undecided */
+export async function beginAttempt(db: Db, email: string): Promise<Attempt> {
   const email_key = email.toLowerCase();
-  const row = present(await countFailure(tx, email_key), 'count of failures');
-  if (row.locked_s !== null) throw locked(row.locked_s);
-  if (row.failures === REFUSED) throw locked(UNDECIDED_S);
-  return { email_key, number: row.failures };
+  const until_ms = performance.now() + LONGEST_WAIT_MS;
+  for (let tries = 0; ; tries++) {
+    const row = present(await countFailure(db, email_key), 'count of failures');
+    if (row.locked_s !== null) throw locked(row.locked_s);
+    if (row.failures !== REFUSED) return { email_key, number: row.failures };
+    if (performance.now() > until_ms) throw locked(UNDECIDED_S);
+    await pause(backoffMs(tries, 50, 500));
+  }
 }
 
 /** The attempt was right: everything is forgotten. */

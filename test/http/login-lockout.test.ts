@@ -171,6 +171,15 @@ describe('423', () => {
     assert.ok(verifies <= 5, `${verifies} were verified`);
   });
 
+  test('of many right passwords at once none is refused, at login and at sudo', async () => {
+    const who = await person();
+    const answers = await Promise.all([
+      ...Array.from({ length: 12 }, () => login(who.email, PASSWORD)),
+      ...Array.from({ length: 3 }, () => sudo(who, PASSWORD)),
+    ]);
+    assert.deepEqual([...new Set(answers.map(({ status }) => status))], [200]);
+  });
+
   test('attempts that nobody decided shut an address for a minute, not for ever', async () => {
     const { email } = await person();
     const undecided = { email_key: email, failures: 6, locks: 0, locked_until: null };
