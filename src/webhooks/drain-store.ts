@@ -31,24 +31,6 @@ export async function takeLease(
   return rows[0]?.mine === true;
 }
 
-/**
- * Tells whoever holds their leases that there is more, as the transaction commits. Answers which webhooks' holders will
- * hear of it: not those that are taken, renewed or given back in this moment, for which nothing waits.
- */
-export async function tellDrains(tx: Tx, webhook_ids: readonly WebhookId[]): Promise<ReadonlySet<WebhookId>> {
-  const { rows } = await sql<{ webhook_id: WebhookId }>`
-    with live as (
-      select webhook_id from webhook_drains
-      where webhook_id = any(${[...webhook_ids]}::text[]) and until >= now()
-      for no key update skip locked
-    ), told as (
-      update webhook_drains d set again = true from live where d.webhook_id = live.webhook_id
-      returning d.webhook_id
-    )
-    select webhook_id, pg_notify('berth', 'webhook:' || webhook_id)::text from told`.execute(tx);
-  return new Set(rows.map(({ webhook_id }) => webhook_id));
-}
-
 /** For all that a process holds; its drains must end when this has failed for as long as a lease. */
 export async function renewLeases(
   tx: Tx,

@@ -3,14 +3,10 @@ import type { Tx } from '../db/pool.ts';
 import { type PlacedEvent, readEvents } from '../events/store.ts';
 import type { EventId, OrgId, WebhookId } from '../lib/ids.ts';
 import { insertDeliveries, type Listener, listListeners, type NewDelivery } from './delivery-store.ts';
-import { tellDrains } from './drain-store.ts';
 import { sendJob } from './lanes.ts';
 import { isPublic, wants } from './model.ts';
 
-/**
- * Makes a delivery of each event for each enabled webhook that wants it. Whoever sends for the webhook now is told that
- * there is more; where nobody does, a job is made.
- */
+/** Makes a delivery of each event for each enabled webhook that wants it, and a job for each webhook that has one. */
 export async function fanOutToWebhooks(tx: Tx, events: readonly PlacedEvent[]): Promise<void> {
   const told = events.filter(
     (event): event is PlacedEvent & { org_id: OrgId } =>
@@ -32,11 +28,9 @@ export async function fanOutToWebhooks(tx: Tx, events: readonly PlacedEvent[]): 
     }
   }
   await insertDeliveries(tx, deliveries);
-  const told_of = await tellDrains(tx, [...touched.keys()]);
-  const unserved = [...touched.values()].filter(({ id }) => !told_of.has(id));
   await addJobs(
     tx,
-    unserved.map(({ id, slow }) => sendJob(id, slow)),
+    [...touched.values()].map(({ id, slow }) => sendJob(id, slow)),
   );
 }
 

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import { sql } from 'kysely';
 import { type Db, openPool, type Tx, transaction } from '../../src/db/pool.ts';
 import { append, appendPrivate } from '../../src/events/append.ts';
-import { type NumberedEvent, type PlacedEvent, readEvents } from '../../src/events/store.ts';
+import { type NumberedEvent, numberEvents, type PlacedEvent, readEvents } from '../../src/events/store.ts';
 import { onCommitted } from '../../src/events/wake.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
@@ -114,3 +115,30 @@ test('a commit wakes the dispatcher of its process, a rollback does not', async 
   assert.equal(woken, 1);
   undo();
 });
+
+test('places are given by reading those events alone, whatever the planner knows of how many wait', async () => {
+  await transaction(db, async (tx) => {
+    for (let n = 0; n < 200; n++) await happen(tx, n);
+  });
+  await dispatchEvents(db, []);
+  await sql`analyze events`.execute(db);
+  await transaction(db, async (tx) => {
+    for (let n = 0; n < 1_000; n++) await happen(tx, n);
+  });
+  const read = await transaction(db, async (tx) => {
+    const before = await tuplesRead(tx);
+    assert.equal((await numberEvents(tx, 100))?.length, 100);
+    return (await tuplesRead(tx)) - before;
+  });
+  assert.ok(read < 1_000, `${read} rows were read to give 100 events their places`);
+  await dispatchEvents(db, []);
+});
+
+/** Of events, in this transaction. */
+async function tuplesRead(tx: Tx): Promise<number> {
+  const { rows } = await sql<{ tuples: number }>`
+    select seq_tup_read + idx_tup_fetch as tuples from pg_stat_xact_user_tables where relname = 'events'`.execute(
+    tx,
+  );
+  return Number(rows[0]?.tuples ?? 0);
+}
