@@ -54,7 +54,7 @@ const ILLNESSES: readonly Toxic[] = [
   { flip_answer_at: 1_000 },
 ];
 const AFTERWARDS = [...many('nothing', 9), 'through the store', 'overlay lost'] as const;
-/** More than the lease of a host: one that comes back finds that it was given up. */
+/** Longer than whoever asks something of it waits. */
 const LONGEST_MS = 60_000;
 const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
 
