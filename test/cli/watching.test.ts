@@ -36,10 +36,16 @@ describe('webhooks', () => {
     assert.match(await cli.done('webhook', 'deliveries', 'hooks.example.org'), /^Nothing was sent yet/);
     assert.match(await cli.done('webhook', 'ping', 'hooks.example.org', '-q'), /^evt_\w+\n$/);
     await tellAll(api.db);
-    assert.match(await cli.fails(3, 'webhook', 'redeliver', 'hooks.example.org', 'whd_nothing'), /^berth: /);
+    assert.match(
+      await cli.fails(3, 'webhook', 'redeliver', 'hooks.example.org', 'whd_nothing'),
+      /^berth: .*\n {2}next: berth webhook deliveries hooks\.example\.org\n/,
+    );
     assert.equal(await cli.done('webhook', 'rm', 'hooks.example.org'), 'hooks.example.org is deleted.\n');
     assert.equal(await cli.done('webhook', 'ls'), 'No webhooks yet. Make one: berth webhook create URL\n');
-    assert.match(await cli.fails(2, 'webhook', 'create', 'nonsense'), /^berth: .*url/);
+    assert.match(
+      await cli.fails(2, 'webhook', 'create', 'nonsense'),
+      /^berth: .*url.*\n {2}next: .*berth webhook listen/,
+    );
   });
 
   test('listen prints this organisation’s events as they come, until Ctrl-C', async () => {
