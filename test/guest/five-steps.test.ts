@@ -148,7 +148,7 @@ describe('the five steps', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () =>
       async () => (await later.run(guest.target, 'true')).code === 255,
       { timeout_ms: 5_000 },
     );
-    assert.equal(await guest.sh('echo in'), 'in', 'the other key stays');
+    assert.equal(await guest.shAgain('echo in'), 'in', 'the other key stays');
   });
 
   test('an explicit empty key set lets nobody in, and the account mode everybody again', async () => {
@@ -179,7 +179,7 @@ describe('the five steps', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () =>
     });
     const vm = await guest.reached('running');
     assert.deepEqual([vm.id, vm.boot], [before.id, before.boot]);
-    assert.equal(await guest.sh('cat /srv/own'), 'own');
+    assert.equal(await guest.shAgain('cat /srv/own'), 'own');
   });
 
   test('a guest that powers off by itself ends stopped, saved, and says so', async () => {
