@@ -145,7 +145,7 @@ export class VmRunner {
 
   /** Runs until nothing is left to do for the instance here, or until `close`. */
   async run(): Promise<void> {
-    await this.#held.adopt((work) => this.#insist(work));
+    await this.#insist(() => this.#held.adopt((work) => this.#insist(work)));
     for (let failures = 0; !this.#closing.signal.aborted; ) {
       this.#news.seen();
       const name = await this.#next();
