@@ -149,7 +149,6 @@ async function begin(
     begun = true;
   } finally {
     if (quiesce === 'freeze' && machine.record.frozen) await thaw(machine);
-    if (begun) await giveFullSpeed(qmp, job_id);
     if (!begun) await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE }).catch(() => undefined);
   }
   return consistency;
@@ -277,6 +276,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
   const { job_id, generation, consistency } = begun;
   let committed = false;
   try {
+    await giveFullSpeed(qmp, job_id);
     const job = await waitForJob(qmp, job_id, ['pending'], { timeout_ms: JOB_MS, signal });
     if (job.status !== 'pending') throw new Error(job.error ?? `the backup job ended as ${job.status}`);
     const result = await sink.finish();
