@@ -27,7 +27,8 @@ export const DIRTY_BITMAP = 'dirty';
 export const DIRTY_GRANULARITY = 65_536;
 
 const QUIT_MS = 5_000;
-const MONITOR_MS = 10_000;
+/** To end a VM is worse than to wait: a host that is short of memory, or was asleep, may take so long. */
+const MONITOR_MS = 60_000;
 /** It may wait for a read to be answered, and tries to reach us only every 16 s after we were away for long. */
 const LAZY_MONITOR_MS = 120_000;
 
