@@ -29,6 +29,8 @@ const ALGORITHMS = [-8, -7, -257];
 /** WebAuthn L3, section 7.1, step 25. */
 const MAX_CREDENTIAL_ID_BYTES = 1023;
 const MAX_TRANSPORTS = 10;
+/** As challenges are made; what else a caller may have put there, a NUL for one, the database would not take. */
+const BASE64URL = /^[\w-]+$/;
 
 /** The account as authenticators know it (WebAuthn L3, section 5.4.3): the opaque id, no address. */
 export function userHandle(user_id: UserId): string {
@@ -196,5 +198,7 @@ function challengeIn(client_data: string): string | null {
   }
   if (typeof data !== 'object' || data === null) return null;
   const { challenge, crossOrigin } = data as Record<string, unknown>;
-  return typeof challenge === 'string' && crossOrigin !== true ? challenge : null;
+  return typeof challenge === 'string' && BASE64URL.test(challenge) && crossOrigin !== true
+    ? challenge
+    : null;
 }
