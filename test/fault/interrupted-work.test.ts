@@ -21,7 +21,7 @@ import type { Role } from '../support/processes.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
-const BIG_MIB = 64;
+const BIG_MIB = 32;
 
 describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
   let berth: Installation;
