@@ -3,7 +3,6 @@
  * VMs and database outlive a launcher by design, so whatever still runs on that folder is found and ended here.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
-import { createHash } from 'node:crypto';
 import { closeSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -12,6 +11,7 @@ import { type Env, readEnv } from '../src/config/env.ts';
 import { pathsIn } from '../src/config/paths.ts';
 import { hostCgroups, removeLimits } from '../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../src/host/vm/egress.ts';
+import { dataFolderId } from '../src/host/vm/egress-rules.ts';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
 import { commandLineOf, identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
 import type { Accelerator } from '../src/host/vm/qemu-command.ts';
@@ -156,8 +156,7 @@ export class Installation {
     }
     await removeControlGroups(this.#api?.created ?? []);
     await endPostgres(join(paths.postgres, 'cluster'));
-    const data_folder_id = createHash('sha256').update(this.data_dir).digest('hex').slice(0, 12);
-    if (process.getuid?.() === 0) await removeEgressRules(data_folder_id);
+    if (process.getuid?.() === 0) await removeEgressRules(dataFolderId(this.data_dir));
   }
 }
 

@@ -170,10 +170,11 @@ export type CreateApiKeyRequest = {
   name: string;
   /** `resource:action` separated by spaces, or `*` */
   scope: string;
+  /** Absent: it does not expire, or with the API key that makes it, which it cannot outlive */
   expires_in_seconds?: number | undefined;
   /** The service account that holds it; absent: the caller does */
   service_account_id?: string | undefined;
-  /** Addresses or networks that it may be used from; empty or absent: everywhere */
+  /** Addresses or networks that it may be used from; empty or absent: everywhere, or wherever the API key that makes it may be */
   allowed_cidrs?: Array<string> | undefined;
 };
 

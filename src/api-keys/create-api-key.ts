@@ -6,6 +6,7 @@ import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type ServiceAccountId } from '../lib/ids.ts';
 import { findServiceAccount } from '../service-accounts/store.ts';
+import { boundsWithin } from './bounds.ts';
 import { canonicalCidrs } from './networks.ts';
 import { canonicalScope, requireWithinOwn, scopeWithin } from './scope-within.ts';
 import { type ApiKeyRow, insertApiKey, type PlainKey } from './store.ts';
@@ -34,7 +35,7 @@ export function newPlainKey(): { key: string; kept: PlainKey } {
 }
 
 /**
- * Makes a key of the caller, or of a service account, whose scope is within the caller's own. The plain key is in the
+ * Makes a key of the caller, or of a service account, whose scope and bounds are within the caller's own. The plain key is in the
  * answer and nowhere else. @throws AppError FORBIDDEN, INVALID_REQUEST, NOT_FOUND
  */
 export async function createApiKey(
@@ -46,14 +47,17 @@ export async function createApiKey(
   const { service_account_id = null } = request;
   if (service_account_id !== null) requireKeysOf(principal, service_account_id);
   requireWithinOwn(principal, request.scope);
-  const allowed_cidrs = canonicalCidrs(request.allowed_cidrs ?? []);
+  const { expires_in_seconds: lifetime_s } = request;
+  // By this clock, as ids and audit entries: nothing has to be asked of the database.
+  const created_at = new Date();
+  const bounds = boundsWithin(principal, {
+    expires_at: lifetime_s === undefined ? null : new Date(created_at.getTime() + lifetime_s * 1000),
+    allowed_cidrs: canonicalCidrs(request.allowed_cidrs ?? []),
+  });
   if (service_account_id !== null) {
     await requireWithinServiceAccount(tx, principal, service_account_id, request.scope);
   }
   const { key, kept } = newPlainKey();
-  const { expires_in_seconds } = request;
-  // By this clock, as ids and audit entries: nothing has to be asked of the database.
-  const created_at = new Date();
   const new_key = {
     ...kept,
     id: newId('ak'),
@@ -62,10 +66,9 @@ export async function createApiKey(
     service_account_id,
     name: request.name,
     scope: canonicalScope(request.scope),
-    allowed_cidrs,
+    allowed_cidrs: [...bounds.allowed_cidrs],
     created_at,
-    expires_at:
-      expires_in_seconds === undefined ? null : new Date(created_at.getTime() + expires_in_seconds * 1000),
+    expires_at: bounds.expires_at,
   };
   // The holder may end while its key is being made: then there is nobody to hold it.
   const row = await insertApiKey(

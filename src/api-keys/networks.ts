@@ -56,6 +56,15 @@ export function addressAllowed(cidrs: readonly string[], address: string): boole
   return false;
 }
 
+/** Whether all of a network (in its kept form) is in one of these. */
+export function networkWithin(cidr: string, cidrs: readonly string[]): boolean {
+  const [network, prefix] = ipaddr.parseCIDR(cidr);
+  return cidrs.some((each) => {
+    const [outer, outer_prefix] = ipaddr.parseCIDR(each);
+    return outer.kind() === network.kind() && outer_prefix <= prefix && network.match(outer, outer_prefix);
+  });
+}
+
 function parseAddress(text: string): Address | null {
   if (ipaddr.IPv4.isValidFourPartDecimal(text)) return ipaddr.IPv4.parse(text);
   if (!text.includes(':') || text.includes('%') || !ipaddr.IPv6.isValid(text)) return null;

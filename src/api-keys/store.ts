@@ -101,6 +101,8 @@ export interface ApiKeyPrincipal {
   readonly service_account_scope: string | null;
   readonly allowed_cidrs: string[];
   readonly last_used_at: Date | null;
+  /** When it expires, or its grace if that was what was found; null: never. */
+  readonly ends_at: Date | null;
 }
 
 /**
@@ -111,6 +113,7 @@ const FIND_PRINCIPALS = new LookUpStatement(
   ['bytea'],
   (values) => `
   select wanted.hash, k.id, k.org_id, k.user_id, k.service_account_id, k.scope, k.allowed_cidrs, k.last_used_at,
+         case when k.token_hash = wanted.hash then k.expires_at else least(k.expires_at, k.previous_expires_at) end as ends_at,
          (select m.role from memberships m where m.org_id = k.org_id and m.user_id = k.user_id) as role,
          (select s.scope from service_accounts s where s.id = k.service_account_id) as service_account_scope
   from (${values}) as wanted (hash)
@@ -141,7 +144,7 @@ export async function findLiveApiKey(tx: Tx, id: ApiKeyId): Promise<ApiKeyPrinci
     )
     .leftJoin('service_accounts as s', 's.id', 'k.service_account_id')
     .select(['k.id', 'k.org_id', 'k.user_id', 'm.role', 'k.service_account_id', 'k.scope', 'k.allowed_cidrs'])
-    .select(['k.last_used_at', 's.scope as service_account_scope'])
+    .select(['k.last_used_at', 'k.expires_at as ends_at', 's.scope as service_account_scope'])
     .where('k.id', '=', id)
     .where((eb) => eb.or([eb('k.expires_at', 'is', null), eb('k.expires_at', '>', sql<Date>`now()`)]))
     .executeTakeFirst();

@@ -107,7 +107,13 @@ function principalOfKey(found: ApiKeyPrincipal): Principal {
   }
   if (found.user_id === null || found.role === null) throw new AppError('UNAUTHENTICATED');
   return {
-    credential: { kind: 'api_key', id: found.id, user_id: found.user_id },
+    credential: {
+      kind: 'api_key',
+      id: found.id,
+      user_id: found.user_id,
+      ends_at: found.ends_at,
+      allowed_cidrs: found.allowed_cidrs,
+    },
     org_id: found.org_id,
     role: found.role,
     scopes: effectiveScopes(found.role, found.scope),

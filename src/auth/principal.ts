@@ -5,7 +5,15 @@ import type { Scope } from './permissions.ts';
 
 export type Credential =
   | { readonly kind: 'session'; readonly id: SessionId; readonly user_id: UserId }
-  | { readonly kind: 'api_key'; readonly id: ApiKeyId; readonly user_id: UserId }
+  | {
+      readonly kind: 'api_key';
+      readonly id: ApiKeyId;
+      readonly user_id: UserId;
+      /** When it expires, or, of a key before a rotation, its grace; null: never. */
+      readonly ends_at: Date | null;
+      /** Empty: from everywhere. */
+      readonly allowed_cidrs: readonly string[];
+    }
   /** An API key of a service account: no person, no role. */
   | { readonly kind: 'service_key'; readonly id: ApiKeyId; readonly service_account_id: ServiceAccountId };
 

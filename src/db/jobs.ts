@@ -2,7 +2,6 @@
  * The job library, graphile-worker, in its own schema of our database: its tables, and adding jobs within a
  * transaction of ours. A job is a hint to look at rows of ours: each has a key, and there is at most one waiting for it.
  */
-import { runMigrations } from 'graphile-worker';
 import { sql } from 'kysely';
 import { JobsPool } from './jobs-pool.ts';
 import type { Tx } from './pool.ts';
@@ -22,6 +21,8 @@ export async function migrateJobs(url: string): Promise<void> {
   // Not a pool of the library's own: it stops listening for errors before its connections have ended, and the last word
   // of a server that goes down in between would end the process.
   const pool = new JobsPool(url, 2);
+  // Who only adds jobs does without the library.
+  const { runMigrations } = await import('graphile-worker');
   try {
     await runMigrations({ pgPool: pool, schema: JOBS_SCHEMA });
   } finally {

@@ -161,7 +161,14 @@ export class Agent {
   /** What others may have undone, and what would grow: the egress rules, QEMU's logs; and who has logged in. */
   async #upkeep(): Promise<void> {
     this.#isolation_problem = await this.#facts.isolate();
-    for (const { runner } of this.#runners.values()) runner.upkeep();
+    for (const [instance_id, { runner }] of this.#runners) {
+      try {
+        runner.upkeep();
+      } catch (error) {
+        // A log on a disk that is full, say: it is looked at again, and the others are now.
+        this.#context.log.warn({ err: error, instance_id }, "a VM's upkeep failed");
+      }
+    }
   }
 
   /** Beside the heartbeats, which a store that does not answer must not hold up. */

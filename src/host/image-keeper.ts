@@ -29,7 +29,10 @@ export class ImageKeeper {
   /** Versions that are stored, or need not be. */
   readonly #settled = new Set<string>();
   readonly #durable = new Set<string>();
-  readonly #fetching = new Map<string, Promise<HostImage>>();
+  readonly #fetching = new Map<
+    string,
+    { readonly image: Promise<HostImage>; readonly given_up: () => boolean }
+  >();
   #turn: Promise<unknown> = Promise.resolve();
 
   constructor(options: ImageKeeperOptions) {
@@ -69,12 +72,18 @@ export class ImageKeeper {
       );
     }
     const under_way = this.#fetching.get(registered.version);
-    if (under_way) return under_way;
-    const fetching = this.#fetch(id, registered, signal).finally(() =>
+    if (under_way) {
+      return under_way.image.catch((error: unknown) => {
+        // Whoever began it has no need of it any more: that is no reason for others.
+        if (!under_way.given_up() || signal?.aborted) throw error;
+        return this.forDisk(id, version, signal);
+      });
+    }
+    const image = this.#fetch(id, registered, signal).finally(() =>
       this.#fetching.delete(registered.version),
     );
-    this.#fetching.set(registered.version, fetching);
-    return fetching;
+    this.#fetching.set(registered.version, { image, given_up: () => signal?.aborted === true });
+    return image;
   }
 
   /** Resolves once the image of a disk is in the object store. */

@@ -13,6 +13,7 @@ import { endConnectionsAtClose } from './end-connections.ts';
 import { sendError, sendMalformed } from './errors.ts';
 import { EventStreams } from './event-stream.ts';
 import { registerHealth } from './health.ts';
+import { lazySchemas } from './lazy-schemas.ts';
 import { openApiOptions } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
 import { RateLimits } from './rate-limits.ts';
@@ -79,6 +80,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
         verbose: true,
       },
     },
+    schemaController: lazySchemas(),
     requestTimeout: 60_000,
     keepAliveTimeout: 65_000,
     routerOptions: { maxParamLength: 256 },

@@ -5,6 +5,7 @@
  * - Neither side reads faster than the other takes; one that takes nothing is cut off.
  * - The credential behind the ticket is looked at again every few seconds; without it the console closes.
  * - While it is open its VM is in use: an idle stop counts from its end.
+ * - Consoles are bounded for each organisation and for the process.
  */
 import type { IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
@@ -15,6 +16,7 @@ import { isId } from '../lib/ids.ts';
 import { type ConsoleHolder, consolePlace, consumeConsoleTicket } from '../vms/console.ts';
 import type { AppContext } from './context.ts';
 import { refuseUpgrade } from './errors.ts';
+import { Places } from './places.ts';
 import { newRequestId } from './request-id.ts';
 
 const PATH = /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/;
@@ -24,6 +26,7 @@ const LOOK_AGAIN_MS = 15_000;
 const SILENT_MS = 30_000;
 const MESSAGE_BYTES = 64 * 1024;
 const BUFFER_BYTES = 256 * 1024;
+export const CONSOLES_PER_ORGANISATION = 50;
 const CONSOLES_IN_ALL = 200;
 
 /** Close codes (RFC 6455, section 7.4.1, and its registry). */
@@ -45,6 +48,12 @@ export class ConsoleStreams {
     clientTracking: true,
   });
 
+  readonly #places = new Places({
+    what: 'consoles',
+    per_holder: CONSOLES_PER_ORGANISATION,
+    in_all: CONSOLES_IN_ALL,
+  });
+
   /** `ipOf`: the caller's address, as Fastify tells it of its own requests. */
   constructor(app: FastifyInstance, context: Context, ipOf: (request: IncomingMessage) => string) {
     this.#context = context;
@@ -52,6 +61,14 @@ export class ConsoleStreams {
       socket.on('error', () => socket.destroy());
       this.#accept(request, socket, head, ipOf(request)).catch((error: unknown) =>
         refuseUpgrade(error, socket, newRequestId(), context.log),
+      );
+    });
+    this.#server.on('wsClientError', ({ message }, socket) => {
+      refuseUpgrade(
+        new AppError('INVALID_REQUEST', { message: `${message}.` }),
+        socket,
+        newRequestId(),
+        context.log,
       );
     });
     app.addHook('preClose', async () => {
@@ -64,26 +81,26 @@ export class ConsoleStreams {
     const { db, host_calls, log } = this.#context;
     const id = PATH.exec(request.url ?? '')?.[1] ?? '';
     this.#refuseForeign(request);
-    if (this.#server.clients.size >= CONSOLES_IN_ALL) {
-      throw new AppError('UNAVAILABLE', { message: 'Too many consoles are open.', retry_after_seconds: 15 });
-    }
     const query = new URL(request.url ?? '', 'http://console').searchParams;
     if (!isId('inst', id)) throw new AppError('NOT_FOUND');
     const holder = await consumeConsoleTicket(db, id, query.get('ticket') ?? '');
-    const place = await consolePlace(db, holder, ip);
+    const { host_id, instance_id, vm_id } = await consolePlace(db, holder, ip);
+    // Nobody is there to be answered.
+    if (socket.destroyed) return;
+    socket.once('close', this.#places.take(holder.org_id));
     const gone = new AbortController();
-    const hungUp = () => gone.abort();
-    socket.once('close', hungUp);
-    const { instance_id, vm_id } = place;
+    socket.once('close', () => gone.abort());
     const call = { kind: 'console', instance_id, vm_id } as const;
-    const line = await host_calls.open(place.host_id, call, OPEN_WITHIN_MS, gone.signal);
-    socket.off('close', hungUp);
+    const line = await host_calls.open(host_id, call, OPEN_WITHIN_MS, gone.signal);
+    let taken = false;
     this.#server.handleUpgrade(request, socket, head, (client) => {
+      taken = true;
       log.info({ instance_id, credential: holder.credential.id }, 'a console was opened');
       splice(client, line);
       this.#watch(client, holder, ip);
     });
-    if (socket.destroyed) line.destroy();
+    // The caller has hung up, or its handshake is none.
+    if (!taken) line.destroy();
   }
 
   #refuseForeign({ headers }: IncomingMessage): void {
@@ -100,9 +117,12 @@ export class ConsoleStreams {
     client.on('pong', () => {
       heard_ms = performance.now();
     });
+    let looking = false;
     const look = async (): Promise<void> => {
       if (performance.now() - heard_ms > SILENT_MS) return client.terminate();
       client.ping();
+      if (looking) return;
+      looking = true;
       try {
         await consolePlace(this.#context.db, holder, ip);
       } catch (error) {
@@ -110,6 +130,8 @@ export class ConsoleStreams {
         if (!(error instanceof AppError)) return;
         const over = error.code === 'VM_NOT_RUNNING' || error.code === 'CONFLICT';
         client.close(over ? CLOSE.over : CLOSE.revoked, messageOf(error).slice(0, 120));
+      } finally {
+        looking = false;
       }
     };
     const timer = setInterval(() => void look(), this.#context.heartbeat_ms ?? LOOK_AGAIN_MS);

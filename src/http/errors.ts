@@ -104,13 +104,16 @@ export function refuseUpgrade(thrown: unknown, socket: Duplex, request_id: strin
   else socket.destroy();
 }
 
-function endWith(socket: Duplex, { code, message }: AppError, request_id: string): void {
+function endWith(socket: Duplex, error: AppError, request_id: string): void {
+  const { code, message, retry_after_seconds } = error;
   const { status } = ERROR_CODES[code];
   const body: ErrorBody = { error: { code, message, request_id } };
   const text = JSON.stringify(body);
   socket.end(
     `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\nContent-Type: application/json; charset=utf-8\r\n` +
       `Cache-Control: no-store\r\nX-Request-Id: ${request_id}\r\n` +
+      (status === 401 ? 'WWW-Authenticate: Bearer\r\n' : '') +
+      (retry_after_seconds === undefined ? '' : `Retry-After: ${retry_after_seconds}\r\n`) +
       `Content-Length: ${Buffer.byteLength(text)}\r\nConnection: close\r\n\r\n${text}`,
   );
 }

@@ -17,6 +17,7 @@ import { headPosition, positionOf } from '../events/read-store.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { isId } from '../lib/ids.ts';
 import { authenticateAgain, principalOf } from './access.ts';
+import { Places } from './places.ts';
 
 const HEARTBEAT_MS = 15_000;
 const STALLED_MS = 60_000;
@@ -58,8 +59,11 @@ export interface StreamContext {
 export class EventStreams {
   readonly #context: StreamContext;
   readonly #closing = new AbortController();
-  readonly #open = new Map<string, number>();
-  #count = 0;
+  readonly #places = new Places({
+    what: 'streams',
+    per_holder: STREAMS_PER_HOLDER,
+    in_all: STREAMS_IN_ALL,
+  });
 
   constructor(app: FastifyInstance, context: StreamContext) {
     this.#context = context;
@@ -71,7 +75,7 @@ export class EventStreams {
     const { db } = this.#context;
     const holder = actorOf(principalOf(request));
     const start = await startOf(db, request.headers['last-event-id']);
-    const leave = this.#enter(holder);
+    const leave = this.#places.take(holder);
     const ended = new AbortController();
     reply.raw.once('close', () => ended.abort());
     const signal = AbortSignal.any([ended.signal, this.#closing.signal]);
@@ -101,27 +105,6 @@ export class EventStreams {
       ended.addEventListener('abort', () => clearTimeout(timer), { once: true });
     };
     this.#closing.signal.addEventListener('abort', cut, { once: true, signal: ended });
-  }
-
-  #enter(holder: string): () => void {
-    const own = this.#open.get(holder) ?? 0;
-    if (own >= STREAMS_PER_HOLDER) {
-      throw new AppError('RATE_LIMITED', {
-        message: `At most ${STREAMS_PER_HOLDER} streams at once. Close one first.`,
-        retry_after_seconds: 15,
-      });
-    }
-    if (this.#count >= STREAMS_IN_ALL) {
-      throw new AppError('UNAVAILABLE', { message: 'Too many streams are open.', retry_after_seconds: 15 });
-    }
-    this.#open.set(holder, own + 1);
-    this.#count += 1;
-    return () => {
-      const left = (this.#open.get(holder) ?? 1) - 1;
-      if (left === 0) this.#open.delete(holder);
-      else this.#open.set(holder, left);
-      this.#count -= 1;
-    };
   }
 }
 

@@ -104,7 +104,7 @@ export class InstancePort {
 
   /** Takes no more and ends all, what is on its way first; resolves when they are gone. */
   async close(): Promise<void> {
-    this.#confirmed();
+    this.#stopWaiting();
     this.refuse();
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     for (const socket of this.#sockets) socket.destroySoon();
@@ -113,7 +113,7 @@ export class InstancePort {
 
   /** Ends all at once. */
   destroy(): void {
-    this.#confirmed();
+    this.#stopWaiting();
     this.refuse();
     this.#server.close();
     for (const socket of this.#sockets) socket.destroy();
@@ -215,9 +215,13 @@ export class InstancePort {
     for (const socket of this.#sockets) socket.destroy();
   }
 
-  #confirmed(): void {
+  #stopWaiting(): void {
     if (this.#revoking) clearTimeout(this.#revoking);
     this.#revoking = null;
+  }
+
+  #confirmed(): void {
+    this.#stopWaiting();
     if (this.#unconfirmed) this.#log.info('the revocation is confirmed: the port is open again');
     this.#unconfirmed = false;
   }

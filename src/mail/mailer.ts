@@ -4,7 +4,6 @@
  */
 import { mkdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { createTransport } from 'nodemailer';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
@@ -68,10 +67,11 @@ async function sendWithRetries(deliver: Deliver, mail: Mail, log: Log): Promise<
 }
 
 function intoFolder(folder: string, from: string): Deliver {
-  // Nodemailer composes the message; nothing is sent anywhere.
-  const composer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' });
   let count = 0;
   return async (mail) => {
+    // It composes the message; nothing is sent anywhere. Loaded with the first mail: most starts send none.
+    const { createTransport } = await import('nodemailer');
+    const composer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' });
     const { message } = await composer.sendMail(headed(mail, from));
     count += 1;
     const time = new Date().toISOString().replaceAll(':', '-');
@@ -87,9 +87,10 @@ function intoFolder(folder: string, from: string): Deliver {
 }
 
 function bySmtp(smtp_url: string, from: string): Deliver {
-  const transport = createTransport(smtp_url, { connectionTimeout: 10_000, socketTimeout: 30_000 } as never);
+  const options = { connectionTimeout: 10_000, socketTimeout: 30_000 } as never;
   return async (mail) => {
-    await transport.sendMail(headed(mail, from));
+    const { createTransport } = await import('nodemailer');
+    await createTransport(smtp_url, options).sendMail(headed(mail, from));
   };
 }
 

@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { inspect } from 'node:util';
 import pg from 'pg';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { waitForJob } from '../../src/host/qmp/jobs.ts';
@@ -20,7 +21,7 @@ import type { Role } from '../support/processes.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
-const BIG_MIB = 64;
+const BIG_MIB = 32;
 
 describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
   let berth: Installation;
@@ -112,20 +113,27 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
     await holder.connect();
     await holder.query('begin');
     await holder.query('lock table generations in share mode');
-    const flush = () =>
-      berth.client.request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(60_000));
-    const answer = flush().catch(() => undefined);
+    const letGo = () => holder.end();
+    const answer = berth.client
+      .request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(60_000))
+      .catch((error: unknown) => error);
+    let early: unknown;
+    void answer.then((settled) => {
+      early = settled;
+    });
     const waiting =
       'select from pg_stat_activity where pg_backend_pid() = any(pg_blocking_pids(pid)) limit 1';
-    const waits = async () => (await holder.query(waiting)).rowCount === 1;
-    await until('the commit waits', waits, { timeout_ms: 60_000 });
-    return {
-      answer,
-      letGo: async () => {
-        await holder.query('rollback');
-        await holder.end();
-      },
+    const waits = async () => {
+      assert(early === undefined, `the flush ends before its commit: ${inspect(early)}`);
+      return (await holder.query(waiting)).rowCount === 1;
     };
+    try {
+      await until('the commit waits', waits, { timeout_ms: 60_000 });
+    } catch (error) {
+      await letGo();
+      throw error;
+    }
+    return { answer, letGo };
   };
 
   test('a flush, of QEMU while its commit is on its way: what was committed stays in the store', async () => {

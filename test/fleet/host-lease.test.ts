@@ -152,10 +152,13 @@ describe("an agent's lease", () => {
   });
 
   test('cut off, VMs are paused in time; back, those that are still wanted go on and the others are ended', async () => {
-    const [kept, given_up] = [await start(), await start()];
-    const vms = [await lookalike(kept.id, kept.vm_id), await lookalike(given_up.id, given_up.vm_id)] as const;
+    const [kept, suspending, given_up] = [await start(), await start(), await start()];
+    await b.ready(suspending.id);
+    assert.equal((await api.as(owner).post(`/v1/instances/${suspending.id}/vm/suspend`)).status, 202);
+    const wanted = [await lookalike(kept.id, kept.vm_id), await lookalike(suspending.id, suspending.vm_id)];
+    const unwanted = await lookalike(given_up.id, given_up.vm_id);
     await proxy.cut();
-    await until('both are paused', () => vms.every(isStopped));
+    await until('all are paused', () => [...wanted, unwanted].every(isStopped));
     assert.equal(lease.isHeld, false);
     assert.throws(() => lease.require(), LeaseOverError);
     let gone_on = false;
@@ -167,11 +170,11 @@ describe("an agent's lease", () => {
     await proxy.mend();
     await until('the lease is held again', () => lease.isHeld && gone_on);
     // A signal is sent; that it has done its work may take a busy machine a moment.
-    await until('the other is ended', () => !isAlive(vms[1]));
-    await until('the one goes on', () => !isStopped(vms[0]));
-    assert(isAlive(vms[0]));
+    await until('the other is ended', () => !isAlive(unwanted));
+    await until('the others go on', () => !wanted.some(isStopped));
+    assert(wanted.every(isAlive));
     assert.equal(existsSync(paths.fenced), false);
-    killProcess(vms[0], 'SIGKILL');
+    for (const each of wanted) killProcess(each, 'SIGKILL');
   });
 
   test('what a deleted instance left here goes after a day; the cache of one that there is stays', async () => {

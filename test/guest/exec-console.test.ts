@@ -75,7 +75,6 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
       return text.includes('berth: user data ended with 3') && text;
     };
     assert.match(await until('user_data has ended', said), /first: root \/root 5\./);
-    await guest.restart();
     await guest.stop();
     await berth.removeOverlays(guest.id);
     await guest.start();

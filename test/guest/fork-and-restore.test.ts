@@ -21,8 +21,8 @@ describe('fork and restore', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () 
     await guest.sh(`echo ${file} > /srv/${file}; sync`);
     return (await guest.flush()).generation;
   };
-  const files = (guest: GuestInstance) => guest.shAgain('cd /srv && echo *');
-  const machineId = (guest: GuestInstance) => guest.shAgain('cat /etc/machine-id');
+  const files = (guest: GuestInstance) => guest.sh('cd /srv && echo *');
+  const machineId = (guest: GuestInstance) => guest.sh('cat /etc/machine-id');
 
   before(async () => {
     berth = await Installation.start();

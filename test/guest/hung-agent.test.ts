@@ -6,7 +6,7 @@ import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
 import { THOROUGH } from '../support/thorough.ts';
 
-describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, timeout: 200_000 }, () => {
+describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 200_000 }, () => {
   let berth: Installation;
   let guest: GuestInstance;
 
@@ -17,7 +17,7 @@ describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, timeout: 200_0
   });
   after(() => berth?.dispose());
 
-  test('is flushed as after a power cut, and the receipt says so', THOROUGH, async () => {
+  test('is flushed as after a power cut, and the receipt says so', async () => {
     const { status, body } = await berth.client.request<ReceiptBody>(
       'POST',
       `${guest.path}/vm/flush`,
@@ -27,7 +27,7 @@ describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, timeout: 200_0
     assert.deepEqual([status, body.consistency], [200, 'crash']);
   });
 
-  test('is stopped all the same, with what it had synced', THOROUGH, async () => {
+  test('is stopped all the same, with what it had synced', async () => {
     await guest.stop({ force: true });
     await berth.removeOverlays(guest.id);
     await guest.start();

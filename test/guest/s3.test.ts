@@ -55,7 +55,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
   });
 
   test('S3 away in the middle of a flush: 503, the guest goes on, and the next flush has it all', async () => {
-    await guest.sh('head -c 16M /dev/urandom > /srv/third; sync');
+    await guest.sh('head -c 8M /dev/urandom > /srv/third; sync');
     const { generation } = (await guest.vm()).disk;
     cutInTheNextSegment();
     const refused = await berth.client.request<ErrorBody>('POST', `${guest.path}/vm/flush`);
@@ -71,11 +71,11 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
       timeout_ms: 30_000,
       every_ms: 200,
     });
-    assert(dirty_bytes >= 16 * MIB, `${dirty_bytes} bytes were still marked`);
+    assert(dirty_bytes >= 8 * MIB, `${dirty_bytes} bytes were still marked`);
   });
 
   test('S3 away while a VM is stopped: flush_pending, and stopped only once all is saved', async () => {
-    await guest.sh('head -c 16M /dev/urandom > /srv/fifth; sync');
+    await guest.sh('head -c 8M /dev/urandom > /srv/fifth; sync');
     const hashes = await guest.sh(HASH);
     cutInTheNextSegment();
     await berth.client.expect(202, 'DELETE', `${guest.path}/vm`);

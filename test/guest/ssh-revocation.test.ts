@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
+import { present } from '../../src/lib/assert.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { type RunningSsh, runProgram, SshClient } from '../support/ssh-client.ts';
@@ -17,10 +18,15 @@ const WITHIN = { timeout_ms: 5_000 };
 /** SSH_FXP_INIT of version 3 (draft-ietf-secsh-filexfer-02, section 4). */
 const SFTP_INIT = '\0\0\0\x05\x01\0\0\0\x03';
 
+type Kind = 'shell' | 'exec' | 'forwarding' | 'master' | 'sftp';
+const EVERY_KIND: readonly Kind[] = ['shell', 'exec', 'forwarding', 'master', 'sftp'];
+/** Where it is not the kinds that matter. */
+const SOME_KINDS: readonly Kind[] = ['exec', 'master'];
+
 interface Kept {
   readonly client: SshClient;
   readonly id: string;
-  readonly kinds: Readonly<Record<string, RunningSsh>>;
+  readonly kinds: Readonly<Partial<Record<Kind, RunningSsh>>>;
   readonly control: string;
 }
 
@@ -51,36 +57,44 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 500_000 }, () =>
     await until(`${text} is answered`, () => ssh.printed().includes(`${text}-42`));
   };
 
-  /** One connection of every kind, each known to be up. */
-  const connectAll = async ({ client, id }: { client: SshClient; id: string }): Promise<Kept> => {
-    const port = await freeLoopbackPort();
+  const begin = {
+    shell: (client: SshClient) => client.start(guest.target, { flags: ['-tt'] }),
+    exec: (client: SshClient) => client.start(guest.target, { command: 'sh' }),
+    forwarding: async (client: SshClient) =>
+      client.start(guest.target, {
+        flags: ['-N', '-L', `127.0.0.1:${await freeLoopbackPort()}:127.0.0.1:22`, '-v'],
+      }),
+    master: (client: SshClient, options: string[]) =>
+      client.start(guest.target, { flags: ['-N', '-M', '-v'], options }),
+    // The subsystem alone: the program sftp notices its connection's end only when it is told something.
+    sftp: (client: SshClient) => client.start(guest.target, { flags: ['-s'], command: 'sftp' }),
+  } as const satisfies Record<Kind, unknown>;
+  const isUp = async (kind: Kind, ssh: RunningSsh) => {
+    if (kind === 'shell' || kind === 'exec') return says(ssh, kind);
+    if (kind === 'sftp') ssh.send(SFTP_INIT);
+    const greeting =
+      kind === 'sftp' ? /posix-rename@openssh\.com/ : /Entering interactive session|Entering mux/;
+    await until(`${kind} is up`, () => greeting.test(ssh.printed()));
+  };
+
+  /** A connection of each of these kinds, each known to be up, and a command over the multiplexed one. */
+  const connectAll = async (
+    { client, id }: { client: SshClient; id: string },
+    wanted: readonly Kind[] = SOME_KINDS,
+  ): Promise<Kept> => {
     const control = join(berth.data_dir, `control-${id.slice(-8)}`);
     const multiplexed = [`ControlPath=${control}`];
-    const kinds = {
-      shell: client.start(guest.target, { flags: ['-tt'] }),
-      exec: client.start(guest.target, { command: 'sh' }),
-      forwarding: client.start(guest.target, { flags: ['-N', '-L', `127.0.0.1:${port}:127.0.0.1:22`, '-v'] }),
-      master: client.start(guest.target, { flags: ['-N', '-M', '-v'], options: multiplexed }),
-      // The subsystem alone: the program sftp notices its connection's end only when it is told something.
-      sftp: client.start(guest.target, { flags: ['-s'], command: 'sftp' }),
-    };
-    await says(kinds.shell, 'shell');
-    await says(kinds.exec, 'exec');
-    kinds.sftp.send(SFTP_INIT);
-    await until('sftp answers', () => kinds.sftp.printed().includes('posix-rename@openssh.com'));
-    for (const kind of ['forwarding', 'master'] as const) {
-      await until(`${kind} is up`, () =>
-        /Entering interactive session|Entering mux/.test(kinds[kind].printed()),
-      );
-    }
+    const kinds: Partial<Record<Kind, RunningSsh>> = {};
+    for (const kind of wanted) kinds[kind] = await begin[kind](client, multiplexed);
+    for (const kind of wanted) await isUp(kind, present(kinds[kind], kind));
     const over = await client.run(guest.target, 'echo multiplexed', { options: multiplexed });
     assert.equal(over.stdout, 'multiplexed\n', over.stderr);
     return { client, id, kinds, control };
   };
   const stillThere = async (kept: Kept) => {
     for (const [kind, ssh] of Object.entries(kept.kinds)) assert(ssh.running(), `${kind}: ${ssh.printed()}`);
-    await says(kept.kinds['shell'] as RunningSsh, `still${names}`);
-    await says(kept.kinds['exec'] as RunningSsh, `still${names}`);
+    await says(present(kept.kinds.shell, 'shell'), `still${names}`);
+    await says(present(kept.kinds.exec, 'exec'), `still${names}`);
     const options = [`ControlPath=${kept.control}`];
     assert.equal((await kept.client.run(guest.target, 'echo on', { options })).stdout, 'on\n');
   };
@@ -99,8 +113,8 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 500_000 }, () =>
   let staying: Kept;
 
   test('ends its shell, its command, its forwarding, its multiplexed connection and its sftp; another key stays', async () => {
-    staying = await connectAll(await newKey());
-    const going = await connectAll(await newKey());
+    staying = await connectAll(await newKey(), EVERY_KIND);
+    const going = await connectAll(await newKey(), EVERY_KIND);
     await revoke(going.id);
     await allEnd(going);
     await isRefused(going.client);

@@ -16,6 +16,7 @@ import { FlushSink } from '../../src/host/block/flush-sink.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';
 import { restoreDisk } from '../support/restore-disk.ts';
+import { tries } from '../support/thorough.ts';
 
 const MIB = 1024 * 1024;
 const DATA_KEY = newDataKey();
@@ -153,7 +154,7 @@ test('any generations of writes, zeroes and overwrites come back byte for byte',
       assert(restored.equals(model));
     },
   );
-  await fc.assert(property, { numRuns: 40 });
+  await fc.assert(property, { numRuns: tries(15, 40) });
 });
 
 async function written(key_prefix: string, blocks: number): Promise<SegmentRef[]> {

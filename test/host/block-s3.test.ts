@@ -11,6 +11,7 @@ import { ObjectStoreUnavailableError } from '../../src/object-store/object-store
 import { S3Store } from '../../src/object-store/s3-store.ts';
 import { restoreDisk } from '../support/restore-disk.ts';
 import { S3Server } from '../support/s3-server.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { type SeenRequest, type Toxic, ToxicProxy } from '../support/toxic-proxy.ts';
 
 const BLOCKS = 200;
@@ -96,16 +97,16 @@ describe('a disk in S3', { timeout: 120_000 }, () => {
     };
   }
 
-  const UPLOADS: readonly (readonly [string, Toxic])[] = [
-    ['answers 503', { answer: { status: 503, code: 'SlowDown' } }],
+  const UPLOADS: readonly (readonly [string, Toxic, object?])[] = [
+    ['answers 503', { answer: { status: 503, code: 'SlowDown' } }, THOROUGH],
     ['breaks the connection', { cut_request_at: 200_000 }],
     ['changes a bit', { flip_request_at: 200_000 }],
     ['loses the answer', { lose_answer: true }],
     ['says nothing', { hang: true }],
-    ['is slow', { delay_ms: 100 }],
+    ['is slow', { delay_ms: 100 }, THOROUGH],
   ];
-  for (const [name, toxic] of UPLOADS) {
-    test(`is flushed whole over a way that ${name}`, async () => {
+  for (const [name, toxic, extent = {}] of UPLOADS) {
+    test(`is flushed whole over a way that ${name}`, extent, async () => {
       proxy.poison(onFirstAsking(toxic));
       const segments = await flushed();
       assert(segments.length > 1);

@@ -16,6 +16,7 @@ import { ImageKeeper, type ImageKeeperOptions } from '../../src/host/image-keepe
 import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { writeHostImage } from '../support/host-image.ts';
+import { until } from '../support/waiting.ts';
 
 const MIB = 2 ** 20;
 const hex = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
@@ -134,4 +135,26 @@ test('a host stores what it has before a disk on it is durable, and fetches what
     keeper().forDisk('own', 'b'.repeat(64)),
     /no image "own" of version bbbbbbbbbbbb, on which the disk is based,/,
   );
+});
+
+test('an image that two wait for comes to the one when the other needs it no more', async (t) => {
+  const { store, images_dir, version, rootfs } = await scene(t);
+  const { client } = controlPlane();
+  const keeper = new ImageKeeper({ images_dir, client, store, log: createLog('test', 'fatal') });
+  await keeper.stored('own', version, AbortSignal.timeout(60_000));
+  rmSync(join(images_dir, 'own'), { recursive: true });
+  const [both_wait, leaving] = [Promise.withResolvers<void>(), new AbortController()];
+  const get = store.get.bind(store);
+  t.mock.method(store, 'get', async (...wanted: Parameters<typeof get>) => {
+    await both_wait.promise;
+    return get(...wanted);
+  });
+  const asked = t.mock.method(client, 'findImage');
+  const first = keeper.forDisk('own', version, leaving.signal);
+  const second = keeper.forDisk('own', version, AbortSignal.timeout(60_000));
+  await until('both have asked where it is', () => asked.mock.callCount() === 2);
+  leaving.abort(new Error('something else is wanted now'));
+  both_wait.resolve();
+  await assert.rejects(first, /something else is wanted now/);
+  assert.ok(readFileSync((await second).rootfs_path).equals(rootfs));
 });

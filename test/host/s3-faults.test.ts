@@ -17,6 +17,7 @@ import type { S3Patience } from '../../src/object-store/s3-requests.ts';
 import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
 import { logLines } from '../support/log-lines.ts';
 import { S3Server } from '../support/s3-server.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { type Certificate, type Toxic, ToxicProxy } from '../support/toxic-proxy.ts';
 
 /** Short, so that what has to fail does so soon. */
@@ -85,16 +86,16 @@ describe('S3 behind a poisoned way', { timeout: 120_000 }, () => {
     return true;
   };
 
-  const PASSING: readonly (readonly [string, Toxic])[] = [
+  const PASSING: readonly (readonly [string, Toxic, object?])[] = [
     ['500', { answer: { status: 500, code: 'InternalError' } }],
     ['503 SlowDown', { answer: { status: 503, code: 'SlowDown' } }],
-    ['502 of a proxy', { answer: { status: 502, code: '<html>' } }],
-    ['409 of a write beside', { answer: { status: 409, code: 'ConditionalRequestConflict' } }],
+    ['502 of a proxy', { answer: { status: 502, code: '<html>' } }, THOROUGH],
+    ['409 of a write beside', { answer: { status: 409, code: 'ConditionalRequestConflict' } }, THOROUGH],
     ['403 of a token that ran out', { answer: { status: 403, code: 'ExpiredToken' } }],
     ['no answer', { hang: true }],
   ];
-  for (const [name, toxic] of PASSING) {
-    test(`${name}: asked again, and then all is well`, async () => {
+  for (const [name, toxic, extent = {}] of PASSING) {
+    test(`${name}: asked again, and then all is well`, extent, async () => {
       first(3, toxic);
       await store.put('new', [body]);
       assert.equal(proxy.seen.length, 4);
@@ -112,7 +113,7 @@ describe('S3 behind a poisoned way', { timeout: 120_000 }, () => {
       await assert.rejects(straight.size('new'), ObjectNotFoundError);
     });
 
-    test(`${name} without end: unavailable, after a bounded number of tries`, async () => {
+    test(`${name} without end: unavailable, after a bounded number of tries`, extent, async () => {
       always(toxic);
       await assert.rejects(store.get('k'), unavailable(/, 4 times$/));
       assert.equal(proxy.seen.length, 4);

@@ -21,6 +21,7 @@ import { qemuArguments, vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, unreadablePaths, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { THOROUGH } from '../support/thorough.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = !image_dir
@@ -234,24 +235,29 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
     }
   });
 
-  test('reboots: QMP tells RESET, the process and the dirty bitmap stay, the agent comes again', async (context) => {
-    const reset = qmp.waitForEvent((event) => event.event === 'RESET', { timeout_ms: GUEST_TIMEOUT_MS });
-    const port_open = qmp.waitForEvent((event) => event.event === 'VSERPORT_CHANGE' && event.data.open, {
-      timeout_ms: GUEST_TIMEOUT_MS,
-    });
-    const begin = performance.now();
-    await agent.shutdown('reboot');
-    const event = await reset;
-    assert.ok(event.event === 'RESET' && event.data.guest);
-    context.diagnostic(`RESET ${Math.round(performance.now() - begin)} ms after the request`);
-    await port_open;
-    context.diagnostic(`port open ${Math.round(performance.now() - begin)} ms after the request`);
-    await agent.waitUntilUp(GUEST_TIMEOUT_MS);
-    context.diagnostic(`agent again ${Math.round(performance.now() - begin)} ms after the request`);
-    const nodes = await qmp.execute('query-named-block-nodes', { flat: true });
-    const bitmap = nodes.find((node) => node['node-name'] === 'overlay')?.['dirty-bitmaps']?.[0];
-    assert.ok(bitmap?.name === 'flush' && bitmap.count > 0);
-  });
+  // test/guest/five-steps.test.ts restarts a guest, and nothing is lost by it.
+  test(
+    'reboots: QMP tells RESET, the process and the dirty bitmap stay, the agent comes again',
+    THOROUGH,
+    async (context) => {
+      const reset = qmp.waitForEvent((event) => event.event === 'RESET', { timeout_ms: GUEST_TIMEOUT_MS });
+      const port_open = qmp.waitForEvent((event) => event.event === 'VSERPORT_CHANGE' && event.data.open, {
+        timeout_ms: GUEST_TIMEOUT_MS,
+      });
+      const begin = performance.now();
+      await agent.shutdown('reboot');
+      const event = await reset;
+      assert.ok(event.event === 'RESET' && event.data.guest);
+      context.diagnostic(`RESET ${Math.round(performance.now() - begin)} ms after the request`);
+      await port_open;
+      context.diagnostic(`port open ${Math.round(performance.now() - begin)} ms after the request`);
+      await agent.waitUntilUp(GUEST_TIMEOUT_MS);
+      context.diagnostic(`agent again ${Math.round(performance.now() - begin)} ms after the request`);
+      const nodes = await qmp.execute('query-named-block-nodes', { flat: true });
+      const bitmap = nodes.find((node) => node['node-name'] === 'overlay')?.['dirty-bitmaps']?.[0];
+      assert.ok(bitmap?.name === 'flush' && bitmap.count > 0);
+    },
+  );
 
   test('powers off: QMP tells SHUTDOWN, QEMU stays, paused, with its bitmap', async (context) => {
     const shutdown = qmp.waitForEvent((event) => event.event === 'SHUTDOWN', {

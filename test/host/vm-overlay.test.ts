@@ -63,6 +63,15 @@ describe('an overlay', () => {
     assert.equal(await readSidecar(folder, instance_id), null);
   });
 
+  test('has the sidecar that was asked for last, of several at once', async () => {
+    const sidecars = Array.from({ length: 8 }, (_, generation) => ({
+      ...{ generation, epoch: 1, placement: 1 },
+      ...{ clean: false, filled: true },
+    }));
+    await Promise.all(sidecars.map((each) => writeSidecar(folder, instance_id, each)));
+    assert.deepEqual(await readSidecar(folder, instance_id), sidecars.at(-1));
+  });
+
   test('has a sidecar that reads back as it was written', async () => {
     const count = fc.maxSafeNat();
     await fc.assert(

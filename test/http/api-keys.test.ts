@@ -65,6 +65,29 @@ describe('201', () => {
     assert.equal((await api.as(ann).get<Key>(`/v1/api-keys/${second.id}`)).status, 200);
   });
 
+  test('a key that ends, or works from some networks alone, makes keys with the same bounds, or narrower ones', async () => {
+    const bounded = await make(await api.member(), {
+      scope: 'api_keys:write',
+      expires_in_seconds: 3_600,
+      allowed_cidrs: ['127.0.0.0/8', '2001:db8::/32'],
+    });
+    const same = await make(bounded.key, { scope: 'api_keys:write' });
+    assert.deepEqual([same.expires_at, same.allowed_cidrs], [bounded.expires_at, bounded.allowed_cidrs]);
+    const allowed_cidrs = ['127.0.0.1/32', '2001:db8:1::/48'];
+    const narrower = await make(same.key, { scope: 'api_keys:write', expires_in_seconds: 60, allowed_cidrs });
+    assert.deepEqual(narrower.allowed_cidrs, allowed_cidrs);
+    assert.ok(Date.parse(narrower.expires_at ?? '') < Date.parse(same.expires_at ?? ''));
+  });
+
+  test('a key whose grace is not over makes keys that end with it', async () => {
+    const ann = await api.member();
+    const old = await make(ann, { scope: 'api_keys:write' });
+    const { body } = await rotate(ann, old.id, { grace_seconds: 600 });
+    const made = await make(old.key, { scope: 'api_keys:write' });
+    assert.equal(made.expires_at, body.previous_expires_at);
+    assert.equal((await make(body.key, { scope: 'api_keys:write' })).expires_at, null);
+  });
+
   test('one for a service account acts within its own and the service account’s scope', async () => {
     const ann = await api.member();
     const service_account_id = await api.serviceAccount(ann.org_id, 'vm:read instances:read');
@@ -251,6 +274,23 @@ describe('403 FORBIDDEN', () => {
         if (allowed) assert.equal(answer.status, 201, `${role} ${scope} ${answer.text}`);
         else assertError(answer, 'FORBIDDEN', /exceeds your own/);
       }
+    }
+  });
+
+  test('a key makes none that outlives it, or works where it does not', async () => {
+    const ann = await api.member();
+    const ending = await make(ann, { scope: 'api_keys:write', expires_in_seconds: 60 });
+    const here = await make(ann, { scope: 'api_keys:write', allowed_cidrs: ['127.0.0.0/8'] });
+    const ask = (key: string, more: object) =>
+      api.as(key).post('/v1/api-keys', { name: 'x', scope: 'api_keys:write', ...more });
+    assertError(await ask(ending.key, { expires_in_seconds: 61 }), 'FORBIDDEN', /outlive/);
+    for (const cidr of ['0.0.0.0/0', '126.0.0.0/7', '10.0.0.1', '::/0', '::ffff:0:0/96']) {
+      const allowed_cidrs = ['127.0.0.1', cidr];
+      assertError(
+        await ask(here.key, { allowed_cidrs }),
+        'FORBIDDEN',
+        /where the one that makes it does not/,
+      );
     }
   });
 

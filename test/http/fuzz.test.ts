@@ -8,10 +8,11 @@ import { assertError } from '../support/expect.ts';
 import { type Document, type Endpoint, endpointsOf, type Schema } from '../support/openapi.ts';
 import { makeSession, makeSudo } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
+import { tries } from '../support/thorough.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
-const RUNS = 60;
+const RUNS = tries(20, 60);
 
 function fieldsOf(schema: Schema | undefined): string[] {
   if (!schema) return [];

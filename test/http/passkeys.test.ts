@@ -159,6 +159,7 @@ test('an assertion with anything wrong opens nothing, and every refusal is the s
     { why: 'origin', origin: 'https://evil.example' },
     { why: 'rp id', rp_id: 'evil.example' },
     { why: 'no challenge of ours', challenge: Buffer.alloc(32).toString('base64url') },
+    { why: 'a challenge that no text of the database can be', challenge: '\0' },
     { why: 'signature', forged: true },
     { why: 'no user verification', unverified: true },
     { why: 'cross-origin', cross_origin: true },

@@ -4,6 +4,7 @@ import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { login as loginWith } from '../../src/auth/login.ts';
 import { MAIL_PREFIX, newToken } from '../../src/auth/tokens.ts';
+import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
@@ -15,6 +16,7 @@ import { until } from '../support/waiting.ts';
 const mail = await makeMailFolder();
 const api = await apiForFile({ context: { mailer: mail.mailer } });
 after(() => mail.close());
+const limited = await apiForFile({ context: { mailer: mail.mailer, rate_limits: DEFAULT_RATE_LIMITS } });
 const OLD = 'correct horse battery';
 const NEW = 'another good password';
 const person = () => api.person({ password: OLD });
@@ -45,6 +47,20 @@ describe('202', () => {
     );
     await mail.token(email);
     assert.deepEqual(await mail.to(nobody), []);
+  });
+
+  test('of more than five resets within a quarter of an hour the account gets no mail, and the fifth stays good', async () => {
+    const { email } = await limited.person({ password: OLD });
+    const askFor = (address: string) => limited.client.post('/v1/auth/password-reset', { email: address });
+    for (let sent = 1; sent <= 5; sent += 1) {
+      assert.equal((await askFor(email)).status, 202);
+      await mail.token(email, sent - 1);
+    }
+    assert.equal((await askFor(email.toUpperCase())).status, 202);
+    const token = await mail.token(email, 4);
+    const reset = await limited.client.post('/v1/auth/password-reset/confirm', { token, new_password: NEW });
+    assert.equal(reset.status, 204, reset.text);
+    assert.equal((await mail.to(email)).filter((text) => text.includes('berth_mail_')).length, 5);
   });
 
   test('the mail is readable by its owner only, and its token is nowhere in the database', async () => {

@@ -49,7 +49,9 @@ function refusal(socket: WebSocket): Promise<[number, string]> {
       });
       response.on('end', () => {
         const { error } = JSON.parse(text);
+        const { statusCode: status, headers } = response;
         assert.equal(error.request_id, id);
+        assert.equal(headers['www-authenticate'], status === 401 ? 'Bearer' : undefined);
         resolve([response.statusCode ?? 0, error.code]);
       });
     });
@@ -221,6 +223,17 @@ describe('the live line', () => {
       'VM_NOT_RUNNING',
     ]);
     assert.deepEqual(await refusal(dial(ticket, {}, '/v1/instances/x/vm/console')), [404, 'NOT_FOUND']);
+  });
+  test('400 for a handshake that is none, and the line that was opened for it ends', async () => {
+    const headers = { connection: 'Upgrade', upgrade: 'websocket', 'sec-websocket-version': '13' };
+    const asked = request(`${api.origin}${path}/stream?ticket=${await ticketOf()}`, { headers }).end();
+    const answered = once(asked, 'response');
+    const line = await agent.client.openConsole((await agent.nextCall('console')).id);
+    line.on('error', () => undefined);
+    await once(line, 'close');
+    const [response] = await answered;
+    const text = await response.reduce((all: string, chunk: Buffer) => all + chunk, '');
+    assert.deepEqual([response.statusCode, JSON.parse(text).error.code], [400, 'INVALID_REQUEST']);
   });
   test('a message beyond 64 KiB ends it', async () => {
     const { socket } = await opened();

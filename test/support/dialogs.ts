@@ -24,7 +24,9 @@ export async function dialogFindings(
   const found: string[] = [];
   for (const colorScheme of ['light', 'dark'] as const) {
     await page.emulateMedia({ colorScheme });
-    for (const each of await accessibilityFindings(page)) found.push(`${title} ${colorScheme}: ${each}`);
+    const colours_alone = colorScheme === 'dark';
+    for (const each of await accessibilityFindings(page, { colours_alone }))
+      found.push(`${title} ${colorScheme}: ${each}`);
   }
   await page.emulateMedia({ colorScheme: 'light' });
   await page.setViewportSize({ width: 390, height: 800 });

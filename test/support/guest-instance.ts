@@ -92,22 +92,26 @@ export class GuestInstance {
   }
 
   async start(): Promise<VmBody> {
+    await this.#hangUp();
     await this.installation.client.expect([200, 202], 'POST', `${this.path}/vm`);
     return this.reached('running');
   }
 
   async stop({ force = false } = {}): Promise<VmBody> {
+    await this.#hangUp();
     const query = force ? '?force=true' : '';
     await this.installation.client.expect([200, 202], 'DELETE', `${this.path}/vm${query}`);
     return this.reached('stopped');
   }
 
   async suspend(): Promise<VmBody> {
+    await this.#hangUp();
     await this.installation.client.expect(202, 'POST', `${this.path}/vm/suspend`);
     return this.reached('suspended');
   }
 
   async restart(): Promise<VmBody> {
+    await this.#hangUp();
     await this.installation.client.expect(202, 'POST', `${this.path}/vm/restart`);
     return this.reached('running');
   }
@@ -132,14 +136,19 @@ export class GuestInstance {
     return this.#ssh;
   }
 
-  /** The output of a shell command in the guest. */
-  sh(command: string, input?: string | Uint8Array): Promise<string> {
-    return this.installation.ssh.output(this.target, command, input);
+  /** The output of a shell command in the guest, over a connection that lasts from one to the next within a boot. */
+  sh(command: string, input: string | Uint8Array = ''): Promise<string> {
+    return this.installation.ssh.output(this.target, command, { input, shared: true });
   }
 
-  /** As {@link sh}, again until it works: the way in may just be coming back. */
-  shAgain(command: string): Promise<string> {
+  /** As {@link sh}, over a new connection, and again until it works: the way in may just be coming back. */
+  async shAgain(command: string): Promise<string> {
+    await this.#hangUp();
     return untilWorks(`ssh to ${this.id}`, () => this.sh(command), { timeout_ms: 60_000, every_ms: 200 });
+  }
+
+  async #hangUp(): Promise<void> {
+    if (this.#ssh !== undefined) await this.installation.ssh.hangUp(this.#ssh);
   }
 
   /** Which boot of the guest's kernel this is. */

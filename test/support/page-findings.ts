@@ -23,7 +23,8 @@ export async function pageFindings(page: Page, origin: string, path: string): Pr
   found.push(...(await layoutShifts(page)));
   for (const colorScheme of ['light', 'dark'] as const) {
     await page.emulateMedia({ colorScheme });
-    found.push(...(await accessibilityFindings(page)).map((each) => `${colorScheme}: ${each}`));
+    const findings = await accessibilityFindings(page, { colours_alone: colorScheme === 'dark' });
+    found.push(...findings.map((each) => `${colorScheme}: ${each}`));
   }
   return found.map((each) => `${path} ${each}`);
 }

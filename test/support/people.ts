@@ -36,8 +36,7 @@ export async function makePerson(db: Db, options: PersonOptions = {}): Promise<P
   const user_id = newId('usr');
   const role = options.role ?? 'owner';
   const email = `${user_id}@example.org`;
-  const password_hash =
-    options.password === undefined ? await UNUSABLE_HASH : await hashPassword(options.password);
+  const password_hash = await (options.password === undefined ? UNUSABLE_HASH : hashOf(options.password));
   await db
     .insertInto('users')
     .values({ id: user_id, email, email_key: email, name: 'Test Person', password_hash })
@@ -51,6 +50,14 @@ export async function makePerson(db: Db, options: PersonOptions = {}): Promise<P
 }
 
 const UNUSABLE_HASH = hashPassword(randomBytes(24).toString('base64'));
+
+/** Many people of a file have the same one. */
+const hashes = new Map<string, Promise<string>>();
+function hashOf(password: string): Promise<string> {
+  const made = hashes.get(password) ?? hashPassword(password);
+  hashes.set(password, made);
+  return made;
+}
 
 export async function makeSession(
   db: Db,

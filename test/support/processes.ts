@@ -49,7 +49,7 @@ export function killAll(identities: readonly ProcessIdentity[], signal: NodeJS.S
   for (const identity of identities) killProcess(identity, signal);
 }
 
-/** Milliseconds since the process's start, in clock ticks' precision: proof that it is the same one. */
+/** The instance's QEMU, as its record names it. */
 export function qemuIdentity(data_dir: string, instance_id: string): ProcessIdentity {
   const record = JSON.parse(readFileSync(join(data_dir, 'vms', instance_id, 'record.json'), 'utf8')) as {
     identity: ProcessIdentity;

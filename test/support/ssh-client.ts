@@ -1,8 +1,8 @@
 /** The real ssh program with a key of its own, knowing only the hosts that it was told of. */
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
-import { appendFileSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { appendFileSync, existsSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 
 export interface SshResult {
   readonly code: number | null;
@@ -34,6 +34,12 @@ export interface KeyKind {
   /** The library that stands for the hardware of an `-sk` key. */
   readonly provider?: string;
 }
+
+/**
+ * The first command stays connected for those that follow: an emulated guest works for a second on each handshake, and
+ * for a tenth of that on a command.
+ */
+const SHARED = ['ControlMaster=auto', 'ControlPersist=yes'];
 
 export class SshClient {
   readonly public_key: string;
@@ -98,10 +104,26 @@ export class SshClient {
   }
 
   /** The command's output; fails unless it ended with 0. */
-  async output(target: SshTarget, command: string, input?: string | Uint8Array): Promise<string> {
-    const result = await this.run(target, command, input === undefined ? {} : { input });
+  async output(
+    target: SshTarget,
+    command: string,
+    { input = '', shared = false }: { input?: string | Uint8Array; shared?: boolean } = {},
+  ): Promise<string> {
+    const options = shared ? [`ControlPath=${this.#shared(target)}`, ...SHARED] : [];
+    const result = await this.run(target, command, { input, options });
     assert.equal(result.code, 0, `ssh: ${command}: ${result.stderr}${result.stdout}`);
     return result.stdout.trim();
+  }
+
+  /** Ends the connection that `shared` commands went over, if there is one: the next begins another. */
+  async hangUp(target: SshTarget): Promise<void> {
+    const path = this.#shared(target);
+    if (existsSync(path))
+      await runProgram('ssh', ['-F', 'none', '-o', `ControlPath=${path}`, '-O', 'exit', 'x']);
+  }
+
+  #shared({ port }: SshTarget): string {
+    return join(dirname(this.key_path), `shared-${port}`);
   }
 }
 

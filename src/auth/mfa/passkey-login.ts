@@ -10,7 +10,6 @@ import type {
   AuthenticationResponseJSON,
   PublicKeyCredentialRequestOptionsJSON,
 } from '@simplewebauthn/server';
-import { generateAuthenticationOptions } from '@simplewebauthn/server';
 import type { Db, Tx } from '../../db/pool.ts';
 import type { StoredCredential } from '../../db/tables.ts';
 import { AppError } from '../../lib/errors.ts';
@@ -32,6 +31,7 @@ export async function passkeyOptions(
   const own = email_key === null ? [] : await findCredentialsByEmail(db, email_key);
   const decoys = email_key === null ? [] : decoyCredentials(context.secret_key, email_key);
   const named = own.length > 0 ? own.map(({ credential }) => credential) : decoys;
+  const { generateAuthenticationOptions } = await import('@simplewebauthn/server');
   const options = await generateAuthenticationOptions({
     rpID: id,
     timeout: CHALLENGE_LIFETIME_S * 1000,

@@ -2,16 +2,14 @@
  * The two WebAuthn ceremonies (Web Authentication Level 3, sections 7.1 and 7.2), by @simplewebauthn/server. What that
  * package leaves to its caller is here: challenges are ours, good for five minutes, and used up by the first answer,
  * right or wrong; a credential is one account's; a signature counter only goes up.
+ *
+ * The package, and the two hundred modules of it, is loaded by the first ceremony: most starts see none.
  */
-import {
-  type AuthenticationResponseJSON,
-  generateRegistrationOptions,
-  type PublicKeyCredentialCreationOptionsJSON,
-  type RegistrationResponseJSON,
-  verifyAuthenticationResponse,
-  verifyRegistrationResponse,
+import type {
+  AuthenticationResponseJSON,
+  PublicKeyCredentialCreationOptionsJSON,
+  RegistrationResponseJSON,
 } from '@simplewebauthn/server';
-import { COSEALG, decodeAttestationObject } from '@simplewebauthn/server/helpers';
 import type { Tx } from '../../db/pool.ts';
 import type { StoredCredential } from '../../db/tables.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -26,10 +24,13 @@ import {
   useCounter,
 } from './store.ts';
 
-const ALGORITHMS = [COSEALG.EdDSA, COSEALG.ES256, COSEALG.RS256];
+/** EdDSA, ES256, RS256 (IANA, COSE Algorithms). */
+const ALGORITHMS = [-8, -7, -257];
 /** WebAuthn L3, section 7.1, step 25. */
 const MAX_CREDENTIAL_ID_BYTES = 1023;
 const MAX_TRANSPORTS = 10;
+/** As challenges are made; what else a caller may have put there, a NUL for one, the database would not take. */
+const BASE64URL = /^[\w-]+$/;
 
 /** The account as authenticators know it (WebAuthn L3, section 5.4.3): the opaque id, no address. */
 export function userHandle(user_id: UserId): string {
@@ -45,6 +46,7 @@ export async function registrationOptions(
 ): Promise<PublicKeyCredentialCreationOptionsJSON> {
   const { id } = requireRelyingParty(context.public_url);
   const present = await confirmedFactors(tx, user_id);
+  const { generateRegistrationOptions } = await import('@simplewebauthn/server');
   const options = await generateRegistrationOptions({
     rpName: RP_NAME,
     rpID: id,
@@ -79,7 +81,8 @@ export async function verifyRegistration(
   const challenge = await takeAnswered(tx, answer, 'register');
   if (!party || challenge?.user_id !== user_id) return null;
   try {
-    refuseCertificates(answer);
+    await refuseCertificates(answer);
+    const { verifyRegistrationResponse } = await import('@simplewebauthn/server');
     const { registrationInfo } = await verifyRegistrationResponse({
       response: answer,
       expectedChallenge: challenge.challenge,
@@ -103,7 +106,8 @@ export async function verifyRegistration(
  * We ask for no attestation. Statements with certificates are refused, not checked: the check would fetch revocation
  * lists from wherever the certificate says.
  */
-function refuseCertificates(answer: RegistrationResponseJSON): void {
+async function refuseCertificates(answer: RegistrationResponseJSON): Promise<void> {
+  const { decodeAttestationObject } = await import('@simplewebauthn/server/helpers');
   const object = decodeAttestationObject(
     new Uint8Array(Buffer.from(answer.response.attestationObject, 'base64url')),
   );
@@ -156,6 +160,7 @@ async function signedCounter(context: MfaContext, assertion: Assertion): Promise
   if (handle !== null && handle !== userHandle(factor.user_id)) return null;
   const { id, public_key } = factor.credential;
   try {
+    const { verifyAuthenticationResponse } = await import('@simplewebauthn/server');
     const { verified, authenticationInfo } = await verifyAuthenticationResponse({
       response: answer,
       expectedChallenge: challenge,
@@ -193,5 +198,7 @@ function challengeIn(client_data: string): string | null {
   }
   if (typeof data !== 'object' || data === null) return null;
   const { challenge, crossOrigin } = data as Record<string, unknown>;
-  return typeof challenge === 'string' && crossOrigin !== true ? challenge : null;
+  return typeof challenge === 'string' && BASE64URL.test(challenge) && crossOrigin !== true
+    ? challenge
+    : null;
 }

@@ -14,6 +14,8 @@ export async function dialSshd({ record }: Machine): Promise<Socket> {
   const socket = connect({ host: '127.0.0.1', port, noDelay: true, allowHalfOpen: true });
   try {
     await once(socket, 'connect', { signal: AbortSignal.timeout(DIAL_MS) });
+    // Its VM may end before there is somebody to join it with.
+    socket.on('error', () => socket.destroy());
     return socket;
   } catch (error) {
     socket.destroy();

@@ -162,7 +162,8 @@ export class HostLease {
   }
 }
 
+/** One that is being suspended goes on until its memory is durable. */
 function isWanted(assignments: readonly Assignment[], { instance_id, vm_id }: FoundVm): boolean {
   const wanted = assignments.find((each) => each.instance_id === instance_id);
-  return wanted?.vm_id === vm_id && (wanted?.desired === 'running' || wanted?.desired === 'stopped');
+  return wanted?.vm_id === vm_id && ['running', 'suspended', 'stopped'].includes(wanted.desired);
 }

@@ -24,7 +24,7 @@ export class DiskSaver {
   /** The last flush that was begun for callers. */
   #begun: FlushId | null = null;
 
-  /** The last automatic flush failed, and that was said. */
+  /** An automatic flush has failed since the last that went well, whoever asked for that, and it was said. */
   #failing = false;
 
   constructor(parts: DiskSaverParts) {
@@ -46,7 +46,6 @@ export class DiskSaver {
     }
     try {
       await work();
-      this.#failing = false;
     } catch (error) {
       if (error instanceof FencedError) throw error;
       this.#parts.log.warn({ err: error }, 'the automatic flush failed; it is tried again at its next time');
@@ -124,7 +123,9 @@ export class DiskSaver {
   ): Promise<FlushReceipt> {
     const { held, log, endMachine, sayFailed } = this.#parts;
     try {
-      return await held.flush(assignment, quiesce, signal);
+      const receipt = await held.flush(assignment, quiesce, signal);
+      this.#failing = false;
+      return receipt;
     } catch (error) {
       if (error instanceof FencedError) {
         log.error({ err: error }, 'fenced: the VM is ended');

@@ -17,6 +17,7 @@ import { NbdServer } from '../block/nbd-server.ts';
 import { guestExec } from '../guest/guest-files.ts';
 import type { HostContext } from '../host-context.ts';
 import { waitForJob } from '../qmp/jobs.ts';
+import { type QmpClient, QmpError } from '../qmp/qmp-client.ts';
 import type { TransactionAction } from '../qmp/types.ts';
 import { NODES } from '../vm/qemu-command.ts';
 import type { DiskState } from './disk-state.ts';
@@ -148,11 +149,18 @@ async function begin(
     begun = true;
   } finally {
     if (quiesce === 'freeze' && machine.record.frozen) await thaw(machine);
-    // A job that has ended already needs no speed.
-    if (begun) await qmp.execute('block-job-set-speed', { device: job_id, speed: 0 }).catch(() => undefined);
     if (!begun) await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE }).catch(() => undefined);
   }
   return consistency;
+}
+
+/** A job that has ended already needs none, and QEMU refuses it. Left slow it would go on for hours. */
+async function giveFullSpeed(qmp: QmpClient, job_id: string): Promise<void> {
+  try {
+    await qmp.execute('block-job-set-speed', { device: job_id, speed: 0 });
+  } catch (error) {
+    if (!(error instanceof QmpError)) throw error;
+  }
 }
 
 /**
@@ -268,6 +276,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
   const { job_id, generation, consistency } = begun;
   let committed = false;
   try {
+    await giveFullSpeed(qmp, job_id);
     const job = await waitForJob(qmp, job_id, ['pending'], { timeout_ms: JOB_MS, signal });
     if (job.status !== 'pending') throw new Error(job.error ?? `the backup job ended as ${job.status}`);
     const result = await sink.finish();

@@ -8,9 +8,9 @@ import type { Machine } from './machine.ts';
 import { readHostKeys, waitForSshd } from './personalise.ts';
 
 const GUEST_UP_MS = 300_000;
-/** On a host with more guests booting than processors its sshd may come long after its agent. */
 /** One that goes on from its memory, or a template, need not boot. */
 const GUEST_AWAKE_MS = 120_000;
+/** On a host with more guests booting than processors its sshd may come long after its agent. */
 const SSHD_UP_MS = 180_000;
 /** The guest writes its hardware clock too, which waits for a second to begin. */
 const CLOCK_MS = 20_000;

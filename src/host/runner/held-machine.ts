@@ -91,7 +91,10 @@ export class HeldMachine {
     return vm_id !== null && machine.record.vm_id !== vm_id ? 'stale' : machine.view;
   }
 
-  /** Finds what an earlier agent left and frees it of what that one's death may have left half done. */
+  /**
+   * Finds what an earlier agent left and frees it of what that one's death may have left half done. Where it throws nothing
+   * is held, and it can be tried again.
+   */
   async adopt(retrying: (work: () => Promise<void>) => Promise<void>): Promise<void> {
     const record = await readRecord(this.#folder);
     this.#last = record;
@@ -99,7 +102,10 @@ export class HeldMachine {
     const log = this.#context.log;
     const lazy = await this.#serveAgain(record);
     const options = { folder: this.#folder, record, log, changed: this.#changed, lazy };
-    const machine = await Machine.adopt(options);
+    const machine = await Machine.adopt(options).catch(async (error: unknown) => {
+      await lazy?.close();
+      throw error;
+    });
     if (!machine) {
       await lazy?.close();
       return;

@@ -16,7 +16,7 @@ import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
 import { createOverlay, ensureRoom, growOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
-import { killProcess } from '../vm/process-identity.ts';
+import { killProcess, waitForExit } from '../vm/process-identity.ts';
 import { kernelCommandLine, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
@@ -85,7 +85,11 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   else await growOverlayOf(launch);
   await using saved = template && (await openSaved(context, template));
   const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
-  const host_key_path = run && !memory && !saved ? await offerHostKey(folder, owner) : undefined;
+  const offered = run && !memory && !saved ? offerHostKey(folder, owner) : Promise.resolve(undefined);
+  const host_key_path = await offered.catch(async (error: unknown) => {
+    await lazy?.close();
+    throw error;
+  });
   const resumes = memory !== undefined;
   const parts: Parts = { owner, lazy, host_key_path, resumes, memory_fd: saved?.file.fd };
   const launched = await launchQemu(launch, folder, image, parts)
@@ -118,6 +122,8 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   } catch (error) {
     qmp.close();
     killProcess(identity, 'SIGKILL');
+    // A process with much memory takes a while to end, and has the overlay locked until then: the next try would find it so.
+    await waitForExit(identity, EXIT_MS);
     await lazy?.close();
     await forgetNew();
     throw error;
@@ -269,6 +275,7 @@ interface Parts {
 }
 
 const LAUNCH_TRIES = 3;
+const EXIT_MS = 10_000;
 
 async function launchQemu(
   { context, assignment }: Launch,

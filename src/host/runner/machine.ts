@@ -27,7 +27,8 @@ export const DIRTY_BITMAP = 'dirty';
 export const DIRTY_GRANULARITY = 65_536;
 
 const QUIT_MS = 5_000;
-const MONITOR_MS = 10_000;
+/** To end a VM is worse than to wait: a host that is short of memory, or was asleep, may take so long. */
+const MONITOR_MS = 60_000;
 /** It may wait for a read to be answered, and tries to reach us only every 16 s after we were away for long. */
 const LAZY_MONITOR_MS = 120_000;
 
@@ -93,7 +94,8 @@ export class Machine {
 
   /**
    * Takes over a machine that an earlier agent left. null when its process is gone, or does not speak with us (it is
-   * ended then). Its view is `booting` until the guest was found to answer, or `off`.
+   * ended then). Its view is `booting` until the guest was found to answer, or `off`. Rejects when its state cannot be
+   * found, and lets go of it.
    */
   static async adopt(options: {
     folder: VmFolder;
@@ -118,7 +120,13 @@ export class Machine {
       return null;
     }
     const machine = new Machine({ ...options, qmp, adopted: true });
-    await machine.#settle();
+    try {
+      await machine.#settle();
+    } catch (error) {
+      // The monitor takes one client at a time: the next to ask would be kept waiting by this one.
+      machine.release();
+      throw error;
+    }
     return machine;
   }
 
@@ -287,16 +295,12 @@ export class Machine {
   async end(): Promise<void> {
     const { identity } = this.#record;
     await this.#lazy?.refuseAll();
-    if (!this.#gone) {
+    if (!this.#gone)
       await this.qmp.execute('quit', undefined, { timeout_ms: QUIT_MS }).catch(() => undefined);
-      if (!(await waitForExit(identity, QUIT_MS))) {
-        killProcess(identity, 'SIGKILL');
-        if (!(await waitForExit(identity, QUIT_MS)))
-          throw new Error(`QEMU process ${identity.pid} does not end`);
-      }
-    } else if (isAlive(identity)) {
+    if (this.#gone || !(await waitForExit(identity, QUIT_MS))) {
       killProcess(identity, 'SIGKILL');
-      await waitForExit(identity, QUIT_MS);
+      if (!(await waitForExit(identity, QUIT_MS)))
+        throw new Error(`QEMU process ${identity.pid} does not end`);
     }
     await this.#lazy?.close();
     this.release();

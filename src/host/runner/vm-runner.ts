@@ -56,7 +56,8 @@ export class VmRunner {
   #running: Machine | null = null;
   /** What was last said of the guest's waiting for this host's disk. */
   #stall_said: string | null = null;
-  #step: { readonly name: Step; readonly abort: AbortController } | null = null;
+  #step: { readonly name: Step; readonly of: Assignment | null; readonly abort: AbortController } | null =
+    null;
   readonly #news = new News();
 
   constructor(context: HostContext, instance_id: InstanceId) {
@@ -145,7 +146,7 @@ export class VmRunner {
 
   /** Runs until nothing is left to do for the instance here, or until `close`. */
   async run(): Promise<void> {
-    await this.#held.adopt((work) => this.#insist(work));
+    await this.#insist(() => this.#held.adopt((work) => this.#insist(work)));
     for (let failures = 0; !this.#closing.signal.aborted; ) {
       this.#news.seen();
       const name = await this.#next();
@@ -156,7 +157,7 @@ export class VmRunner {
       }
       const abort = new AbortController();
       const signal = AbortSignal.any([abort.signal, this.#closing.signal]);
-      this.#step = { name, abort };
+      this.#step = { name, of: this.#assignment ?? null, abort };
       try {
         await this.#context.lease.whenHeld(signal);
         if (!signal.aborted) await this.#take(name, signal);
@@ -258,8 +259,9 @@ export class VmRunner {
     }
   }
 
+  /** What the step is taken for: what it finds is said of that boot, though another may be wanted by then. */
   get #current(): Assignment {
-    return present(this.#assignment, 'assignment');
+    return present(this.#step?.of, 'assignment');
   }
 
   /** A failed start is over, unless only the control plane was away or something else is wanted. */

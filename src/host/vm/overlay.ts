@@ -185,8 +185,26 @@ function isCount(value: unknown): boolean {
   return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
-/** Temporary file, fsync, rename, fsync of the folder: the old content or the new, after any crash. */
+/** The last write of each path that is under way. */
+const writing = new Map<string, Promise<void>>();
+
+/**
+ * Temporary file, fsync, rename, fsync of the folder: the old content or the new, after any crash. Of several at once each is
+ * done in its turn, and the last that was asked for stays: they share the temporary file.
+ */
 export async function writeFileDurably(path: string, text: string): Promise<void> {
+  const mine = (writing.get(path) ?? Promise.resolve())
+    .catch(() => undefined)
+    .then(() => replaceFile(path, text));
+  writing.set(path, mine);
+  try {
+    await mine;
+  } finally {
+    if (writing.get(path) === mine) writing.delete(path);
+  }
+}
+
+async function replaceFile(path: string, text: string): Promise<void> {
   const temporary = `${path}.tmp`;
   const handle = await open(temporary, 'w', 0o600);
   try {

@@ -65,12 +65,19 @@ const ApiKey = named('ApiKey', SHOWN);
 const CreateApiKeyRequest = named('CreateApiKeyRequest', {
   name: Name,
   scope: Scope,
-  expires_in_seconds: Type.Optional(Type.Integer({ minimum: 1, maximum: MAX_LIFETIME_S })),
+  expires_in_seconds: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: MAX_LIFETIME_S,
+      description: 'Absent: it does not expire, or with the API key that makes it, which it cannot outlive',
+    }),
+  ),
   service_account_id: Type.Optional(ServiceAccountIdSchema),
   allowed_cidrs: Type.Optional(
     Type.Array(Type.String({ minLength: 1, maxLength: 64 }), {
       maxItems: MAX_NETWORKS,
-      description: 'Addresses or networks that it may be used from; empty or absent: everywhere',
+      description:
+        'Addresses or networks that it may be used from; empty or absent: everywhere, or wherever the API key that makes it may be',
     }),
   ),
 });

@@ -247,10 +247,13 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);
-      // Not awaited: neither the answer nor its time tells whether there is such an account.
-      requestPasswordReset(db, mailer, public_url, request.body.email).catch((error: unknown) =>
-        log.error({ err: error }, 'a password reset could not be begun'),
-      );
+      const { email } = request.body;
+      if (await limits.mayMailReset(email)) {
+        // Not awaited: neither the answer nor its time tells whether there is such an account.
+        requestPasswordReset(db, mailer, public_url, email).catch((error: unknown) =>
+          log.error({ err: error }, 'a password reset could not be begun'),
+        );
+      }
       return reply.status(202).send(NOTHING);
     },
   });

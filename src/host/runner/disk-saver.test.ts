@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Assignment, FlushFailure, FlushReceipt } from '../../agent-api/types.ts';
+import { type FlushId, newId } from '../../lib/ids.ts';
+import { createLog } from '../../lib/log.ts';
+import { DiskSaver, type DiskSaverParts } from './disk-saver.ts';
+
+const RECEIPT = { generation: 1, consistency: 'filesystem' } as FlushReceipt;
+
+test('of automatic flushes that fail the first in a row is told; a flush that a caller asked for ends a row too', async () => {
+  let works = true;
+  const told: FlushFailure[] = [];
+  const parts = {
+    held: {
+      flush: async () => {
+        if (works) return RECEIPT;
+        throw new Error('no room');
+      },
+    },
+    reporter: {
+      flush: async () => undefined,
+      flushFailure: async (failure: FlushFailure) => told.push(failure),
+    },
+    log: createLog('test', 'silent'),
+  } as unknown as DiskSaverParts;
+  const saver = new DiskSaver(parts);
+  const { signal } = new AbortController();
+  const flush = (asked: FlushId | null, does: boolean) => {
+    works = does;
+    return saver.flush({ vm_id: newId('vm'), epoch: 1, flush_id: asked } as Assignment, signal);
+  };
+  await flush(null, false);
+  await flush(null, false);
+  assert.equal(told.length, 1);
+  await flush(newId('flush'), true);
+  await flush(null, false);
+  assert.equal(told.length, 2);
+  await flush(null, true);
+  await flush(null, false);
+  assert.equal(told.length, 3);
+});
