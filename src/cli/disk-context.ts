@@ -56,14 +56,20 @@ export async function findInstances(
   if (text === null) return query.where('deleting', '=', false).execute();
   query = query.where((eb) => eb.or([eb('id', '=', text as InstanceId), eb('name', '=', text)])).limit(2);
   const [first, second] = await query.execute();
-  if (!first) throw new CommandError(`there is no instance ${text}`, { exit_code: EXIT.not_found });
+  if (!first)
+    throw new CommandError(`there is no instance ${text}; berth ls lists them`, {
+      exit_code: EXIT.not_found,
+    });
   if (second) throw new CommandError(`several instances are called ${text}; name one by its id`);
   return [first];
 }
 
 export async function findOneInstance(db: Db, text: string) {
   const [found] = await findInstances(db, text);
-  if (!found) throw new CommandError(`there is no instance ${text}`, { exit_code: EXIT.not_found });
+  if (!found)
+    throw new CommandError(`there is no instance ${text}; berth ls lists them`, {
+      exit_code: EXIT.not_found,
+    });
   return found;
 }
 

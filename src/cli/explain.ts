@@ -42,7 +42,8 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
     return `berth webhook deliveries ${name}`;
   if (error.code === 'NOT_FOUND') return command.names_instances ? 'berth ls' : null;
   if (error.code === 'VM_NOT_RUNNING') return `berth start ${name}`;
-  if (error.code === 'CONFLICT' && command.name === 'instance create') return 'berth ls, and another name';
+  if (error.code === 'CONFLICT' && ['instance create', 'instance fork'].includes(command.name))
+    return 'berth ls, and another name';
   return NEXT[error.code] ?? null;
 }
 

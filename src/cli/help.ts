@@ -53,12 +53,22 @@ export function helpOfAll(): string {
   ].join('\n');
 }
 
+const HELP_WORDS: readonly string[] = ['-h', '--help'];
+const isNoun = (noun: string) => NAMES.some((name) => name.startsWith(`${noun} `));
+
+/** Whether the words ask about a noun, which is no failure. */
+export function asksAboutNoun([noun = '', verb, ...rest]: readonly string[], asks: boolean): boolean {
+  const only = asks ? verb === undefined : HELP_WORDS.includes(verb ?? '');
+  return only && rest.length === 0 && isNoun(noun);
+}
+
 /** For words that name no command: those that begin alike, or where all are. */
 export function helpFor([noun = '', verb]: readonly string[]): string {
   const alike = SECTIONS.flatMap(({ commands }) => commands).filter(({ name }) =>
     name.startsWith(`${noun} `),
   );
-  const said = verb === undefined ? noun : `${noun} ${verb}`;
+  const asks = verb === undefined || HELP_WORDS.includes(verb);
+  const said = asks ? noun : `${noun} ${verb}`;
   if (alike.length === 0) {
     const meant = nearest(said, NAMES) ?? nearest(noun, NAMES);
     const next =
@@ -68,7 +78,7 @@ export function helpFor([noun = '', verb]: readonly string[]): string {
   const rows = alike.map(
     (each) => [`berth ${[each.name, ...(each.args ?? [])].join(' ')}`, each.summary] as const,
   );
-  return `usage:\n${columns(rows)}berth: there is no command “${said}”\n`;
+  return `usage:\n${columns(rows)}${asks ? '' : `berth: there is no command “${said}”\n`}`;
 }
 
 /** The part of docs/cli.md that is written from the table. */

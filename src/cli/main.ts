@@ -7,7 +7,7 @@ import { findCommand } from './command-table.ts';
 import { complete } from './complete.ts';
 import { EXIT, exitCodeOf } from './exit-codes.ts';
 import { explain } from './explain.ts';
-import { helpFor, helpOf, helpOfAll, shortest, usageOf } from './help.ts';
+import { asksAboutNoun, helpFor, helpOf, helpOfAll, shortest, usageOf } from './help.ts';
 import { Session } from './session.ts';
 import { Terminal } from './terminal.ts';
 import { version } from './version.ts';
@@ -140,6 +140,10 @@ async function main(said: readonly string[]): Promise<number> {
   const found = findCommand(asks ? words.slice(1) : words);
   if (asks && words.length === 1) {
     process.stdout.write(helpOfAll());
+    return EXIT.done;
+  }
+  if (found === undefined && asksAboutNoun(asks ? words.slice(1) : words, asks)) {
+    process.stdout.write(helpFor(asks ? words.slice(1) : words));
     return EXIT.done;
   }
   if (found === undefined) {

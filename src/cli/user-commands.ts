@@ -32,9 +32,13 @@ export async function listUsers({ db }: ServerContext): Promise<string> {
   return table(['ID', 'EMAIL', 'NAME', 'CREATED', 'LOCKED'], cells);
 }
 
+const noAccount = (email: string) =>
+  new CommandError(`there is no account ${email}; berth user ls lists them`, { exit_code: EXIT.not_found });
+
 export async function unlockUser({ db, audit }: ServerContext, email: string): Promise<string> {
   const user = await findUserByEmail(db, email);
   const was = await unlock(db, email);
+  if (!was && !user) throw noAccount(email);
   if (!was) return `${email} was not locked and has no failed attempts.\n`;
   if (user) await note({ db, audit }, user.id, 'auth.unlock');
   return `${email} is unlocked.\n`;
@@ -43,10 +47,7 @@ export async function unlockUser({ db, audit }: ServerContext, email: string): P
 /** A new generated password; every session ends, a lock too. */
 export async function resetPassword({ db, audit }: ServerContext, email: string): Promise<string> {
   const user = await findUserByEmail(db, email);
-  if (!user)
-    throw new CommandError(`there is no account ${email}; berth user ls lists them`, {
-      exit_code: EXIT.not_found,
-    });
+  if (!user) throw noAccount(email);
   const password = generatePassword();
   const password_hash = await hashPassword(password);
   await transaction(db, async (tx) => {

@@ -168,7 +168,7 @@ export class Ingress {
 
   #block({ port, instance_id }: IngressRoute, problem: string): void {
     if (!this.#blocked.has(port))
-      this.#log.error({ port, instance_id }, `SSH port cannot be opened: ${problem}`);
+      this.#log.error({ port, instance_id }, `SSH port ${port} cannot be opened: ${problem}`);
     this.#blocked.set(port, problem);
   }
 

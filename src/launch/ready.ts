@@ -11,9 +11,7 @@ import { type Paths, pathsIn } from '../config/paths.ts';
 import { pause } from '../lib/backoff.ts';
 import { readFirstLogin } from './first-login.ts';
 import { runCommand } from './run-command.ts';
-
-/** As it is typed: from a checkout's folder, or installed. */
-const COMMAND = import.meta.filename.endsWith('.ts') ? 'bin/berth' : 'berth';
+import { typedAs } from './typed-as.ts';
 
 /** Asks `/readyz` until it is 200, then says so once; false when `ended` aborts before that. */
 export async function announceWhenReady(
@@ -48,7 +46,8 @@ async function tellFirstLogin(paths: Paths, env: Env, write: (line: string) => v
       ? `${login.password}, shown this once; it is kept in ${paths.first_login}`
       : `in ${paths.first_login}`;
   write(`berth: first administrator: ${login.email}, password: ${password}\n`);
-  write(`berth: next, in another terminal: ${COMMAND} up first\n`);
+  const command = typedAs(import.meta.filename, env['PATH'] ?? '', process.cwd());
+  write(`berth: next, in another terminal: ${command} up first\n`);
 }
 
 /** sd_notify(3), by systemd's own command: Node has no datagrams on unix sockets. */

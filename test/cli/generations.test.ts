@@ -96,6 +96,6 @@ describe('fork', () => {
       new RegExp(`next: berth flush ${on.name}\n`),
     );
     const { name } = await withGenerations(1);
-    assert.doesNotMatch(await cli.fails(5, 'fork', name, name), /next:/);
+    assert.match(await cli.fails(5, 'fork', name, name), /next: berth ls, and another name/);
   });
 });

@@ -85,6 +85,8 @@ describe('berth user', () => {
     assert.equal((await login(email, PASSWORD)).status, 200);
     assert.ok((await actions(org_id)).includes('auth.unlock by operator'));
     assert.match(await done('user', 'unlock', email), /was not locked/);
+    const nobody = await berth('user', 'unlock', `not.${email}`);
+    assert.deepEqual([nobody.code, /there is no account not/.test(nobody.err)], [3, true], nobody.err);
   });
 
   test('reset-password prints a new password once; sessions and the lock end', async () => {

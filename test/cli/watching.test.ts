@@ -187,6 +187,7 @@ describe('help', () => {
       /“webhok ls”\n {2}next: berth webhook ls, if that was meant/,
     );
     assert.match(await cli.fails(2, 'webhook'), /^usage:\n {2}berth webhook create URL /);
+    assert.equal(await cli.done('help', 'webhook'), await cli.done('webhook', '-h'));
   });
 
   test('docs/cli.md says what the table of commands says', () => {

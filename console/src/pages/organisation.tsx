@@ -17,7 +17,7 @@ export function OrganisationPage() {
     <>
       <PageHead
         title={org.value?.name ?? 'Organisation'}
-        lead={`You are ${role.value ?? 'a member'} here.`}
+        lead={`Your role here is ${role.value ?? 'member'}.`}
         actions={<Button onClick={() => setCreating(true)}>New organisation</Button>}
       />
       <Quota />

@@ -1,7 +1,7 @@
 /** Making an account: with an invitation, or where the operator lets everybody. */
 import { useState } from 'preact/hooks';
 import { NewPasswordField } from '../account/credential-fields.tsx';
-import { takeTokenOfLink } from '../router.ts';
+import { navigate, takeTokenOfLink } from '../router.ts';
 import { anonymous, begin } from '../session.ts';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
@@ -21,6 +21,8 @@ export function RegisterPage() {
     };
     begin(await anonymous.call('register', { body }));
     dropInvitation();
+    // Who came by an invitation has joined with it: nothing is asked for any more.
+    navigate('/', { replace: true });
   };
   return (
     <Gate title={token === '' ? 'Make an account' : 'You are invited'}>

@@ -21,7 +21,7 @@ export const SETTINGS: Readonly<Record<string, Option>> = {
   'idle-timeout': {
     type: 'string',
     value: 'SECONDS',
-    help: 'stop the VM once nobody has used it for so long, or off',
+    help: 'stop the VM once nobody has used it for so long, 60 at least, or off',
   },
   wake: { type: 'boolean', help: 'a connection to its SSH port starts the VM' },
   'no-wake': { type: 'boolean', help: 'it does not' },

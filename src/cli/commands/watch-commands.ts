@@ -8,7 +8,7 @@ import { ago, wrapped } from '../words.ts';
 import { printEvent } from './webhook-commands.ts';
 
 const LIMIT = {
-  limit: { type: 'string', value: 'N', help: 'how many, newest first; 50 unless said' },
+  limit: { type: 'string', value: 'N', help: 'how many of the newest; 50 unless said' },
 } as const;
 const FOLLOW = {
   follow: { type: 'boolean', short: 'f', help: 'and go on as they come, until Ctrl-C' },

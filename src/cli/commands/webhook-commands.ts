@@ -143,7 +143,7 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
     args: ['WEBHOOK'],
     summary: 'what was sent, and what was answered',
     example: 'berth webhook deliveries hooks.example.org',
-    options: { limit: { type: 'string', value: 'N', help: 'how many, newest first; 50 unless said' } },
+    options: { limit: { type: 'string', value: 'N', help: 'how many of the newest; 50 unless said' } },
     run: deliveries,
   },
   {
