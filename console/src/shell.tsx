@@ -28,8 +28,9 @@ const PLACES: readonly (readonly Place[])[] = [
   ],
   [
     { at: 'organisation', name: 'Organisation', icon: 'people' },
-    { at: 'audit', name: 'Audit log', icon: 'audit', leads_only: true },
     { at: 'account', name: 'Account', icon: 'person' },
+    // Last: it comes once the role is known, and moves nothing.
+    { at: 'audit', name: 'Audit log', icon: 'audit', leads_only: true },
   ],
 ];
 

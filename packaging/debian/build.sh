@@ -17,8 +17,11 @@ root=$stage/root
 lib=$root/usr/lib/berth
 doc=$root/usr/share/doc/berth
 
+say() { echo "berth: $*" >&2; }
+
 # The program.
 if [ -z "$tarball" ]; then
+  say 'building what npm pack packs'
   npm pack --silent --pack-destination "$stage" > /dev/null
   tarball=$(echo "$stage"/berth-*.tgz)
 fi
@@ -57,6 +60,7 @@ cp packaging/debian/copyright "$doc/copyright"
 chmod -R u=rwX,go=rX "$root/usr" "$root/lib"
 
 # What dpkg reads.
+say "packing $(du -sm "$root" | cut -f 1) MiB ($compression), which takes a minute or two"
 version=$("$NODE" -p 'require("./package.json").version')
 architecture=$(dpkg --print-architecture)
 depends=$(sed 's/#.*//' bin/debian-packages.txt | awk 'NF { printf "%s, ", $1 }')

@@ -1,5 +1,7 @@
-/** Who stands behind the ids of events and audit entries, as far as is known here. Programs get the ids. */
+/** Who and what stands behind the ids of events and audit entries, as far as is known here. Programs get the ids. */
+import { BerthError } from '../../client/src/berth.ts';
 import type { Call } from './command.ts';
+import { collect } from './reading.ts';
 
 export type NameOf = (actor: string) => string;
 
@@ -12,4 +14,20 @@ export function actorNames({ session, terminal }: Pick<Call, 'session' | 'termin
     if (id.startsWith('host_')) return 'the host';
     return profile !== undefined && profile.user_id === id ? profile.email : id;
   };
+}
+
+const MOST_INSTANCES = 1_000;
+
+/** Of what is acted on, instances that are still there have names. */
+export async function targetNames(call: Pick<Call, 'session' | 'terminal'>): Promise<NameOf> {
+  const actor = actorNames(call);
+  if (call.terminal.format !== 'human') return actor;
+  const found = call.session.berth().instances.list({ limit: 200 });
+  const instances = await collect(found, MOST_INSTANCES).catch((error: unknown) => {
+    // A key that may read the log alone.
+    if (error instanceof BerthError && error.status === 403) return [];
+    throw error;
+  });
+  const names = new Map(instances.map(({ id, name }) => [id as string, name]));
+  return (id) => names.get(id) ?? actor(id);
 }

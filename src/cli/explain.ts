@@ -36,10 +36,13 @@ function nextAfter(error: unknown, command: Command, args: readonly string[], en
   if (error.code === 'UNAUTHENTICATED' && env['BERTH_API_KEY'])
     return 'BERTH_API_KEY is set and is not a valid key (any more): set another one, or unset it';
   const name = args[0] ?? 'NAME';
+  if (command.name === 'webhook create' && error.details.some(({ field }) => field === 'url'))
+    return 'another address, or one that the operator excepts (BERTH_WEBHOOK_ALLOW_CIDRS); without a receiver: berth webhook listen';
+  if (error.code === 'NOT_FOUND' && command.name === 'webhook redeliver')
+    return `berth webhook deliveries ${name}`;
   if (error.code === 'NOT_FOUND') return command.names_instances ? 'berth ls' : null;
   if (error.code === 'VM_NOT_RUNNING') return `berth start ${name}`;
   if (error.code === 'CONFLICT' && command.name === 'instance create') return 'berth ls, and another name';
-  if (command.name === 'login' && error.code === 'UNAUTHENTICATED') return 'berth login';
   return NEXT[error.code] ?? null;
 }
 

@@ -16,6 +16,12 @@ const LOOPBACK = ['127.0.0.1', 'localhost', '[::1]'];
 
 export const isLocal = (url: string) => LOOPBACK.includes(new URL(url).hostname);
 
+/** This machine has several names. */
+function isSame(url: string, at: string): boolean {
+  const [one, other] = [new URL(url), new URL(at)];
+  return isLocal(url) && one.protocol === other.protocol && one.port === other.port;
+}
+
 /** Of the server at `url`, or of any on this machine; undefined where there is none, or where it is not ours to read. */
 export function findFirstLogin(env: Env, url?: string): (FirstLogin & { readonly url: string }) | undefined {
   const given = env['BERTH_DATA_DIR'];
@@ -31,7 +37,7 @@ export function findFirstLogin(env: Env, url?: string): (FirstLogin & { readonly
       const { email, password, url: at } = found;
       if (typeof email !== 'string' || typeof password !== 'string' || typeof at !== 'string') continue;
       // The folder may be anybody's: such a file leads to nowhere but this machine.
-      if ((url !== undefined && at !== url) || !isLocal(at)) continue;
+      if (!isLocal(at) || (url !== undefined && !isSame(url, at))) continue;
       return { email, password, path, url: at };
     } catch {
       // Not there, or not ours.

@@ -7,7 +7,7 @@ import { EXIT_MEANINGS } from './exit-codes.ts';
 /** So that all sections of the help line up. */
 const HELP_WIDTH = 26;
 const NAMES = COMMANDS.flatMap(({ name, short = [] }) => [...short, name]);
-const shortest = ({ name, short = [] }: Command) => short[0] ?? name;
+export const shortest = ({ name, short = [] }: Command) => short[0] ?? name;
 
 export function usageOf(command: Command): string {
   const words = ['berth', shortest(command), ...(command.args ?? [])];

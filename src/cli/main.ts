@@ -7,7 +7,7 @@ import { findCommand } from './command-table.ts';
 import { complete } from './complete.ts';
 import { EXIT, exitCodeOf } from './exit-codes.ts';
 import { explain } from './explain.ts';
-import { helpFor, helpOf, helpOfAll, usageOf } from './help.ts';
+import { helpFor, helpOf, helpOfAll, shortest, usageOf } from './help.ts';
 import { Session } from './session.ts';
 import { Terminal } from './terminal.ts';
 import { version } from './version.ts';
@@ -64,7 +64,7 @@ function parse(command: Command, words: readonly string[]): Parsed {
 
 function refuse(error: UsageError, command: Command): number {
   process.stderr.write(
-    `usage: ${usageOf(command)}\nberth: ${error.message}\n  next: berth help ${command.name}\n`,
+    `usage: ${usageOf(command)}\nberth: ${error.message}\n  next: berth help ${shortest(command)}\n`,
   );
   return EXIT.usage;
 }
@@ -109,7 +109,22 @@ async function run(command: Command, words: readonly string[]): Promise<number> 
   }
 }
 
-async function main(words: readonly string[]): Promise<number> {
+/** `berth --json ls` is `berth ls --json`: what all commands have may stand before them. */
+function commandFirst(words: readonly string[]): readonly string[] {
+  let taken = 0;
+  while (taken < words.length) {
+    const [name = ''] = (words[taken] ?? '').replace(/^--/, '').split('=', 1);
+    const option = words[taken] === '-q' ? COMMON_OPTIONS['quiet'] : COMMON_OPTIONS[name];
+    if (option === undefined || name === 'help' || !words[taken]?.startsWith('-')) break;
+    taken += option.type === 'string' && !words[taken]?.includes('=') ? 2 : 1;
+  }
+  const rest = words.slice(taken);
+  const end = rest.includes('--') ? rest.indexOf('--') : rest.length;
+  return [...rest.slice(0, end), ...words.slice(0, taken), ...rest.slice(end)];
+}
+
+async function main(said: readonly string[]): Promise<number> {
+  const words = commandFirst(said);
   const [first] = words;
   if (first === '__complete') {
     const session = new Session(readEnv(), {}, new Terminal('quiet'));

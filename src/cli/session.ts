@@ -61,21 +61,7 @@ export class Session {
     if (token !== undefined && token !== '') {
       return new Berth({ ...options, url, token, user_agent: USER_AGENT });
     }
-    if (profile === undefined) {
-      const { profiles } = readProfiles(this.env);
-      const named = this.#place.profile ?? (this.env['BERTH_PROFILE'] || undefined);
-      const others = Object.keys(profiles).sort().join(', ');
-      if (named !== undefined && others !== '') {
-        throw new CommandError(`there is no login “${named}”; there is ${others}`, {
-          next: `berth login --profile ${named}`,
-          exit_code: EXIT.not_authorised,
-        });
-      }
-      throw new CommandError(`you are not logged in at ${url}`, {
-        next: named === undefined ? 'berth login' : `berth login --profile ${named}`,
-        exit_code: EXIT.not_authorised,
-      });
-    }
+    if (profile === undefined) throw this.noLogin();
     // A key goes only to the server that gave it.
     if (profile.url !== url) {
       throw new CommandError(`the login “${this.profile_name}” is for ${profile.url}, not for ${url}`, {
@@ -84,6 +70,20 @@ export class Session {
       });
     }
     return new Berth({ ...options, url, token: profile.api_key, user_agent: USER_AGENT });
+  }
+
+  noLogin(): CommandError {
+    const { profiles } = readProfiles(this.env);
+    const named = this.#place.profile ?? (this.env['BERTH_PROFILE'] || undefined);
+    const others = Object.keys(profiles).sort().join(', ');
+    const found =
+      named !== undefined && others !== ''
+        ? `there is no login “${named}”; there is ${others}`
+        : `you are not logged in at ${this.url}`;
+    return new CommandError(found, {
+      next: named === undefined ? 'berth login' : `berth login --profile ${named}`,
+      exit_code: EXIT.not_authorised,
+    });
   }
 
   keep(name: string, profile: Profile): void {
@@ -121,6 +121,17 @@ export class Session {
       if (!asks || !this.#terminal.interactive) throw error;
       const code = await this.#terminal.ask('Code of your authenticator', null);
       return Berth.login(options, { email, password, totp_code: code.replaceAll(' ', '') });
+    }
+  }
+
+  /** The same with a password that somebody has just typed. */
+  async openAsked(email: string, password: string, totp_code?: string | undefined) {
+    try {
+      return await this.open(email, password, totp_code);
+    } catch (error) {
+      if (!(error instanceof BerthError) || error.code !== 'UNAUTHENTICATED') throw error;
+      const next = `the same again; if it is forgotten, on the server: berth user reset-password ${email}`;
+      throw new CommandError(error.message, { next, exit_code: EXIT.not_authorised });
     }
   }
 
@@ -162,7 +173,7 @@ export class Session {
     const password = password_stdin
       ? ((await this.#terminal.stdin()).split('\n')[0] ?? '')
       : await this.#terminal.askSecret(`Password of ${profile.email}`);
-    const { session } = await this.open(profile.email, password);
+    const { session } = await this.openAsked(profile.email, password);
     const berth = new Berth({
       url: this.url,
       token: session.session_token,

@@ -116,8 +116,9 @@ export class Terminal {
     let frame = 0;
     const draw = () => {
       frame = (frame + 1) % FRAMES.length;
-      const passed_ms = Math.floor((performance.now() - began) / 1_000) * 1_000;
-      const passed = passed_ms === 0 ? '' : ` (${duration(passed_ms)})`;
+      const passed_s = Math.floor((performance.now() - began) / 1_000);
+      const passed =
+        passed_s === 0 ? '' : ` (${passed_s < 10 ? `${passed_s} s` : duration(passed_s * 1_000)})`;
       const line = `${FRAMES[frame]} ${plain(now)}${passed}`;
       process.stderr.write(`\r\u001b[2K${line.slice(0, (process.stderr.columns ?? 80) - 1)}`);
     };

@@ -15,13 +15,15 @@ export function savingLine(left_bytes: number, most_bytes: number): string {
 
 /** Of what is waited for; it remembers how much there was to save at the most. */
 function lines(doing: string): (vm: Vm) => string {
+  const [verb] = doing.split(' ', 1);
   let most_bytes = 0;
   return ({ disk, state, reason }) => {
     const left_bytes = disk.dirty_bytes;
     most_bytes = Math.max(most_bytes, left_bytes);
     const saves = ['stopping', 'running'].includes(state) && left_bytes > 0;
     const why = reason?.code === 'flush_pending' ? `: ${reason.message}` : '';
-    return `${doing}: ${state}${saves ? savingLine(left_bytes, most_bytes) : ''}${why}`;
+    const now = state === verb ? '' : `: ${state}`;
+    return `${doing}${now}${saves ? savingLine(left_bytes, most_bytes) : ''}${why}`;
   };
 }
 

@@ -18,6 +18,7 @@ import {
 import { join } from 'node:path';
 import { errnoOf } from '../lib/errors.ts';
 import { lastLines, runCommand } from './run-command.ts';
+import { SecondsLine } from './seconds-line.ts';
 import { type Say, StartError } from './start-error.ts';
 
 export interface GuestImageOptions {
@@ -33,6 +34,8 @@ export interface GuestImageOptions {
   /** Instead of the recipe's own lines. */
   readonly onStep?: (step: number, what: string) => void;
   readonly signal?: AbortSignal;
+  /** Something else writes there meanwhile: no line that is written over. */
+  readonly in_background?: boolean;
 }
 
 /** How many steps the recipe has. */
@@ -67,7 +70,7 @@ export async function someGuestImage(
   const at_hand = await Promise.all(places.map(async (dir) => (await versionIn(dir)) === version));
   const older = await currentGuestImage(images_dir).catch(() => undefined);
   if (!at_hand.includes(true) && older !== undefined && (await versionIn(older)) !== undefined) {
-    return { newer: (signal) => ensureGuestImage({ ...options, signal }) };
+    return { newer: (signal) => ensureGuestImage({ ...options, signal, in_background: true }) };
   }
   await ensureGuestImage(options);
   return {};
@@ -145,25 +148,30 @@ async function build(
   build_script: string,
   dir: string,
   image: string,
-  { onStep, signal }: Pick<GuestImageOptions, 'onStep' | 'signal'>,
+  { onStep, signal, in_background }: Pick<GuestImageOptions, 'onStep' | 'signal' | 'in_background'>,
 ): Promise<void> {
   if (process.getuid?.() !== 0) {
     throw new StartError(
       `the guest image must be built by root once. Run: sudo ${build_script} ${dir} ${image}`,
     );
   }
+  // Its steps take a minute at times, without a word. Elsewhere than on a terminal its lines are enough.
+  const watched = onStep === undefined && in_background !== true && process.stdout.isTTY;
+  const seconds = watched ? new SecondsLine(process.stdout) : undefined;
   const onLine = (line: string) => {
     const [, step, what] = STEP.exec(line) ?? [];
     if (step !== undefined && what !== undefined) onStep?.(Number(step), what);
+    seconds?.say(line);
   };
+  const passed_on = onStep === undefined && seconds === undefined;
   const result = await runCommand(
     'bash',
     [build_script, dir, image],
-    onStep === undefined ? { output: 'passed on', signal } : { onLine, signal },
-  );
+    passed_on ? { output: 'passed on', signal } : { onLine, signal },
+  ).finally(() => seconds?.end());
   if (result.code !== 0) {
     const how = result.signal ?? `exit code ${result.code}`;
-    const why = onStep === undefined ? 'see above' : lastLines(result.stderr);
+    const why = passed_on ? 'see above' : lastLines(result.stderr);
     throw new StartError(`the guest image could not be built (${how}), ${why}`, 1);
   }
 }

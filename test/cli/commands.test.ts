@@ -54,7 +54,7 @@ describe('the first password, kept by the server on this machine', () => {
     const keep = (password: string, url = api.origin) =>
       writeFileSync(path, JSON.stringify({ url, email: who.email, password }));
     const login = ['login', '--url', api.origin, '--email', who.email];
-    keep(PASSWORD);
+    keep(PASSWORD, api.origin.replace('127.0.0.1', 'localhost'));
     const out = await cli.done(...login);
     assert.ok(out.startsWith(`You are logged in at ${api.origin} as ${who.email}`), out);
     assert.ok(out.includes(`\nThe first password is in ${path};`), out);
@@ -127,7 +127,7 @@ describe('instances', () => {
     );
     assert.match(await cli.fails(2, 'create', 'x', '--cpus', 'many'), /--cpus takes a whole number/);
     assert.match(await cli.fails(2, 'create', 'x', '--frobnicate'), /^usage: berth create NAME/);
-    assert.match(await cli.fails(2, 'create'), /NAME is missing\n {2}next: berth help instance create\n/);
+    assert.match(await cli.fails(2, 'create'), /NAME is missing\n {2}next: berth help create\n/);
     assert.match(await cli.fails(5, 'restart', name), new RegExp(`next: berth start ${name}\n`));
     assert.match(await cli.fails(5, 'ssh', '--no-start', name), new RegExp(`next: berth start ${name}\n`));
     const stranger = new Cli({ BERTH_URL: api.origin });
@@ -341,7 +341,8 @@ describe('login', () => {
     const cli = new Cli({ BERTH_URL: api.origin });
     const login = (password: string, ...more: string[]) =>
       cli.run(['login', '--email', who.email, '--password-stdin', ...more], password);
-    assert.equal((await login('wrong password')).code, 4);
+    const wrong = await login('wrong password');
+    assert.deepEqual([wrong.code, wrong.err.includes('next: the same again')], [4, true], wrong.err);
     const factor = await api
       .as(who)
       .post<{ id: string; secret: string }>('/v1/me/mfa/factors', { type: 'totp', name: 'app' });
@@ -382,7 +383,7 @@ describe('API keys', () => {
     assert.equal((await cli.run(['sudo', '--password-stdin'], PASSWORD)).code, 0);
     assert.equal(statSync(configOf(cli)).mode & 0o777, 0o600);
     await cli.done('key', 'rotate', 'ci');
-    assert.equal(await cli.done('sudo', '--end'), 'Over.\n');
+    assert.equal(await cli.done('sudo', '--end'), 'From now on your password is asked for again.\n');
     assert.match(await cli.fails(2, 'key', 'rotate', 'ci'), /--password-stdin/);
     await cli.run(
       [

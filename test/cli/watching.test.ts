@@ -36,10 +36,16 @@ describe('webhooks', () => {
     assert.match(await cli.done('webhook', 'deliveries', 'hooks.example.org'), /^Nothing was sent yet/);
     assert.match(await cli.done('webhook', 'ping', 'hooks.example.org', '-q'), /^evt_\w+\n$/);
     await tellAll(api.db);
-    assert.match(await cli.fails(3, 'webhook', 'redeliver', 'hooks.example.org', 'whd_nothing'), /^berth: /);
+    assert.match(
+      await cli.fails(3, 'webhook', 'redeliver', 'hooks.example.org', 'whd_nothing'),
+      /^berth: .*\n {2}next: berth webhook deliveries hooks\.example\.org\n/,
+    );
     assert.equal(await cli.done('webhook', 'rm', 'hooks.example.org'), 'hooks.example.org is deleted.\n');
     assert.equal(await cli.done('webhook', 'ls'), 'No webhooks yet. Make one: berth webhook create URL\n');
-    assert.match(await cli.fails(2, 'webhook', 'create', 'nonsense'), /^berth: .*url/);
+    assert.match(
+      await cli.fails(2, 'webhook', 'create', 'nonsense'),
+      /^berth: .*url.*\n {2}next: .*berth webhook listen/,
+    );
   });
 
   test('listen prints this organisation’s events as they come, until Ctrl-C', async () => {
@@ -101,13 +107,28 @@ describe('what happens', () => {
     assert.equal((await cli.json<unknown[]>('events', '--instance', name)).length, 1);
   });
 
-  test('audit lists who did what', async () => {
+  test('audit lists who did what, and to which instance by its name', async () => {
     const { cli } = await somebody();
     await cli.done('key', 'create', 'ci');
     assert.match(
       await cli.done('audit'),
       /^# +AT +ACTOR +ACTION +TARGET +FROM\n1? +20\S+ +usr_\S+ +api_key\.create/,
     );
+    await cli.done('create', 'web');
+    assert.match(await cli.done('audit', '--limit', '1'), /instance\.create +web +\S+$/m);
+    assert.match(await cli.done('audit', '--limit', '1', '--json'), /"target": "inst_/);
+  });
+
+  test('what all commands have may stand before them', async () => {
+    const { cli, who } = await somebody();
+    const { name } = await api.instance(who);
+    assert.equal(await cli.done('-q', 'ls'), `${name}\n`);
+    assert.equal(
+      await cli.done('--url', api.origin, '-q', 'events', '--limit=1'),
+      await cli.done('events', '-q', '--limit', '1'),
+    );
+    assert.match(await cli.fails(2, '--frobnicate', 'ls'), /there is no command/);
+    assert.match(await cli.fails(2, '--json'), /^usage: berth COMMAND/);
   });
 });
 
@@ -120,7 +141,10 @@ describe('doctor', () => {
     assert.match(ran.out, /^ok {2}ready +yes$/m);
     assert.match(ran.out, /^NO {2}SSH key +none is registered\n {4}next: berth ssh-key add$/m);
     // What the host's agent has found, not whether the device is there.
-    assert.match(ran.out, /^- {3}KVM +not used: hosts emulate their VMs, which is slow\n {4}next: why: /m);
+    assert.match(
+      ran.out,
+      /^- {3}KVM +not used: hosts emulate their VMs, which is slow\n {4}next: berth host ls, /m,
+    );
     assert.match(ran.out, /^ok {2}clock +agrees with the server$/m);
     await cli.run(['ssh-key', 'add', '-'], (await import('../support/people.ts')).randomPublicKey().line);
     const well = await cli.run(['doctor', '--json']);
@@ -211,6 +235,9 @@ describe('completion', () => {
     const env = { ...cli.env, PATH: `${BIN}:${cli.env['PATH']}` };
     // Outside of the line editor compadd shows what it is given, and there is nothing to register with.
     const shows = `compadd() { print -r -- "$@"; }; compdef() { print registered $@; }; words=(berth webhook li); CURRENT=3`;
+    // A zsh whose owner has set up nothing.
+    const bare = `source ./_berth; print $_comps[berth]`;
+    assert.equal(execFileSync('zsh', ['-fic', bare], { env, cwd: cli.home, encoding: 'utf8' }), '_berth\n');
     for (const [load, wanted] of [
       ['source ./_berth; _berth', 'registered _berth berth\n-- listen\n'],
       ['fpath=(. $fpath); autoload -Uz _berth; _berth', '-- listen\n'],

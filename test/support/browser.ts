@@ -16,6 +16,15 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.mi
 /** In the page, before its own scripts. */
 const TELL_VIOLATIONS = `document.addEventListener('securitypolicyviolation', (event) =>
   globalThis.tellViolation(event.effectiveDirective + ' ' + event.blockedURI + ' ' + event.sample));`;
+/** What has moved, by nobody's doing (Layout Instability API). */
+const NOTE_SHIFTS = `globalThis.shifts = [];
+  new PerformanceObserver((list) => {
+    for (const { hadRecentInput, value, sources } of list.getEntries())
+      if (!hadRecentInput)
+        globalThis.shifts.push({ value, what: sources.map(({ node }) => node?.textContent?.slice(0, 40)).join(' | ') });
+  }).observe({ type: 'layout-shift', buffered: true });`;
+/** What a figure makes that comes late; a line of text that moves makes more. */
+const MOST_SHIFT = 0.002;
 
 export interface WatchedBrowser {
   /** With cookies and storage of its own. */
@@ -54,6 +63,7 @@ export async function startBrowser(origin: string): Promise<WatchedBrowser> {
       context.setDefaultTimeout(PATIENCE_MS);
       await context.exposeFunction('tellViolation', (what: string) => violations.push(what));
       await context.addInitScript(TELL_VIOLATIONS);
+      await context.addInitScript(NOTE_SHIFTS);
       context.on('page', watch);
       return context;
     },
@@ -89,6 +99,21 @@ export async function accessibilityFindings(
     .flatMap(({ id, nodes }) =>
       nodes.map(({ html, failureSummary }) => `${id}: ${html.slice(0, 160)} ${failureSummary}`),
     );
+}
+
+interface Shift {
+  /** The part of the window times how far it moved (0 to 1). */
+  readonly value: number;
+  readonly what: string;
+}
+
+/** What has moved since the page was opened though nobody did anything. */
+export async function layoutShifts(page: Page): Promise<string[]> {
+  const noted = 'new Promise((told) => requestAnimationFrame(() => setTimeout(() => told(shifts))))';
+  const shifts = (await page.evaluate(noted)) as readonly Shift[];
+  return shifts
+    .filter(({ value }) => value > MOST_SHIFT)
+    .map(({ value, what }) => `moved (${value}): ${what}`);
 }
 
 /** How far the page is wider than its window. */

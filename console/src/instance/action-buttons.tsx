@@ -4,6 +4,7 @@ import type { Instance } from '../../../client/src/berth.ts';
 import { attempt } from '../attempt.ts';
 import { works } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
+import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { ACTIONS, actionsOf, runAction, type VmAction } from './actions.ts';
@@ -16,6 +17,8 @@ interface Props {
 
 export function ActionButtons({ instance, small = false, only }: Props) {
   const [busy, setBusy] = useState<VmAction | null>(null);
+  // It stands where Stop was: a second press there would be one too many.
+  const [asked, setAsked] = useState(false);
   const possible = actionsOf(instance);
   const run = async (action: VmAction) => {
     if (busy !== null) return;
@@ -46,12 +49,24 @@ export function ActionButtons({ instance, small = false, only }: Props) {
           disabled={!works() || !possible.includes(action)}
           title={ACTIONS[action].about}
           aria-label={small ? `${ACTIONS[action].name} ${instance.name}` : undefined}
-          onClick={() => void run(action)}
+          onClick={() => (action === 'halt' ? setAsked(true) : void run(action))}
         >
           <Icon name={ACTIONS[action].icon} />
           {ACTIONS[action].name}
         </Button>
       ))}
+      {asked && (
+        <ConfirmDialog
+          title={`Force stop ${instance.name}`}
+          verb="Force stop"
+          onClose={() => setAsked(false)}
+          work={async () => {
+            if (actionsOf(instance).includes('halt')) await runAction('halt', instance);
+          }}
+        >
+          <p>The guest is not waited for: what it has not written yet is lost, as in a power cut.</p>
+        </ConfirmDialog>
+      )}
     </div>
   );
 }

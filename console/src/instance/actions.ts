@@ -47,7 +47,7 @@ export function actionsOf({ vm, deleting }: Instance): readonly VmAction[] {
   return deleting ? [] : BY_STATE[vm.state];
 }
 
-/** The last receipt of each instance, until it is put away. */
+/** The last receipt of each instance, until it is put away or something else is done. */
 export const receipts = signal<ReadonlyMap<string, FlushReceipt>>(new Map());
 
 export function dropReceipt(id: string): void {
@@ -58,6 +58,8 @@ export function dropReceipt(id: string): void {
 
 export async function runAction(action: VmAction, { id }: Instance): Promise<void> {
   const path = { id };
+  // It told of a disk that is about to change.
+  dropReceipt(id);
   switch (action) {
     case 'start':
       return putVm(await call('startVm', { path }));

@@ -1,7 +1,7 @@
 /** What has happened to an instance, newest first, as it happens. */
 import type { Event, Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
-import { Actor } from '../ui/actor.tsx';
+import { Actor, useActors } from '../ui/actor.tsx';
 import { ListTable } from '../ui/listed.tsx';
 import { Empty, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
@@ -9,10 +9,12 @@ import { useList } from '../use-list.ts';
 
 export function Activity({ instance }: { readonly instance: Instance }) {
   const { id } = instance;
-  const list = useList(
-    `activity ${id}`,
-    (query) => call('listEvents', { query: { resource: id, limit: 50, ...query } }),
-    (told) => told.kind === 'event' && instanceOf(told.event) === id,
+  const list = useActors(
+    useList(
+      `activity ${id}`,
+      (query) => call('listEvents', { query: { resource: id, limit: 50, ...query } }),
+      (told) => told.kind === 'event' && instanceOf(told.event) === id,
+    ),
   );
   return (
     <Section title="Activity" lead="Events of the last 30 days; webhooks carry the same.">
@@ -24,8 +26,18 @@ export function Activity({ instance }: { readonly instance: Instance }) {
           </Empty>
         }
         columns={[
-          { head: 'Event', cell: ({ type }) => <code>{type}</code> },
-          { head: 'By', cell: ({ data }) => <Actor id={data.actor} /> },
+          {
+            head: 'Event',
+            cell: ({ type, data }) => (
+              <>
+                <code>{type}</code>
+                <div class="narrow-only dim">
+                  <Actor id={data.actor} />
+                </div>
+              </>
+            ),
+          },
+          { head: 'By', class: 'wide-only', cell: ({ data }) => <Actor id={data.actor} /> },
           { head: 'When', class: 'nowrap', cell: ({ timestamp }) => <Time at={timestamp} /> },
         ]}
       />

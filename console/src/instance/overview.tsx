@@ -33,7 +33,7 @@ function Connect({ instance }: Props) {
       {state === 'running' ? (
         <SshCommand instance={instance} />
       ) : (
-        <p class="panel dim">
+        <p class="panel connect dim">
           {state === 'starting' || state === 'restarting'
             ? 'The VM is on its way. The SSH command is shown as soon as it works.'
             : instance.wake_on_connect
@@ -49,10 +49,10 @@ function SshCommand({ instance }: Props) {
   const { id, vm } = instance;
   const details = useQuery(`ssh ${id} ${vm.boot}`, () => call('getSsh', { path: { id } }));
   const { data, error } = details;
-  if (!data) return <p class="panel dim">{error ?? 'Asking how to connect…'}</p>;
+  if (!data) return <p class="panel connect dim">{error ?? 'Asking how to connect…'}</p>;
   const known = data.known_hosts.map((line) => `echo '${line}' >> ~/.ssh/known_hosts`).join('\n');
   return (
-    <div class="panel stack">
+    <div class="panel connect stack">
       <Copyable text={data.command} label="Copy the SSH command" />
       {data.allowed_keys === 0 && (
         <p class="notice">

@@ -47,7 +47,7 @@ export function Receipt({ instance }: { readonly instance: Instance }) {
           <dt>Took</dt>
           <dd>{(duration_ms / 1000).toFixed(2)} s</dd>
         </div>
-        <div>
+        <div class="wide">
           <dt>Consistency</dt>
           <dd>
             {consistency}: {CONSISTENCY[consistency]}

@@ -38,14 +38,16 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
       if (!place.current) return;
       const socket = new WebSocket(streamAddress(instance.id, ticket));
       const screen = openScreen(place.current, socket);
+      let ended_here = false;
       close.current = () => {
+        ended_here = true;
         socket.close();
         screen.dispose();
       };
       socket.addEventListener('open', () => setLine('open'));
       socket.addEventListener('close', ({ code }) => {
         setLine('closed');
-        setProblem(CLOSED[code] ?? `The console has closed (${code}).`);
+        setProblem(ended_here ? null : (CLOSED[code] ?? `The console has closed (${code}).`));
         screen.dispose();
       });
     } catch (error) {

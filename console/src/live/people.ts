@@ -3,15 +3,15 @@ import { effect, signal } from '@preact/signals';
 import { berth } from '../api.ts';
 import { leads, org } from './membership.ts';
 
-/** By id; those who have left are not in it. */
-const names = signal<ReadonlyMap<string, string>>(new Map());
+/** By id; those who have left are not in it. Null: not learnt yet. */
+const names = signal<ReadonlyMap<string, string> | null>(null);
 /** Of which organisation they are, or are being asked for. */
 let learnt: string | null = null;
 
 effect(() => {
   if (org.value !== null && org.value.id === learnt) return;
   learnt = null;
-  names.value = new Map();
+  names.value = null;
 });
 
 /** Once an organisation; called by who shows them. What cannot be learnt is shown by its id. */
@@ -20,7 +20,9 @@ export function learnPeople(): void {
   if (id === undefined || id === learnt) return;
   learnt = id;
   void learn(id).catch(() => {
-    if (learnt === id) learnt = null;
+    if (learnt !== id) return;
+    learnt = null;
+    names.value = new Map();
   });
 }
 
@@ -31,14 +33,19 @@ async function learn(id: string): Promise<void> {
   if (learnt === id) names.value = found;
 }
 
+/** Or known that they cannot be learnt now. */
+export function peopleKnown(): boolean {
+  return names.value !== null;
+}
+
 /** As people say it; null where only the id is known. */
 export function nameOf(actor: string): string | null {
   if (actor.startsWith('host_')) return 'the host';
-  return actor === 'system' ? 'Berth' : (names.value.get(actor) ?? null);
+  return actor === 'system' ? 'Berth' : (names.value?.get(actor) ?? null);
 }
 
 /** The id that is meant by an id or an address. */
 export function actorOf(said: string): string {
-  for (const [id, name] of names.value) if (name === said) return id;
+  for (const [id, name] of names.value ?? []) if (name === said) return id;
   return said;
 }

@@ -5,7 +5,7 @@ import { exactly } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { leads } from '../live/membership.ts';
 import { actorOf } from '../live/people.ts';
-import { Actor } from '../ui/actor.tsx';
+import { Actor, useActors } from '../ui/actor.tsx';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { ListTable } from '../ui/listed.tsx';
@@ -42,8 +42,10 @@ export function AuditPage() {
 
 function Entries() {
   const [filter, setFilter] = useState<Filter>({});
-  const list = useList(`audit ${JSON.stringify(filter)}`, (query) =>
-    call('listAudit', { query: { ...filter, ...query } }),
+  const list = useActors(
+    useList(`audit ${JSON.stringify(filter)}`, (query) =>
+      call('listAudit', { query: { ...filter, ...query } }),
+    ),
   );
   const choose = async (form: FormData) => {
     const said = (name: string) => String(form.get(name)).trim();

@@ -49,7 +49,15 @@ function PasswordForm({ onFactorNeeded }: { readonly onFactorNeeded: (first: Fir
     <Form verb="Log in" primary work={work}>
       {() => (
         <>
-          <Field label="E-mail" name="email" type="text" inputMode="email" autocomplete="username" required />
+          <Field
+            label="E-mail"
+            name="email"
+            type="text"
+            inputMode="email"
+            autocomplete="username"
+            required
+            autofocus
+          />
           <Field label="Password" name="password" type="password" autocomplete="current-password" required />
         </>
       )}

@@ -35,7 +35,15 @@ function Ask({ onSent }: { readonly onSent: () => void }) {
       {() => (
         <>
           <p>If the address has an account, a mail with a token goes there. It is good for an hour.</p>
-          <Field label="E-mail" name="email" type="text" inputMode="email" autocomplete="username" required />
+          <Field
+            label="E-mail"
+            name="email"
+            type="text"
+            inputMode="email"
+            autocomplete="username"
+            required
+            autofocus
+          />
         </>
       )}
     </Form>

@@ -36,6 +36,7 @@ export function RegisterPage() {
               type="email"
               autocomplete="username"
               required
+              autofocus
               issue={issues['email']}
             />
             <Field label="Name" name="name" autocomplete="name" maxLength={100} issue={issues['name']} />

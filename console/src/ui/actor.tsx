@@ -1,9 +1,10 @@
 /** Who did it: by name where that is known, with the id for who points at it. */
 import { useEffect } from 'preact/hooks';
-import { learnPeople, nameOf } from '../live/people.ts';
+import { org } from '../live/membership.ts';
+import { learnPeople, nameOf, peopleKnown } from '../live/people.ts';
+import type { List } from '../use-list.ts';
 
 export function Actor({ id }: { readonly id: string }) {
-  useEffect(learnPeople, []);
   const name = nameOf(id);
   if (name === null) return <code class="wrap">{id}</code>;
   return (
@@ -11,4 +12,10 @@ export function Actor({ id }: { readonly id: string }) {
       {name}
     </span>
   );
+}
+
+/** A list in which actors are: seen once they are known, so that no row moves when they are learnt. */
+export function useActors<T>(list: List<T>): List<T> {
+  useEffect(learnPeople, [org.value?.id]);
+  return peopleKnown() ? list : { ...list, data: undefined, more: undefined };
 }

@@ -14,7 +14,12 @@ _berth() {
   compadd -- \${(f)"$(berth __complete "\${(@)words[2,CURRENT]}" 2> /dev/null)"}
 }
 # Loaded by its name the first time: what is asked for now comes of it too.
-if [ "$funcstack[1]" = _berth ]; then _berth; else compdef _berth berth; fi
+if [ "$funcstack[1]" = _berth ]; then
+  _berth
+else
+  (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+  compdef _berth berth
+fi
 `,
   fish: `complete -c berth -f -a '(berth __complete (commandline -opc)[2..] "$(commandline -ct)" 2> /dev/null)'
 `,

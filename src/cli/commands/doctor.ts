@@ -69,7 +69,7 @@ function kvm(accelerators: readonly string[]): Finding {
   const check = 'KVM';
   if (accelerators.every((each) => each === 'kvm')) return { check, ok: true, found: 'VMs run on it' };
   const where = accelerators.includes('kvm') ? 'not on every host: some emulate' : 'not used: hosts emulate';
-  const next = 'why: “accelerator” in the log of Berth on the host. Which: berth host ls, on the server';
+  const next = 'berth host ls, on the server, says which; “accelerator” in the log of Berth there says why';
   return { check, ok: null, found: `${where} their VMs, which is slow`, next };
 }
 

@@ -35,7 +35,10 @@ async function exec(call: Call): Promise<number> {
   const reads = process.stdin.isTTY !== true && !options.flag('no-stdin');
   const stdin = reads ? await terminal.stdin() : '';
   const body = { command: [...rest], stdin, timeout_seconds };
-  const result = await berth.call('execInVm', { path: { id }, body }, { signal });
+  const progress = terminal.progress(`${name} is at it; what it prints comes at its end`);
+  const result = await berth
+    .call('execInVm', { path: { id }, body }, { signal })
+    .finally(() => progress.end());
   if (terminal.format === 'json') terminal.json(result);
   else {
     terminal.guest(result.stdout);
@@ -112,7 +115,7 @@ export const GUEST_COMMANDS: readonly Command[] = [
     args: ['NAME'],
     names_instances: true,
     rest: 'COMMAND…',
-    summary: 'run a command as root, without SSH; ends with what it ends with',
+    summary: 'run a command as root, without SSH; prints what it printed, and ends with what it ended with',
     example: 'berth exec web -- systemctl is-active ssh',
     options: {
       timeout: {

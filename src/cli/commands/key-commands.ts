@@ -4,6 +4,7 @@ import { hostname } from 'node:os';
 import { join } from 'node:path';
 import type { ApiKey, SshKey } from '../../../client/src/berth.ts';
 import type { Env } from '../../config/env.ts';
+import { actorNames } from '../actors.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { whole } from '../numbers.ts';
@@ -101,13 +102,14 @@ async function keySet(call: Call): Promise<undefined> {
     await berth.instances.replaceKeySet(id, { ssh_key_ids: keys.map((key) => key.id) });
   }
   const set = await berth.instances.keySet(id);
+  const nameOf = actorNames(call);
   if (terminal.format === 'json') return terminal.json(set) as undefined;
   terminal.say(
     set.mode === 'account' ? `${name} lets in all keys of who made it:` : `${name} lets in these keys:`,
   );
   terminal.list(set.data, {
     headings: ['NAME', 'TYPE', 'FINGERPRINT', 'OWNER'],
-    row: (key) => [key.name, key.type, key.fingerprint, key.owner_id],
+    row: (key) => [key.name, key.type, key.fingerprint, nameOf(key.owner_id)],
     quiet: (key) => key.id,
     empty: 'None. Nobody gets in.',
   });

@@ -82,7 +82,7 @@ async function openLogin({ session, terminal, options }: Call, email: string, lo
   const password = from_stdin
     ? ((await terminal.stdin()).split('\n')[0] ?? '')
     : await terminal.askSecret(`Password of ${email} at ${url} (another account: --email)`);
-  return { ...(await session.open(email, password, totp)), first: undefined };
+  return { ...(await session.openAsked(email, password, totp)), first: undefined };
 }
 
 /** What is gone already, or another's by now, is no failure. */
@@ -95,8 +95,7 @@ async function revoke(berth: Berth, id: string): Promise<boolean> {
 
 async function logout({ session, terminal }: Call): Promise<undefined> {
   const { profile, profile_name } = session;
-  if (profile === undefined)
-    throw new CommandError('you are not logged in', { exit_code: EXIT.not_authorised });
+  if (profile === undefined) throw session.noLogin();
   const { url, api_key, api_key_id, sudo } = profile;
   if (sudo) await endGrant(url, sudo.session_token);
   const revoked = await revoke(
@@ -147,7 +146,7 @@ async function sudo({ session, terminal, options }: Call): Promise<undefined> {
   const { sudo: _old, ...rest } = profile;
   if (options.flag('end')) {
     session.keep(profile_name, rest);
-    return void terminal.done('Over.', {});
+    return void terminal.done('From now on your password is asked for again.', {});
   }
   const { sudo: grant } = await session.grant(rest, { password_stdin: options.flag('password-stdin') });
   session.keep(profile_name, { ...rest, sudo: grant });

@@ -1,10 +1,10 @@
 /** What has happened and what happens: notifications, events, the audit log. */
 import type { Event, Notification } from '../../../client/src/berth.ts';
-import { actorNames } from '../actors.ts';
+import { actorNames, targetNames } from '../actors.ts';
 import type { Call, Command } from '../command.ts';
 import { whole } from '../numbers.ts';
 import { collect } from '../reading.ts';
-import { ago } from '../words.ts';
+import { ago, wrapped } from '../words.ts';
 import { printEvent } from './webhook-commands.ts';
 
 const LIMIT = {
@@ -13,6 +13,9 @@ const LIMIT = {
 const FOLLOW = {
   follow: { type: 'boolean', short: 'f', help: 'and go on as they come, until Ctrl-C' },
 } as const;
+
+/** Below the title. */
+const BODY_AT = 22;
 
 const mostOf = ({ options }: Call) => whole('limit', options.text('limit')) ?? 50;
 
@@ -27,8 +30,10 @@ function printNotification({ terminal }: Call, each: Notification): void {
   }
   const times = each.count > 1 ? ` (${each.count} times)` : '';
   const when = ago(each.created_at).padEnd(10);
+  const body = wrapped(each.body, (process.stdout.columns ?? Number.POSITIVE_INFINITY) - BODY_AT);
   terminal.write(
-    `${when}  ${each.severity.padEnd(8)}  ${each.title}${times}\n${' '.repeat(22)}${each.body}\n`,
+    `${when}  ${each.severity.padEnd(8)}  ${each.title}${times}\n` +
+      body.map((line) => `${' '.repeat(BODY_AT)}${line}\n`).join(''),
   );
 }
 
@@ -112,6 +117,7 @@ export const WATCH_COMMANDS: readonly Command[] = [
       const most = mostOf(call);
       const input = { query: { limit: Math.max(1, Math.min(200, most)) } };
       const nameOf = actorNames(call);
+      const targetOf = await targetNames(call);
       call.terminal.list(await collect(call.session.berth().list('listAudit', input), most), {
         headings: ['#', 'AT', 'ACTOR', 'ACTION', 'TARGET', 'FROM'],
         row: (each) => [
@@ -120,7 +126,7 @@ export const WATCH_COMMANDS: readonly Command[] = [
           each.at,
           nameOf(each.actor),
           each.action,
-          each.target ?? '-',
+          each.target === null ? '-' : targetOf(each.target),
           each.ip ?? '-',
         ],
         quiet: ({ id }) => id,

@@ -13,18 +13,19 @@ export const MAX_URL_LENGTH = 2048;
 export function checkUrl(text: string, allow: readonly Network[]): URL {
   // The parser would drop or encode these silently.
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-  if (/[\u0000-\u0020\u007f]/.test(text)) throw invalid('url', 'has a space or a control character in it');
+  if (/[\u0000-\u0020\u007f]/.test(text))
+    throw invalid('url', 'must have no space or control character in it');
   const url = URL.parse(text);
   if (url === null) throw invalid('url', 'is no URL; one is https://example.org/hook');
   if (text.length > MAX_URL_LENGTH || url.href.length > MAX_URL_LENGTH) {
-    throw invalid('url', `has at most ${MAX_URL_LENGTH} characters`);
+    throw invalid('url', `must have at most ${MAX_URL_LENGTH} characters`);
   }
   const protocol = protocolOf(url);
-  if (protocol === null) throw invalid('url', 'begins with https://');
-  if (url.username !== '' || url.password !== '') throw invalid('url', 'holds no user or password');
-  if (text.includes('#')) throw invalid('url', 'has no fragment (#…): it would never be sent');
-  if (url.port === '0') throw invalid('url', 'has a port from 1 to 65535');
-  if (protocol === 'http:' && allow.length === 0) throw invalid('url', 'begins with https://');
+  if (protocol === null) throw invalid('url', 'must begin with https://');
+  if (url.username !== '' || url.password !== '') throw invalid('url', 'must hold no user or password');
+  if (text.includes('#')) throw invalid('url', 'must have no fragment (#…): it would never be sent');
+  if (url.port === '0') throw invalid('url', 'must have a port from 1 to 65535');
+  if (protocol === 'http:' && allow.length === 0) throw invalid('url', 'must begin with https://');
   const literal = literalOf(url);
   const reason = literal === null ? null : refusal(literal, protocol, allow);
   if (reason !== null) throw invalid('url', `its address ${reason}`);

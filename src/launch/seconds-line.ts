@@ -1,0 +1,32 @@
+/**
+ * The seconds that pass while a child program says nothing: a line that is written over each second, on a terminal. What
+ * the program says takes its place.
+ */
+import type { Writable } from 'node:stream';
+
+const TICK_MS = 1_000;
+const ERASE = '\r\u001b[2K';
+
+export class SecondsLine {
+  readonly #out: Writable;
+  readonly #timer: NodeJS.Timeout;
+  readonly #began_ms = performance.now();
+
+  constructor(out: Writable) {
+    this.#out = out;
+    this.#timer = setInterval(() => this.#draw(), TICK_MS);
+  }
+
+  say(line: string): void {
+    this.#out.write(`${ERASE}${line}\n`);
+  }
+
+  end(): void {
+    clearInterval(this.#timer);
+    this.#out.write(ERASE);
+  }
+
+  #draw(): void {
+    this.#out.write(`${ERASE}… ${Math.round((performance.now() - this.#began_ms) / 1_000)} s`);
+  }
+}

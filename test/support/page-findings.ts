@@ -1,0 +1,30 @@
+/** What must hold of each page of the console: for who sees little, for a phone, and for who is about to press something. */
+import type { Page } from 'playwright-core';
+import { accessibilityFindings, layoutShifts, overhangPx } from './browser.ts';
+
+const DESK = { width: 1280, height: 800 };
+const PHONE = { width: 390, height: 800 };
+
+/** What does not, in a line each. The page is as wide as a desk's afterwards. */
+export async function pageFindings(page: Page, origin: string, path: string): Promise<string[]> {
+  const open = async () => {
+    await page.goto(`${origin}${path}`);
+    await page.locator('h1').waitFor();
+    await page.locator('[aria-busy="true"]').first().waitFor({ state: 'detached' });
+  };
+  const found: string[] = [];
+  await page.setViewportSize(PHONE);
+  await open();
+  const overhang = await overhangPx(page);
+  if (overhang > 0) found.push(`${overhang} px wider than a phone`);
+  found.push(...(await layoutShifts(page)).map((each) => `on a phone ${each}`));
+  await page.setViewportSize(DESK);
+  await open();
+  found.push(...(await layoutShifts(page)));
+  for (const colorScheme of ['light', 'dark'] as const) {
+    await page.emulateMedia({ colorScheme });
+    const findings = await accessibilityFindings(page, { colours_alone: colorScheme === 'dark' });
+    found.push(...findings.map((each) => `${colorScheme}: ${each}`));
+  }
+  return found.map((each) => `${path} ${each}`);
+}
