@@ -62,8 +62,8 @@ function addressOf(context: AppContext): (request: IncomingMessage) => string {
   return (request) => proxyAddr(request, trusted);
 }
 
-/** The public API. Nothing listens yet. */
-export async function createApp(context: AppContext): Promise<FastifyInstance> {
+/** The public API. Nothing listens yet. `schemas`: how they become code, lazily unless told. */
+export async function createApp(context: AppContext, schemas = lazySchemas()): Promise<FastifyInstance> {
   const fastify = Fastify({
     // The type of a logger differs between Fastify's own and ours only by name.
     loggerInstance: context.log as never,
@@ -80,7 +80,7 @@ export async function createApp(context: AppContext): Promise<FastifyInstance> {
         verbose: true,
       },
     },
-    schemaController: lazySchemas(),
+    schemaController: schemas,
     requestTimeout: 60_000,
     keepAliveTimeout: 65_000,
     routerOptions: { maxParamLength: 256 },

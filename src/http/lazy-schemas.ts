@@ -20,7 +20,7 @@ interface Validate {
 }
 
 /** For Fastify's `schemaController`. */
-export function lazySchemas(): { compilersFactory: Factories } {
+export function lazySchemas(): { compilersFactory?: Factories } {
   const validators = AjvCompiler();
   const serializers = SerializerSelector();
   return {

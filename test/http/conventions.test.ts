@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { describe, test } from 'node:test';
+import { createApp } from '../../src/http/app.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
@@ -244,4 +245,10 @@ test('a caller who hangs up while waiting is forgotten', async () => {
   gone.abort();
   await assert.rejects(waiting);
   assert.equal((await api.as(owner).post('/v1/instances', { name: newName() })).status, 201);
+});
+
+test('every schema becomes code: the running API leaves that to first requests', async () => {
+  const at_once = await createApp(api.context, {});
+  await at_once.ready();
+  await at_once.close();
 });

@@ -15,7 +15,7 @@ import { happen, makeWebhook, sendWebhooks } from '../support/webhooks.ts';
 
 const GOOD = 200;
 const BAD_OF_EACH = 5;
-const EVENTS = 8;
+const EVENTS = 4;
 
 const outbound = new Outbound({
   allow_cidrs: [{ address: '127.0.0.1', prefix: 32 }],
