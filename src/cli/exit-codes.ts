@@ -23,7 +23,10 @@ export const EXIT_MEANINGS: readonly (readonly [code: number, meaning: string])[
   [EXIT.not_found, 'there is no such thing, or it is not yours to know of'],
   [EXIT.not_authorised, 'no login, a wrong password, or not allowed'],
   [EXIT.state, 'the present state does not allow it; the name is taken; it changed meanwhile'],
-  [EXIT.unavailable, 'the server does not answer, or lacks something just now'],
+  [
+    EXIT.unavailable,
+    'the server, or on the server its database, does not answer, or lacks something just now',
+  ],
   [EXIT.limit, 'too many requests, or a quota is used up'],
   [EXIT.damaged, 'objects of a disk, or of a backup, are damaged or missing'],
   [EXIT.timed_out, 'the command of `berth exec` was killed at its timeout'],

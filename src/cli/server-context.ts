@@ -5,13 +5,15 @@ import type { Config } from '../config/config.ts';
 import { readEnv } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { MigrationError, refuseNewerDatabase } from '../db/migrate.ts';
-import { type Db, openPool, type Tx } from '../db/pool.ts';
+import { type Db, isUnavailable, openPool, type Tx } from '../db/pool.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { runningDatabaseUrl } from '../launch/embedded-postgres.ts';
 import { configOrRefuse } from '../launch/start.ts';
 import { StartError } from '../launch/start-error.ts';
 import { messageOf } from '../lib/errors.ts';
 import { findFirstOrg } from '../orgs/store.ts';
+import { CommandError } from './command-error.ts';
+import { EXIT } from './exit-codes.ts';
 
 export interface ServerContext {
   readonly config: Config;
@@ -30,19 +32,20 @@ async function requireDatabase(db: Db, database_url: string): Promise<void> {
     await refuseNewerDatabase(database_url);
   } catch (error) {
     if (error instanceof MigrationError) throw new StartError(error.message, 2, { cause: error });
-    throw new StartError(`the database cannot be used: ${messageOf(error)}`, 1, { cause: error });
+    const exit_code = isUnavailable(error) ? EXIT.unavailable : EXIT.failed;
+    throw new CommandError(`the database cannot be used: ${messageOf(error)}`, { exit_code });
   }
 }
 
-/** @throws StartError when the settings are wrong or the database does not run */
+/** @throws StartError when the settings are wrong, CommandError when the database does not run */
 export async function withServer<T>(work: (server: ServerContext) => Promise<T>): Promise<T> {
   const config = configOrRefuse(readEnv(), process.cwd());
   const paths = pathsIn(config.data_dir);
   const database_url = config.database_url ?? (await runningDatabaseUrl(paths));
   if (database_url === undefined) {
-    throw new StartError(
+    throw new CommandError(
       `the database of ${config.data_dir} does not run; start Berth first, or set BERTH_DATA_DIR`,
-      1,
+      { exit_code: EXIT.unavailable },
     );
   }
   const { secret_key } = await readSecrets(paths, config.secret_key);
