@@ -258,11 +258,11 @@ describe('exit codes', () => {
 
   test('not 0 where no database runs, without a stack', async () => {
     const { code, err } = await berthWith({ BERTH_DATA_DIR: data_dir }, ['user', 'ls']);
-    assert.equal(code, 1);
+    assert.equal(code, 6);
     assert.match(err, /does not run/);
     const away = { ...SETTINGS, DATABASE_URL: 'postgresql://berth@127.0.0.1:1/berth' };
     const refused = await berthWith(away, ['user', 'ls']);
-    assert.equal(refused.code, 1);
+    assert.equal(refused.code, 6);
     assert.ok(!refused.err.includes('    at '), refused.err);
   });
 });
