@@ -22,8 +22,10 @@ import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
 const BIG_MIB = 32;
+/** A machine of two cores may have three guests to emulate. */
+const SLOW_MS = 150_000;
 
-describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
+describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   let guest: GuestInstance;
 
@@ -33,7 +35,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
   const flushUnderWay = async () => {
     const before = new Set(await guest.segments());
     const answer = berth.client
-      .request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(30_000))
+      .request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(SLOW_MS))
       .catch((error: unknown) => error);
     const under_way = async () => (await guest.segments()).some((path) => !before.has(path));
     await until('the flush uploads', under_way, { every_ms: 1 });
@@ -115,7 +117,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
     await holder.query('lock table generations in share mode');
     const letGo = () => holder.end();
     const answer = berth.client
-      .request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(60_000))
+      .request('POST', `${guest.path}/vm/flush`, undefined, AbortSignal.timeout(SLOW_MS))
       .catch((error: unknown) => error);
     let early: unknown;
     void answer.then((settled) => {
@@ -128,7 +130,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
       return (await holder.query(waiting)).rowCount === 1;
     };
     try {
-      await until('the commit waits', waits, { timeout_ms: 60_000 });
+      await until('the commit waits', waits, { timeout_ms: SLOW_MS });
     } catch (error) {
       await letGo();
       throw error;
@@ -201,7 +203,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000
         await answer;
       }
     };
-    await until('an agent dies while the guest is frozen', found_frozen, { timeout_ms: 60_000 });
+    await until('an agent dies while the guest is frozen', found_frozen, { timeout_ms: SLOW_MS });
     assert.equal(
       await guest.shAgain('timeout 20 sh -c "echo thawed > /srv/thawed; sync"; cat /srv/thawed'),
       'thawed',
