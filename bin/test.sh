@@ -60,7 +60,7 @@ rm -rf .cache/compiled
 NODE_COMPILE_CACHE=$PWD/.cache/compiled
 export NODE_COMPILE_CACHE
 
-# What boots guests.
+# What boots guests: two at a time, which a machine of two cores bears.
 guest_folders='test/guest test/fault test/e2e test/fleet'
 parallel_folders=$(find test -mindepth 1 -maxdepth 1 -type d | sort | grep -vxE "$(echo "$guest_folders" | tr ' ' '|')" || true)
 # File names have no spaces here: lists of them are split by words.
@@ -84,6 +84,6 @@ if [ -n "$integration$guests" ]; then
   BERTH_TEST_IMAGE_DIR=$(readlink -f .cache/images/debian-12/current)
   export BERTH_TEST_IMAGE_DIR
 fi
-# They wait for processes, and for each other's, as much as they compute: more at a time than a machine of two cores has.
+# They wait for each other's processes more than they compute.
 run_tests 'integration tests' 3 $integration
-run_tests 'guest tests' 3 $guests
+run_tests 'guest tests' 2 $guests
