@@ -6,12 +6,14 @@ import assert from 'node:assert/strict';
 import { type ChildProcess, fork } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { NbdClient } from '../../src/host/block/nbd-client.ts';
 import { AGENT_ENV, AGENT_FLAGS, compiledSources } from '../../src/launch/agent-memory.ts';
 import type { S3Settings } from '../../src/object-store/s3-store.ts';
+import type { SubjectTask } from '../support/memory-subject.ts';
 import { S3Server } from '../support/s3-server.ts';
 
 const MIB = 2 ** 20;
@@ -24,17 +26,21 @@ const BLOCK = 65_536;
 
 class Subject {
   readonly #child: ChildProcess;
+  readonly #folder: string;
 
-  constructor(child: ChildProcess) {
+  constructor(child: ChildProcess, folder: string) {
     this.#child = child;
+    this.#folder = folder;
   }
 
   static async start(s3: S3Settings | null): Promise<Subject> {
     const project = join(import.meta.dirname, '..', '..');
     const program = join(project, 'test', 'support', 'memory-subject.ts');
-    const task = JSON.stringify({ size_bytes: DISK_MIB * MIB, s3 });
     const env = { ...(await compiledSources(project, process.env)), ...AGENT_ENV };
-    return new Subject(fork(program, [task], { execArgv: [...AGENT_FLAGS], env }));
+    const folder = mkdtempSync(join(tmpdir(), 'berth-memory-'));
+    const task: SubjectTask = { size_bytes: DISK_MIB * MIB, s3, folder };
+    const child = fork(program, [JSON.stringify(task)], { execArgv: [...AGENT_FLAGS], env });
+    return new Subject(child, folder);
   }
 
   async answer<T>(): Promise<T> {
@@ -61,11 +67,13 @@ class Subject {
   }
 
   async end(): Promise<void> {
-    if (this.#child.exitCode !== null || this.#child.signalCode !== null) return;
-    const exited = once(this.#child, 'exit');
-    this.#child.disconnect();
-    this.#child.kill('SIGKILL');
-    await exited;
+    if (this.#child.exitCode === null && this.#child.signalCode === null) {
+      const exited = once(this.#child, 'exit');
+      this.#child.disconnect();
+      this.#child.kill('SIGKILL');
+      await exited;
+    }
+    rmSync(this.#folder, { recursive: true, force: true });
   }
 }
 

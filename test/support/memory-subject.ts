@@ -2,8 +2,7 @@
  * The agent's block half in a process of its own, whose memory is looked at: a flush's sink, or a lazy disk, behind an NBD
  * server, over a folder or a bucket. Driven over IPC by `test/host/block-memory.test.ts`.
  */
-import { mkdtemp, open, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
@@ -20,11 +19,13 @@ import '../../src/roles/agent.ts';
 export interface SubjectTask {
   readonly size_bytes: number;
   readonly s3: S3Settings | null;
+  /** Whoever has started this removes it: this process is killed. */
+  readonly folder: string;
 }
 
 const task = JSON.parse(process.argv[2] ?? '') as SubjectTask;
 const { createLog } = await import('../../src/lib/log.ts');
-const folder = await mkdtemp(join(tmpdir(), 'berth-memory-'));
+const { folder } = task;
 const store = await openStore({
   s3: task.s3,
   folder: join(folder, 'objects'),
@@ -79,6 +80,5 @@ try {
   await serve();
 } finally {
   await pool.close();
-  await rm(folder, { recursive: true, force: true });
   process.disconnect?.();
 }

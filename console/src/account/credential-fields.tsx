@@ -48,3 +48,18 @@ export function AppCodeField({ label }: { readonly label: string }) {
     />
   );
 }
+
+/** Whose account it is; the first thing that is asked. */
+export function EmailField() {
+  return (
+    <Field
+      label="E-mail"
+      name="email"
+      type="text"
+      inputMode="email"
+      autocomplete="username"
+      required
+      autofocus
+    />
+  );
+}

@@ -1,7 +1,9 @@
 /** Logging in: by password, then a second factor if the account has one; or by a passkey alone. */
+
 import { useState } from 'preact/hooks';
 import { BerthError } from '../../../client/src/berth.ts';
 import type { LoginByPasskeyRequest, LoginRequest } from '../../../client/src/generated.ts';
+import { EmailField } from '../account/credential-fields.tsx';
 import { passkeyProblem, usePasskey } from '../passkeys.ts';
 import { anonymous, begin, ended } from '../session.ts';
 import { Button } from '../ui/button.tsx';
@@ -49,15 +51,7 @@ function PasswordForm({ onFactorNeeded }: { readonly onFactorNeeded: (first: Fir
     <Form verb="Log in" primary work={work}>
       {() => (
         <>
-          <Field
-            label="E-mail"
-            name="email"
-            type="text"
-            inputMode="email"
-            autocomplete="username"
-            required
-            autofocus
-          />
+          <EmailField />
           <Field label="Password" name="password" type="password" autocomplete="current-password" required />
         </>
       )}

@@ -1,9 +1,8 @@
 /** A forgotten password: asking for the mail, and setting a new one by the token in it. */
 import { useState } from 'preact/hooks';
-import { NewPasswordField, TokenField } from '../account/credential-fields.tsx';
+import { EmailField, NewPasswordField, TokenField } from '../account/credential-fields.tsx';
 import { navigate, takeTokenOfLink } from '../router.ts';
 import { anonymous, ended } from '../session.ts';
-import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Gate } from '../ui/gate.tsx';
 
@@ -35,15 +34,7 @@ function Ask({ onSent }: { readonly onSent: () => void }) {
       {() => (
         <>
           <p>If the address has an account, a mail with a token goes there. It is good for an hour.</p>
-          <Field
-            label="E-mail"
-            name="email"
-            type="text"
-            inputMode="email"
-            autocomplete="username"
-            required
-            autofocus
-          />
+          <EmailField />
         </>
       )}
     </Form>
