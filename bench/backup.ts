@@ -8,10 +8,11 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { cp, mkdir, rm } from 'node:fs/promises';
+import { cp, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { CompressPool } from '../src/disk-format/compress-pool.ts';
+import { isZeroBlock } from '../src/disk-format/frame-codec.ts';
 import { newDataKey } from '../src/disk-format/key-ring.ts';
 import { BLOCK_BYTES } from '../src/disk-format/segment-format.ts';
 import { FlushSink } from '../src/host/block/flush-sink.ts';
@@ -22,7 +23,8 @@ import { waitForJob } from '../src/host/qmp/jobs.ts';
 import { QmpClient } from '../src/host/qmp/qmp-client.ts';
 import { backoffMs, pause } from '../src/lib/backoff.ts';
 import { FolderStore } from '../src/object-store/folder-store.ts';
-import { type Bench, type BenchContext, type Measured, measured, median } from './figure.ts';
+import type { AgentBench } from './as-agent.ts';
+import { type HostContext, type Measured, measured, median } from './figure.ts';
 
 const run = promisify(execFile);
 const MIB = 2 ** 20;
@@ -50,6 +52,21 @@ export function sequential(mib: number, disk_gib = 8): Case {
   return { figure, disk_gib, write, dirty_bytes: mib * MIB };
 }
 
+/** What a system's disk has, in its order: the blocks of a guest image that are not zero, again and again. */
+export function ordinary(mib: number, image_dir: string): Case {
+  const write = async (disk: NbdClient) => {
+    await using image = await open(join(image_dir, 'rootfs.img'), 'r');
+    const blocks_wanted = (mib * MIB) / BLOCK_BYTES;
+    const block = Buffer.alloc(BLOCK_BYTES);
+    for (let written = 0, at = 0; written < blocks_wanted; at += BLOCK_BYTES) {
+      const { bytesRead } = await image.read(block, 0, BLOCK_BYTES, at);
+      if (bytesRead < BLOCK_BYTES) at = -BLOCK_BYTES;
+      else if (!isZeroBlock(block)) await disk.write(4 * GIB + written++ * BLOCK_BYTES, block);
+    }
+  };
+  return { figure: `flush_${mib}_mib_ordinary`, disk_gib: 8, write, dirty_bytes: mib * MIB };
+}
+
 /** As a database writes: 4 KiB in each of many blocks, which are dirty whole. */
 function scattered(blocks: number): Case {
   const write = async (disk: NbdClient) => {
@@ -59,10 +76,12 @@ function scattered(blocks: number): Case {
   return { figure: `flush_${dirty_bytes / MIB}_mib_scattered_4_kib`, disk_gib: 8, write, dirty_bytes };
 }
 
-const CASES: readonly Case[] = [
-  ...[sequential(1), sequential(64), sequential(512), scattered(4_096)],
-  ...[sequential(16, 1), sequential(16, 16), sequential(16, 256)],
-];
+function cases(image_dir: string): readonly Case[] {
+  return [
+    ...[sequential(1), sequential(64), sequential(512), ordinary(512, image_dir), scattered(4_096)],
+    ...[sequential(16, 1), sequential(16, 16), sequential(16, 256)],
+  ];
+}
 
 /** A QEMU without a machine that has the disk open, its dirty blocks marked. */
 export class Disk {
@@ -232,7 +251,7 @@ async function connected(socket: string, child: ChildProcess): Promise<QmpClient
   }
 }
 
-async function measureCase(context: BenchContext, about: Case, pool: CompressPool): Promise<Times> {
+async function measureCase(context: HostContext, about: Case, pool: CompressPool): Promise<Times> {
   const { scratch_dir, runs, signal, say } = context;
   const times: Times = { sink: [], null: [], qcow2: [], convert: [] };
   const disk = await Disk.make(join(scratch_dir, about.figure), about);
@@ -284,18 +303,18 @@ function figures(times: ReadonlyMap<Case, Times>): Measured[] {
   ];
 }
 
-async function all(context: BenchContext): Promise<readonly Measured[]> {
+async function all(context: HostContext): Promise<readonly Measured[]> {
   const pool = new CompressPool();
   const times = new Map<Case, Times>();
   try {
-    for (const each of CASES) times.set(each, await measureCase(context, each, pool));
+    for (const each of cases(context.image_dir)) times.set(each, await measureCase(context, each, pool));
   } finally {
     await pool.close();
   }
   return figures(times);
 }
 
-export const backupBench: Bench = {
+export const backupBench: AgentBench = {
   name: 'backup',
   summary:
     'a flush on the host, of 1 to 512 MiB and on disks of 1 to 256 GiB, beside a sink that keeps nothing',

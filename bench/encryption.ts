@@ -5,13 +5,15 @@
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { BlockBuffers } from '../src/disk-format/block-buffers.ts';
 import { packBatch } from '../src/disk-format/compress-batch.ts';
 import { CompressPool } from '../src/disk-format/compress-pool.ts';
 import { type DataKey, newAttemptKey, newDataKey, PURPOSE } from '../src/disk-format/key-ring.ts';
 import { BLOCK_BYTES } from '../src/disk-format/segment-format.ts';
 import { FlushSink } from '../src/host/block/flush-sink.ts';
 import { FolderStore } from '../src/object-store/folder-store.ts';
-import { type Bench, type BenchContext, type Measured, measured, median } from './figure.ts';
+import type { AgentBench } from './as-agent.ts';
+import { type HostContext, type Measured, measured, median } from './figure.ts';
 
 const MIB = 1024 * 1024;
 const FLUSH_BYTES = 256 * MIB;
@@ -53,12 +55,17 @@ function pack(data: Buffer, data_key: DataKey | null): number {
   const key = data_key && newAttemptKey(data_key, PURPOSE.segment);
   const home = { disk_id: 'inst_bench', epoch: 1, generation: 1 };
   const count = MIB / BLOCK_BYTES;
+  const buffers = new BlockBuffers(count);
   const [known, known_present] = [new Uint8Array(count * 16), new Uint8Array(count)];
   const started = process.cpuUsage();
   for (let at = 0; at < data.length; at += MIB) {
     const numbers = Uint32Array.from({ length: count }, (_, i) => at / BLOCK_BYTES + i);
     const sealing = key ? { key: key.key, home, numbers, first_counter: at / BLOCK_BYTES } : undefined;
-    packBatch({ blocks: new Uint8Array(data.subarray(at, at + MIB)), known, known_present, sealing });
+    const blocks = buffers.take();
+    blocks.set(data.subarray(at, at + MIB));
+    const { frames, spare } = packBatch({ blocks, known, known_present, sealing });
+    buffers.give(frames);
+    if (spare) buffers.give(spare);
   }
   const { user, system } = process.cpuUsage(started);
   return (user + system) / 1_000;
@@ -69,7 +76,7 @@ interface Sides {
   readonly plain: number[];
 }
 
-async function all({ scratch_dir, runs, signal, say }: BenchContext): Promise<readonly Measured[]> {
+async function all({ scratch_dir, runs, signal, say }: HostContext): Promise<readonly Measured[]> {
   const pool = new CompressPool();
   const key = newDataKey();
   const data = text(FLUSH_BYTES);
@@ -110,7 +117,7 @@ function figure(name: string, bytes: number, { encrypted, plain }: Sides): Measu
   });
 }
 
-export const encryptionBench: Bench = {
+export const encryptionBench: AgentBench = {
   name: 'encryption',
   summary: 'a flush of 256 MiB, and the packing of 64 MiB on one core, encrypted beside not encrypted',
   run: all,

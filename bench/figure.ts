@@ -26,8 +26,8 @@ export interface Measured {
   readonly remark: string;
 }
 
-export interface BenchContext {
-  readonly installation: Installation;
+/** For a benchmark that needs no installation. */
+export interface HostContext {
   /** Folder for what the benchmark makes, on the file system of the data folder; removed at the end. */
   readonly scratch_dir: string;
   /** A built guest image: vmlinuz, initrd.img, rootfs.img. */
@@ -36,6 +36,10 @@ export interface BenchContext {
   readonly runs: number;
   readonly signal: AbortSignal;
   readonly say: (line: string) => void;
+}
+
+export interface BenchContext extends HostContext {
+  readonly installation: Installation;
 }
 
 export interface Bench {

@@ -11,6 +11,7 @@ import { parseArgs } from 'node:util';
 import { readEnv } from '../src/config/env.ts';
 import { currentGuestImage } from '../src/launch/guest-image.ts';
 import { messageOf } from '../src/lib/errors.ts';
+import { asAgent } from './as-agent.ts';
 import { backupBench } from './backup.ts';
 import { coldStartBench } from './cold-start.ts';
 import { encryptionBench } from './encryption.ts';
@@ -31,12 +32,12 @@ const BENCHES: readonly Bench[] = [
   manyBench,
   coldStartBench,
   flushBench,
-  backupBench,
-  s3backerBench,
+  asAgent(backupBench),
+  asAgent(s3backerBench),
   s3Bench,
   guestIoBench,
   memoryBench,
-  encryptionBench,
+  asAgent(encryptionBench),
   requestsBench,
   webhooksBench,
 ];

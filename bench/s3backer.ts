@@ -14,8 +14,9 @@ import { FlushSink } from '../src/host/block/flush-sink.ts';
 import { pause } from '../src/lib/backoff.ts';
 import { type S3Settings, S3Store } from '../src/object-store/s3-store.ts';
 import { S3Server } from '../test/support/s3-server.ts';
+import type { AgentBench } from './as-agent.ts';
 import { Disk, sequential } from './backup.ts';
-import { type Bench, type BenchContext, type Measured, measured, median } from './figure.ts';
+import { type HostContext, type Measured, measured, median } from './figure.ts';
 
 const run = promisify(execFile);
 const DIRTY_MIB = 64;
@@ -105,7 +106,7 @@ async function intoS3Backer(
   }
 }
 
-async function all({ scratch_dir, runs, signal, say }: BenchContext): Promise<readonly Measured[]> {
+async function all({ scratch_dir, runs, signal, say }: HostContext): Promise<readonly Measured[]> {
   const without = await missing();
   if (without !== null) {
     say(`not beside s3backer: ${without}`);
@@ -146,7 +147,7 @@ async function all({ scratch_dir, runs, signal, say }: BenchContext): Promise<re
   ];
 }
 
-export const s3backerBench: Bench = {
+export const s3backerBench: AgentBench = {
   name: 's3backer',
   summary: `a flush of ${DIRTY_MIB} MiB to a bucket, beside the same into s3backer's file`,
   run: all,

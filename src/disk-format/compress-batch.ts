@@ -1,5 +1,5 @@
 /** What a compression worker does with one batch. Pure, so that it can also be run in place. */
-import { present } from '../lib/assert.ts';
+import { assert, present } from '../lib/assert.ts';
 import { release } from '../lib/release.ts';
 import {
   type PackedBatch,
@@ -15,14 +15,25 @@ import { BLOCK_BYTES, FRAME_KIND, HASH_BYTES } from './segment-format.ts';
 /** Said of a frame that does not open. */
 export const NOT_ITS_FRAME = 'its frame is not what was encrypted for this block';
 
+/** Of a buffer that frames fill less than this, they move to one of their size. */
+const WORTH_KEEPING = 0.75;
+
+/** Packs in place: `blocks` are made by `newBlocks`, and afterwards are no more. */
 export function packBatch({ blocks, known, known_present, sealing }: PackTask): PackedBatch {
   const count = blocks.length / BLOCK_BYTES;
+  assert(blocks.byteOffset >= count * TAG_BYTES, 'tags have room before the blocks');
   const cipher = sealing && new FrameCipher(sealing.key, sealing.home);
   const kinds = new Uint8Array(count);
   const stored_bytes = new Uint32Array(count);
   const marks = new Uint32Array(count);
   const hashes = new Uint8Array(count * HASH_BYTES);
-  const parts: Uint8Array[] = [];
+  const out = new Uint8Array(blocks.buffer);
+  let end = 0;
+  const append = (bytes: Uint8Array): void => {
+    out.set(bytes, end);
+    end += bytes.length;
+    if (bytes.buffer !== out.buffer) release(bytes);
+  };
   for (let i = 0; i < count; i++) {
     const block = blocks.subarray(i * BLOCK_BYTES, (i + 1) * BLOCK_BYTES);
     const before = known_present[i] === 1 ? known.subarray(i * HASH_BYTES, (i + 1) * HASH_BYTES) : undefined;
@@ -31,31 +42,25 @@ export function packBatch({ blocks, known, known_present, sealing }: PackTask): 
     if (!packed) continue;
     hashes.set(packed.hash, i * HASH_BYTES);
     if (packed.kind === FRAME_KIND.zero) continue;
-    stored_bytes[i] = packed.stored.length;
+    const began = end;
     if (cipher && sealing) {
-      marks[i] = sealing.first_counter + i;
       const number = present(sealing.numbers[i], 'a block number');
-      stored_bytes[i] = packed.stored.length + TAG_BYTES;
-      parts.push(...cipher.seal(number, packed.kind, marks[i] ?? 0, packed.stored));
+      marks[i] = sealing.first_counter + i;
+      const [sealed, tag] = cipher.seal(number, packed.kind, marks[i] ?? 0, packed.stored);
       if (packed.kind === FRAME_KIND.zstd) release(packed.stored);
+      append(sealed);
+      append(tag);
     } else {
       marks[i] = frameCrc(packed.stored);
-      parts.push(packed.stored);
+      append(packed.stored);
     }
+    stored_bytes[i] = end - began;
   }
-  const frames = joined(parts);
-  for (const part of parts) if (part.buffer !== blocks.buffer) release(part);
-  return { kinds, stored_bytes, marks, hashes, frames };
-}
-
-function joined(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const whole = new Uint8Array(parts.reduce((sum, { length }) => sum + length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
+  const frames = out.subarray(0, end);
+  if (end >= out.length * WORTH_KEEPING) return { kinds, stored_bytes, marks, hashes, frames, spare: null };
+  const alone = new Uint8Array(Buffer.allocUnsafeSlow(end).buffer);
+  alone.set(frames);
+  return { kinds, stored_bytes, marks, hashes, frames: alone, spare: out };
 }
 
 export function unpackBatch({ frames, kinds, stored_bytes, hashes, sealing }: UnpackTask): Unpacked {

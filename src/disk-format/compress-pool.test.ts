@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { test } from 'node:test';
+import { newBlocks } from './block-buffers.ts';
 import { packBatch, unpackBatch } from './compress-batch.ts';
 import { CompressPool, CompressWorkerError, type PackTask, UNCHANGED } from './compress-pool.ts';
 import { hashBlock, ZERO_HASH } from './frame-codec.ts';
@@ -11,7 +12,7 @@ const TEXT = Buffer.alloc(BLOCK_BYTES, 'some text ');
 const KNOWN = randomBytes(BLOCK_BYTES);
 
 function task(): PackTask {
-  const blocks = new Uint8Array(4 * BLOCK_BYTES);
+  const blocks = newBlocks(4);
   blocks.set(NOISE, 0);
   blocks.set(TEXT, BLOCK_BYTES);
   blocks.set(KNOWN, 3 * BLOCK_BYTES);

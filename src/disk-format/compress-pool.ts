@@ -25,7 +25,7 @@ export interface Sealing {
   readonly numbers: Uint32Array;
 }
 
-/** Whole blocks, one after another, each with the hash it must differ from (if `known_present` is 1 there). */
+/** Whole blocks, one after another, in what `newBlocks` made, each with the hash it must differ from (if `known_present` is 1 there). */
 export interface PackTask {
   readonly blocks: Bytes;
   readonly known: Bytes;
@@ -44,6 +44,8 @@ export interface PackedBatch {
   readonly hashes: Bytes;
   /** The stored bytes of all frames, one after another. */
   readonly frames: Bytes;
+  /** What the blocks lay in, where the frames do not. */
+  readonly spare: Bytes | null;
 }
 
 /** Frames as they lie in a segment, one after another. */

@@ -14,9 +14,12 @@ port.on('message', (request: WorkerRequest) => {
   try {
     if (request.op === 'pack') {
       const result = packBatch(request.task);
-      release(request.task.blocks);
-      const { kinds, stored_bytes, marks, hashes, frames } = result;
-      reply({ id, result }, [kinds.buffer, stored_bytes.buffer, marks.buffer, hashes.buffer, frames.buffer]);
+      const { kinds, stored_bytes, marks, hashes, frames, spare } = result;
+      const buffers = [kinds, stored_bytes, marks, hashes, frames, ...(spare ? [spare] : [])];
+      reply(
+        { id, result },
+        buffers.map(({ buffer }) => buffer),
+      );
     } else {
       const result = unpackBatch(request.task);
       release(request.task.frames);

@@ -6,7 +6,7 @@
  * What is authenticated beside the bytes says where they belong, so that a frame of another disk, generation or block
  * does not open.
  */
-import { createCipheriv, createDecipheriv } from 'node:crypto';
+import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } from 'node:crypto';
 import { assert } from '../lib/assert.ts';
 
 export const TAG_BYTES = 16;
@@ -24,13 +24,14 @@ export interface FrameHome {
 
 /** Encrypts and decrypts the frames of one attempt. */
 export class FrameCipher {
-  readonly #key: Uint8Array;
+  /** An object of Node's: of plain bytes it makes one for each frame, which costs as much as to encrypt it. */
+  readonly #key: KeyObject;
   /** 0 disk id, 64 u64 epoch, 72 u64 generation, 80 u64 block number, 88 u16 kind */
   readonly #aad = Buffer.alloc(FRAME_AAD_BYTES);
 
   constructor(key: Uint8Array, { disk_id, epoch, generation }: FrameHome) {
     assert(disk_id.length <= DISK_ID_BYTES, 'a disk id fits its field');
-    this.#key = key;
+    this.#key = createSecretKey(key);
     this.#aad.write(disk_id, 0, 'latin1');
     this.#aad.writeBigUInt64LE(BigInt(epoch), 64);
     this.#aad.writeBigUInt64LE(BigInt(generation), 72);
@@ -85,14 +86,24 @@ function nonce(what: keyof typeof NONCE_OF, counter: number): Buffer {
   return bytes;
 }
 
-function seal(key: Uint8Array, iv: Buffer, aad: Uint8Array, plain: Uint8Array): readonly [Buffer, Buffer] {
+function seal(
+  key: KeyObject | Uint8Array,
+  iv: Buffer,
+  aad: Uint8Array,
+  plain: Uint8Array,
+): readonly [Buffer, Buffer] {
   const cipher = createCipheriv(ALGORITHM, key, iv, { authTagLength: TAG_BYTES }).setAAD(aad);
   const sealed = cipher.update(plain);
   assert(cipher.final().length === 0, 'GCM holds nothing back');
   return [sealed, cipher.getAuthTag()];
 }
 
-function open(key: Uint8Array, iv: Buffer, aad: Uint8Array, stored: Uint8Array): Buffer | undefined {
+function open(
+  key: KeyObject | Uint8Array,
+  iv: Buffer,
+  aad: Uint8Array,
+  stored: Uint8Array,
+): Buffer | undefined {
   if (stored.length < TAG_BYTES) return undefined;
   const end = stored.length - TAG_BYTES;
   const decipher = createDecipheriv(ALGORITHM, key, iv, { authTagLength: TAG_BYTES })

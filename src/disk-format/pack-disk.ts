@@ -4,7 +4,9 @@
  */
 import { randomBytes } from 'node:crypto';
 import { assert, present } from '../lib/assert.ts';
+import { release } from '../lib/release.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { newBlocks } from './block-buffers.ts';
 import type { BlockMap } from './block-map.ts';
 import { type CompressPool, UNCHANGED } from './compress-pool.ts';
 import type { FrameHome } from './frame-cipher.ts';
@@ -129,8 +131,10 @@ class Packer {
     const known = new Uint8Array(changes.length * HASH_BYTES);
     for (const [i, change] of changes.entries()) if (change.known) known.set(change.known, i * HASH_BYTES);
     const numbers = Uint32Array.from(changes, ({ block }) => block);
-    const { kinds, stored_bytes, marks, hashes, frames } = await this.#options.pool.pack({
-      blocks: new Uint8Array(Buffer.concat(changes.map(({ bytes }) => bytes))),
+    const blocks = newBlocks(changes.length);
+    for (const [i, { bytes }] of changes.entries()) blocks.set(bytes, i * BLOCK_BYTES);
+    const { kinds, stored_bytes, marks, hashes, frames, spare } = await this.#options.pool.pack({
+      blocks,
       known,
       known_present: Uint8Array.from(changes, (change) => (change.known ? 1 : 0)),
       sealing: this.#key
@@ -138,6 +142,7 @@ class Packer {
         : undefined,
     });
     this.#counter += changes.length;
+    if (spare) release(spare);
     assert(this.#counter < 2 ** 32, 'there is a nonce for each block');
     let at = 0;
     for (const [i, block] of numbers.entries()) {

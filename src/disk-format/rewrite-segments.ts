@@ -4,7 +4,9 @@
  */
 import { randomBytes } from 'node:crypto';
 import { assert, present } from '../lib/assert.ts';
+import { release } from '../lib/release.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
+import { newBlocks } from './block-buffers.ts';
 import { type BlockLocation, BlockMap } from './block-map.ts';
 import type { CompressPool, PackedBatch } from './compress-pool.ts';
 import type { FrameHome } from './frame-cipher.ts';
@@ -95,17 +97,21 @@ export class SegmentRewriter {
     for (const { key, block, kind } of live) if (kind === FRAME_KIND.zero) this.#appendZero(key, block);
     for (const run of coalesce(live)) {
       await this.#room();
-      const blocks = await readRun(run, { store, keys, pool, signal });
       const count = run.frames.length;
+      const blocks = newBlocks(count);
+      const read = await readRun(run, { store, keys, pool, signal });
+      blocks.set(read);
+      release(read);
       const numbers = Uint32Array.from(run.frames, ({ block }) => block);
       const packed = await pool.pack({
-        blocks: new Uint8Array(blocks),
+        blocks,
         known: new Uint8Array(count * HASH_BYTES),
         known_present: new Uint8Array(count),
         sealing: this.#key
           ? { key: this.#key.key, home: this.#options.home, numbers, first_counter: this.#counter }
           : undefined,
       });
+      if (packed.spare) release(packed.spare);
       this.#counter += count;
       this.#append(run.key, numbers, packed);
     }

@@ -3,6 +3,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { present } from '../lib/assert.ts';
+import { newBlocks } from './block-buffers.ts';
 import { packBatch } from './compress-batch.ts';
 import { hashBlock } from './frame-codec.ts';
 import { type AttemptKey, type DataKey, KeyRing, newAttemptKey, newDataKey, PURPOSE } from './key-ring.ts';
@@ -46,8 +47,10 @@ interface Segment {
 function pack(blocks: ReadonlyMap<number, Buffer>, plain: SegmentIdentity, key: AttemptKey | null): Segment {
   const identity = { ...plain, encryption: key?.encryption ?? null };
   const numbers = Uint32Array.from(blocks.keys());
+  const together = newBlocks(blocks.size);
+  together.set(Buffer.concat([...blocks.values()]));
   const packed = packBatch({
-    blocks: new Uint8Array(Buffer.concat([...blocks.values()])),
+    blocks: together,
     known: new Uint8Array(numbers.length * 16),
     known_present: new Uint8Array(numbers.length),
     sealing: key ? { key: key.key, home: identity, numbers, first_counter: 7 } : undefined,

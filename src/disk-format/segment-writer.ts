@@ -32,6 +32,8 @@ export interface SegmentWriterOptions {
   readonly segment_bytes: number;
   readonly upload_concurrency: number;
   readonly signal: AbortSignal;
+  /** Takes the buffer of frames that no segment needs any more; released unless given. */
+  readonly onDropped?: (frames: Uint8Array) => void;
   /** Called when memory held by a segment is free again, with the number of bytes charged by `append`. */
   readonly onFreed: (charged_bytes: number) => void;
   readonly onFailure: (cause: unknown) => void;
@@ -48,6 +50,11 @@ interface OpenSegment {
 /** Of frames in one buffer how many segments have some: its memory goes with the last. */
 class FrameBuffers {
   readonly #segments = new Map<ArrayBufferLike, number>();
+  readonly #onDropped: (frames: Uint8Array) => void;
+
+  constructor(onDropped: (frames: Uint8Array) => void) {
+    this.#onDropped = onDropped;
+  }
 
   /** Frames of one segment. A frame that follows the one before in memory lengthens its part. */
   add(body: Uint8Array[], stored: Uint8Array): void {
@@ -69,7 +76,7 @@ class FrameBuffers {
       if (left > 0) this.#segments.set(part.buffer, left);
       else {
         this.#segments.delete(part.buffer);
-        release(part);
+        this.#onDropped(part);
       }
     }
   }
@@ -87,7 +94,7 @@ export class SegmentWriter {
   readonly #queue: Upload[] = [];
   readonly #segments: WrittenSegment[] = [];
   readonly #attemptedKeys: string[] = [];
-  readonly #buffers = new FrameBuffers();
+  readonly #buffers: FrameBuffers;
   #open = emptySegment();
   #uploads = 0;
   #failed = false;
@@ -96,6 +103,7 @@ export class SegmentWriter {
   constructor(options: SegmentWriterOptions) {
     assert(options.upload_concurrency >= 1, 'at least one upload at a time');
     this.#options = options;
+    this.#buffers = new FrameBuffers(options.onDropped ?? release);
   }
 
   get uploading(): boolean {

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import fc from 'fast-check';
+import { newBlocks } from '../../src/disk-format/block-buffers.ts';
 import type { BlockMap } from '../../src/disk-format/block-map.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { type DataKey, KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
@@ -238,7 +239,7 @@ test('a write waits when the spool is full, and its bound holds', async () => {
   while (sink.spool_used_bytes < 3 * MIB) await new Promise(setImmediate);
   for (let i = 0; i < 200; i++) {
     await pool.pack({
-      blocks: new Uint8Array(BLOCK_BYTES),
+      blocks: newBlocks(1),
       known: new Uint8Array(16),
       known_present: new Uint8Array(1),
     });

@@ -13,6 +13,7 @@
  * - Nothing is deleted that a generation may need.
  */
 import { randomBytes } from 'node:crypto';
+import { BlockBuffers } from '../../disk-format/block-buffers.ts';
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import { BlockSet } from '../../disk-format/block-set.ts';
 import {
@@ -95,6 +96,7 @@ export class FlushSink implements NbdExport {
   readonly #pool: CompressPool;
   readonly #head: BlockMap | undefined;
   readonly #budget: ByteBudget;
+  readonly #buffers = new BlockBuffers(BATCH_SLOTS);
   readonly #writer: SegmentWriter;
   readonly #key: AttemptKey | null;
   readonly #home: FrameHome;
@@ -131,6 +133,7 @@ export class FlushSink implements NbdExport {
       segment_bytes: Math.min(SEGMENT_MAX_BYTES, Math.max(BLOCK_BYTES, Math.floor(spool_bytes / 4))),
       upload_concurrency: options.upload_concurrency ?? 4,
       signal: this.#abort.signal,
+      onDropped: (bytes) => this.#buffers.give(bytes),
       onFreed: (bytes) => this.#give(bytes),
       onFailure: (cause) => this.#fail(cause),
     });
@@ -189,6 +192,7 @@ export class FlushSink implements NbdExport {
     this.#throwIfFailed();
     const segments = await this.#writer.finish();
     this.#throwIfFailed();
+    this.#buffers.close();
     this.#signal?.removeEventListener('abort', this.#onSignal);
     return {
       segments,
@@ -245,8 +249,11 @@ export class FlushSink implements NbdExport {
 
   #addData(block: number, bytes: Uint8Array): void {
     const batch = this.#batchFor(block);
-    batch.data ??= new Uint8Array(BATCH_SLOTS * BLOCK_BYTES);
-    batch.data.set(bytes, batch.slots * BLOCK_BYTES); // a new buffer is zero: a partial last block is padded
+    batch.data ??= this.#buffers.take();
+    const at = batch.slots * BLOCK_BYTES;
+    batch.data.set(bytes, at);
+    // The disk's last block may be partial: it is padded.
+    batch.data.fill(0, at + bytes.length, at + BLOCK_BYTES);
     this.#addItem(batch, block, batch.slots++);
   }
 
@@ -312,6 +319,7 @@ export class FlushSink implements NbdExport {
   }
 
   #appendBatch(batch: Batch, packed: PackedBatch | undefined): void {
+    if (packed?.spare) this.#buffers.give(packed.spare);
     let at = 0;
     let freed_bytes = 0;
     for (const { block, slot, known } of batch.items) {
@@ -356,6 +364,7 @@ export class FlushSink implements NbdExport {
     this.#failure = { cause };
     this.#signal?.removeEventListener('abort', this.#onSignal);
     this.#batch = emptyBatch();
+    this.#buffers.close();
     this.#budget.fail(cause);
     this.#abort.abort(cause);
   }
