@@ -9,6 +9,7 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   launched: fc.boolean(),
   unsaved: fc.boolean(),
   saved: fc.boolean(),
+  standing: fc.boolean(),
   ended: fc.boolean(),
   reboots_wanted: fc.nat(3),
   reboots_done: fc.nat(3),
@@ -31,6 +32,8 @@ function after(now: Situation, step: Step): Situation {
       return { ...now, stall_unsaid: false };
     case 'suspend':
       return { ...now, saved: true };
+    case 'run_on':
+      return { ...now, standing: false };
     case 'say_suspended':
       return { ...now, machine: 'none', saved: false, unsaved: false, ended: true };
     case 'power_off':
@@ -94,6 +97,7 @@ test('a guest that stands still for good is never let go on without being told o
       }
       if (step === 'say_suspended') assert.ok(now.saved);
       if (step === 'suspend') assert.ok(now.desired === 'suspended' && now.machine === 'up' && !now.saved);
+      if (step === 'flush' || step === 'reboot' || step === 'suspend') assert.ok(!now.standing, step);
     }),
   );
 });
@@ -102,7 +106,7 @@ test('a guest that is up is never ended without its part while a stop is wanted'
   fc.assert(
     fc.property(situation, (now) => {
       if (now.desired === 'stopped' && now.machine === 'up' && !now.saved)
-        assert.equal(decide(now), 'power_off');
+        assert.equal(decide(now), now.standing ? 'run_on' : 'power_off');
     }),
   );
 });

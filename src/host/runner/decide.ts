@@ -27,6 +27,8 @@ export interface Situation {
   readonly unsaved: boolean;
   /** Memory and disk of this boot are durable, and its guest stands still. */
   readonly saved: boolean;
+  /** Its guest stands still for a suspend that was given up. */
+  readonly standing: boolean;
   /** The end of this boot was reported and accepted. */
   readonly ended: boolean;
   readonly reboots_wanted: number;
@@ -42,6 +44,7 @@ export const STEPS = [
   'reboot',
   'flush',
   'suspend',
+  'run_on',
   'power_off',
   'save',
   'save_offline',
@@ -88,6 +91,7 @@ function decideRunning(now: Situation): Step {
     case 'off':
       return 'say_powered_off';
     case 'up':
+      if (now.standing) return 'run_on';
       if (now.stall_unsaid) return 'say_stall';
       if (now.reboots_wanted > now.reboots_done) return 'reboot';
       return now.flush_wanted ? 'flush' : 'nothing';
@@ -107,7 +111,7 @@ function decideSuspended(now: Situation): Step {
     case 'off':
       return 'say_powered_off';
     case 'up':
-      return 'suspend';
+      return now.standing ? 'run_on' : 'suspend';
   }
 }
 
@@ -119,7 +123,7 @@ function decideStopped(now: Situation): Step {
       return 'end_machine';
     case 'booting':
     case 'up':
-      return 'power_off';
+      return now.standing ? 'run_on' : 'power_off';
     case 'off':
       return 'save';
     case 'none':

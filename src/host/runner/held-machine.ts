@@ -75,6 +75,11 @@ export class HeldMachine {
     const record = this.#machine?.record ?? this.#last;
     return (vm_id !== null && record?.vm_id === vm_id && record.memory) || null;
   }
+  /** The guest stands still for a suspend that was given up, and QEMU has not heard yet that it is to run on. */
+  get standing(): boolean {
+    const { suspending, memory } = this.#machine?.record ?? {};
+    return suspending === true && !memory;
+  }
   /** The last machine ended before its guest was found to go on from saved memory. */
   get resuming(): boolean {
     return (this.#machine?.record ?? this.#last)?.resuming === true;
@@ -180,7 +185,7 @@ export class HeldMachine {
     return lazy ? lazy.duringFlush(() => flushMachine(options)) : flushMachine(options);
   }
 
-  /** Makes memory and disk durable together. @throws FencedError, or what failed; then the guest runs on */
+  /** Makes memory and disk durable together. @throws FencedError, or what failed; then the guest runs on, or is {@link standing} */
   suspend(assignment: Assignment, signal: AbortSignal, closing: AbortSignal): Promise<MemoryRef> {
     const machine = this.running;
     const { spec } = assignment;

@@ -4,8 +4,8 @@
  *   freeze ─▶ stop ─▶ flush: all that is dirty, one generation ─▶ migrate: QEMU's stream → parts → store ─▶ recorded
  *
  * The guest runs no instruction between `stop` and the end of its process, so both are of one point in time. Whatever fails
- * before the record says `memory`, and whatever an agent's death leaves, ends in `runOn`: the guest goes on as if nothing had
- * been asked for. With `memory` in the record it never runs again here, unless the control plane says that it is to.
+ * before the record says `memory`, and whatever an agent's death leaves, ends in `runOn`, however long QEMU does not answer: the
+ * guest goes on as if nothing had been asked for. With `memory` in the record it never runs again here, unless the control plane says that it is to.
  */
 import { join } from 'node:path';
 import type { Consistency, MemoryRef } from '../../agent-api/types.ts';
@@ -17,6 +17,7 @@ import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';
 import type { DiskState } from './disk-state.ts';
 import { flushMachine, freeze, thaw } from './flush-machine.ts';
+import { insist } from './insist.ts';
 import type { Machine } from './machine.ts';
 
 export interface SuspendOptions {
@@ -35,7 +36,7 @@ export interface SuspendOptions {
 const STOP_MS = 30_000;
 const CANCEL_MS = 30_000;
 
-/** @throws FencedError, or what failed; then the guest runs on */
+/** @throws FencedError, or what failed; then the guest runs on, or still stands where something else is wanted meanwhile */
 export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef> {
   const { context, machine, disk, owner, signal, closing } = options;
   await machine.update({ suspending: true });
@@ -47,8 +48,11 @@ export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef
     await machine.update({ memory });
     return memory;
   } catch (error) {
-    await runOn(machine).catch((cause: unknown) => {
-      if (!machine.gone) throw cause;
+    const anything_else = AbortSignal.any([signal, closing]);
+    await insist(() => runOn(machine), {
+      log: context.log,
+      signal: anything_else,
+      over: () => machine.gone || machine.broken,
     });
     throw error;
   }

@@ -211,6 +211,7 @@ export class VmRunner {
       launched: this.#held.wasLaunched(vm_id),
       unsaved: this.#held.unsaved === true,
       saved: this.#held.savedMemory(vm_id) !== null,
+      standing: this.#held.standing,
       ended: assignment !== null && this.#hasEnded(assignment),
       reboots_wanted: assignment?.reboots ?? 0,
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
@@ -233,6 +234,8 @@ export class VmRunner {
         return this.#flush(signal);
       case 'suspend':
         return this.#suspend(signal);
+      case 'run_on':
+        return this.#held.runOn();
       case 'say_suspended':
         return this.#saySuspended();
       case 'power_off':
