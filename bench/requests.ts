@@ -18,6 +18,8 @@ import { type Load, load, type Target } from './load.ts';
 
 const CONNECTIONS = [1, 16, 64] as const;
 const ROUND_MS = 2_000;
+/** Of a program that has just started most is not compiled yet; of Berth's, which is larger, for longer. */
+const WARM_UP_MS = 8_000;
 const BESIDE = 'bare Fastify';
 const BODY = JSON.stringify({ name: 'made by the benchmark', scope: 'vm:read' });
 const JSON_BODY = { 'content-type': 'application/json' };
@@ -100,8 +102,9 @@ async function measureCase(
   const ours: Load[] = [];
   const theirs: Load[] = [];
   for (let round = 0; round <= runs; round++) {
-    const a = await load(berth, connections, ROUND_MS, signal);
-    const b = await load(bare, connections, ROUND_MS, signal);
+    const round_ms = round === 0 && connections === CONNECTIONS[0] ? WARM_UP_MS : ROUND_MS;
+    const a = await load(berth, connections, round_ms, signal);
+    const b = await load(bare, connections, round_ms, signal);
     const shown = (it: Load) =>
       `${Math.round(it.per_second)}/s, p50 ${it.p50_ms.toFixed(2)} ms, p99 ${it.p99_ms.toFixed(2)} ms`;
     const note = round === 0 ? ' (not counted)' : '';
