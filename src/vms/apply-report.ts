@@ -222,10 +222,23 @@ export async function failLost(db: Db, message: string, actor: string): Promise<
     await transaction(db, async (tx) => {
       await lockInstance(tx, instance_id);
       const vm = await findVm(tx, id);
-      if (vm && observe(vm.state, 'failed')) await failVm(tx, vm, { code: 'host_lost', message }, actor);
+      if (vm && observe(vm.state, 'failed'))
+        await endWithoutHost(tx, vm, { code: 'host_lost', message }, actor);
     });
   }
   return lost.length;
+}
+
+/**
+ * Ends a VM whose host is gone, as `failed`; but as `stopped` one whose stop was asked for when it was suspended: all that
+ * its guest wrote is durable. The instance is locked, and this is its newest boot.
+ */
+export async function endWithoutHost(tx: Tx, vm: VmRow, reason: Reason, actor = 'system'): Promise<void> {
+  if (vm.suspended_at === null) return failVm(tx, vm, reason, actor);
+  const stopped = { kind: 'stopped' } as const;
+  await updateVm(tx, vm, changeFor(vm, 'stopped', stopped, vm.host_id));
+  await announce(tx, vm, 'stopped', stopped, actor);
+  await notify(tx, 'instance', vm.instance_id);
 }
 
 /** Ends a VM as `failed` without its host. The instance is locked, and this is its newest boot. */

@@ -132,6 +132,21 @@ describe('409', () => {
     await agent.failed(id);
     assertError(await answering, 'CONFLICT', /failed/);
   });
+  test('a start ends a flush of the boot before, which nobody serves any more; the new boot has its own', async () => {
+    const { id } = await instanceIn(api, owner, 'failed');
+    const of_before = flush(id);
+    const before_id = await agent.askedToFlush(id);
+    assert.equal((await api.as(owner).post(`/v1/instances/${id}/vm`)).status, 202);
+    await agent.assigned(id, 'the new boot is assigned', (each) => each.desired === 'running');
+    await agent.ready(id);
+    const answering = flush(id);
+    const flush_id = await agent.askedToFlush(id);
+    assert.notEqual(flush_id, before_id);
+    await agent.beginFlush(flush_id);
+    await agent.endFlush(flush_id);
+    assert.equal((await answering).status, 200);
+    assertError(await of_before, 'CONFLICT', /started/);
+  });
   test('deletion ends a flush for its callers', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const answering = flush(id);
