@@ -1,13 +1,14 @@
 import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { KeysReport, Observation, Reason, Report, ReportResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
-import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { type Db, ping, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import type { EventType } from '../events/model.ts';
 import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import type { HostId } from '../lib/ids.ts';
+import type { DeadlineWatch } from './deadline-watch.ts';
 import { failFlushes, tellOfFailure } from './flushes.ts';
 import { keepMemory, spendMemory } from './memory-store.ts';
 import { observe, STALL_CODES, type VmState } from './model.ts';
@@ -199,6 +200,17 @@ const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
   restarting: 'restarting_timeout',
   suspending: 'suspending_timeout',
 };
+
+/** {@link applyDeadlines} of a task that runs every few seconds: once the hosts could be heard since it was away. */
+export async function watchDeadlines(db: Db, watch: DeadlineWatch, now_ms = Date.now()): Promise<void> {
+  try {
+    await ping(db);
+  } catch (error) {
+    watch.forget();
+    throw error;
+  }
+  if (watch.look(now_ms)) await applyDeadlines(db);
+}
 
 /** Moves every VM on whose transient state has outlasted its deadline. Returns how many. */
 export async function applyDeadlines(db: Db): Promise<number> {
