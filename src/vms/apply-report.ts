@@ -9,7 +9,7 @@ import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import type { HostId } from '../lib/ids.ts';
 import type { DeadlineWatch } from './deadline-watch.ts';
-import { failFlushes, tellOfFailure } from './flushes.ts';
+import { answerFlushes, failFlushes, tellOfFailure } from './flushes.ts';
 import { keepMemory, spendMemory } from './memory-store.ts';
 import { observe, STALL_CODES, type VmState } from './model.ts';
 import {
@@ -89,8 +89,8 @@ async function move(
   if (seen.kind === 'running') await spendMemory(tx, vm.id);
   if (seen.kind === 'running' && instance.host_keys === null)
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
-  if (next === 'stopped' || next === 'suspended' || next === 'failed')
-    await failFlushes(tx, vm.id, `The VM is ${next}.`);
+  if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
+  if (next === 'failed') await failFlushes(tx, vm.id, 'The VM is failed.');
   await announce(tx, vm, next, seen, host_id);
   // Said again at each try; told once.
   if (seen.kind === 'flush_pending' && vm.reason_code !== 'flush_pending') {

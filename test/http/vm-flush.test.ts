@@ -98,6 +98,22 @@ describe('200', () => {
     }
   });
 
+  for (const end of ['stop', 'suspend'] as const) {
+    test(`a ${end} that comes between answers the callers of a flush before it`, async () => {
+      const { id } = await instanceIn(api, owner, 'running');
+      const answering = flush(id);
+      await agent.askedToFlush(id);
+      const vm = `/v1/instances/${id}/vm`;
+      const asked = end === 'stop' ? api.as(owner).delete(vm) : api.as(owner).post(`${vm}/suspend`);
+      assert.equal((await asked).status, 202);
+      await agent.commit(id, 1);
+      await (end === 'stop' ? agent.stopped(id) : agent.suspended(id));
+      const { status, body } = await answering;
+      assert.deepEqual([status, body.generation, body.uploaded_bytes], [200, 1, 0]);
+      assert.equal(body.durable_at, (await stateOf(api, owner, id)).disk.durable_at);
+    });
+  }
+
   test('a stopped VM answers with its present generation and no bytes', async () => {
     const { id } = await instanceIn(api, owner, 'stopping');
     await agent.commit(id, 1);
