@@ -122,6 +122,14 @@ export async function raiseEpoch(tx: Tx, instance_id: InstanceId): Promise<numbe
   return epoch;
 }
 
+/**
+ * The database is what it was once: hosts elsewhere have overlays of what came after that, under epochs and generations that
+ * the disks would come to again, with other contents. From now on epochs are of a number that none had.
+ */
+export async function leaveEpochsBehind(tx: Tx): Promise<void> {
+  await sql`update disks set epoch = greatest(epoch + 1, extract(epoch from now())::bigint)`.execute(tx);
+}
+
 export function totalBytes(segments: readonly SegmentRef[]): number {
   return segments.reduce((sum, segment) => sum + segment.size_bytes, 0);
 }

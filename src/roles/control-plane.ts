@@ -50,7 +50,8 @@ import { sealAudit } from '../tasks/seal-audit.ts';
 import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { sweepOrphans } from '../tasks/sweep-orphans.ts';
-import { applyDeadlines } from '../vms/apply-report.ts';
+import { watchDeadlines } from '../vms/apply-report.ts';
+import { DeadlineWatch } from '../vms/deadline-watch.ts';
 import { loseSilentHosts } from '../vms/lose-hosts.ts';
 import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
@@ -226,10 +227,11 @@ function tasksOf(
   const mail: MailParts = { db, log, deliver, public_url };
   const disks = { db, store, disk_keys };
   const leases = new SilenceWatch();
+  const deadlines = new DeadlineWatch();
   return [
     { name: 'claim-store', every_ms: 5_000, run: () => store.verified() },
     { name: 'silent-hosts', every_ms: 1_000, run: () => loseSilentHosts(db, leases, log) },
-    { name: 'deadlines', every_ms: 2_000, run: async () => void (await applyDeadlines(db)) },
+    { name: 'deadlines', every_ms: 2_000, run: () => watchDeadlines(db, deadlines) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-memory', every_ms: 600_000, run: () => freeMemory(db, store, log) },
     { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },

@@ -1,14 +1,15 @@
 import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { KeysReport, Observation, Reason, Report, ReportResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
-import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { type Db, ping, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import type { EventType } from '../events/model.ts';
 import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import type { HostId } from '../lib/ids.ts';
-import { failFlushes, tellOfFailure } from './flushes.ts';
+import type { DeadlineWatch } from './deadline-watch.ts';
+import { answerFlushes, failFlushes, tellOfFailure } from './flushes.ts';
 import { keepMemory, spendMemory } from './memory-store.ts';
 import { observe, STALL_CODES, type VmState } from './model.ts';
 import {
@@ -88,8 +89,8 @@ async function move(
   if (seen.kind === 'running') await spendMemory(tx, vm.id);
   if (seen.kind === 'running' && instance.host_keys === null)
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
-  if (next === 'stopped' || next === 'suspended' || next === 'failed')
-    await failFlushes(tx, vm.id, `The VM is ${next}.`);
+  if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
+  if (next === 'failed') await failFlushes(tx, vm.id, 'The VM is failed.');
   await announce(tx, vm, next, seen, host_id);
   // Said again at each try; told once.
   if (seen.kind === 'flush_pending' && vm.reason_code !== 'flush_pending') {
@@ -200,6 +201,17 @@ const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
   suspending: 'suspending_timeout',
 };
 
+/** {@link applyDeadlines} of a task that runs every few seconds: once the hosts could be heard since it was away. */
+export async function watchDeadlines(db: Db, watch: DeadlineWatch, now_ms = Date.now()): Promise<void> {
+  try {
+    await ping(db);
+  } catch (error) {
+    watch.forget();
+    throw error;
+  }
+  if (watch.look(now_ms)) await applyDeadlines(db);
+}
+
 /** Moves every VM on whose transient state has outlasted its deadline. Returns how many. */
 export async function applyDeadlines(db: Db): Promise<number> {
   const overdue = await listOverdue(db);
@@ -222,10 +234,23 @@ export async function failLost(db: Db, message: string, actor: string): Promise<
     await transaction(db, async (tx) => {
       await lockInstance(tx, instance_id);
       const vm = await findVm(tx, id);
-      if (vm && observe(vm.state, 'failed')) await failVm(tx, vm, { code: 'host_lost', message }, actor);
+      if (vm && observe(vm.state, 'failed'))
+        await endWithoutHost(tx, vm, { code: 'host_lost', message }, actor);
     });
   }
   return lost.length;
+}
+
+/**
+ * Ends a VM whose host is gone, as `failed`; but as `stopped` one whose stop was asked for when it was suspended: all that
+ * its guest wrote is durable. The instance is locked, and this is its newest boot.
+ */
+export async function endWithoutHost(tx: Tx, vm: VmRow, reason: Reason, actor = 'system'): Promise<void> {
+  if (vm.suspended_at === null) return failVm(tx, vm, reason, actor);
+  const stopped = { kind: 'stopped' } as const;
+  await updateVm(tx, vm, changeFor(vm, 'stopped', stopped, vm.host_id));
+  await announce(tx, vm, 'stopped', stopped, actor);
+  await notify(tx, 'instance', vm.instance_id);
 }
 
 /** Ends a VM as `failed` without its host. The instance is locked, and this is its newest boot. */

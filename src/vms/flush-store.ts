@@ -1,7 +1,7 @@
 /** Flushes that callers wait for, and what became of them. */
 import { sql } from 'kysely';
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
-import type { FlushReport, Reason } from '../agent-api/types.ts';
+import type { FlushReceipt, FlushReport, Reason } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { FlushId, InstanceId, VmId } from '../lib/ids.ts';
 import type { VmState } from './model.ts';
@@ -74,14 +74,18 @@ export async function failRunningFlushes(
 }
 
 /** Ends those of the VM that are queued or run; answers which. */
-export async function failFlushesOf(
+export async function endFlushesOf(
   tx: Tx,
   vm_id: VmId,
-  error: Reason<FlushFailureCode>,
+  end: { readonly receipt: FlushReceipt } | { readonly error: Reason<FlushFailureCode> },
 ): Promise<FlushId[]> {
+  const outcome =
+    'receipt' in end
+      ? { state: 'done' as const, receipt: JSON.stringify(end.receipt) }
+      : { state: 'failed' as const, error: JSON.stringify(end.error) };
   const rows = await tx
     .updateTable('flushes')
-    .set({ state: 'failed', error: JSON.stringify(error), finished_at: sql`now()` })
+    .set({ ...outcome, finished_at: sql`now()` })
     .where('vm_id', '=', vm_id)
     .where('state', 'in', ['queued', 'running'])
     .returning('id')

@@ -10,10 +10,10 @@ import type { Db, Tx } from '../db/pool.ts';
 import { isLost } from '../hosts/lease-store.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
-import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import { type FlushId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { findFinalFlush, findFlush, findQueuedFlush, insertFlush } from './flush-store.ts';
+import { unchanged } from './flushes.ts';
 import { markUsed } from './store.ts';
 import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
 
@@ -59,19 +59,6 @@ export function awaitReceipt(
     case 'queued':
       return awaitFlush(db, hub, begun.flush_id, signal);
   }
-}
-
-/** The present generation, nothing uploaded. */
-function unchanged(row: Pick<InstanceRow, 'generation' | 'durable_at'>): FlushReceipt {
-  return {
-    generation: row.generation,
-    durable_at: row.durable_at === null ? null : rfc3339(row.durable_at),
-    dirty_bytes: 0,
-    uploaded_bytes: 0,
-    segments: 0,
-    duration_ms: 0,
-    consistency: 'offline',
-  };
 }
 
 async function queueFlush(tx: Tx, row: InstanceRow): Promise<FlushId> {

@@ -1,12 +1,13 @@
 import type { FlushFailureCode } from '../agent-api/reasons.ts';
-import type { FlushFailure, FlushReport, Reason } from '../agent-api/types.ts';
+import type { FlushFailure, FlushReceipt, FlushReport, Reason } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
-import { getInstance, lockInstance } from '../instances/store.ts';
+import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
+import { rfc3339 } from '../lib/clock.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
-import { failFlushesOf, failRunningFlushes, findFlush, lockFlush, updateFlush } from './flush-store.ts';
+import { endFlushesOf, failRunningFlushes, findFlush, lockFlush, updateFlush } from './flush-store.ts';
 import { findVm } from './store.ts';
 
 /** What the host says of a queued flush. */
@@ -72,6 +73,29 @@ async function breakOffOthers(tx: Tx, instance_id: InstanceId, id: FlushId): Pro
 
 /** Ends the flushes of a VM that is gone: nobody will serve them. */
 export async function failFlushes(tx: Tx, vm_id: VmId, message: string): Promise<void> {
-  const gone = await failFlushesOf(tx, vm_id, { code: 'vm_gone', message });
-  for (const id of gone) await notify(tx, 'flush', id);
+  const error = { code: 'vm_gone', message } as const;
+  for (const id of await endFlushesOf(tx, vm_id, { error })) await notify(tx, 'flush', id);
+}
+
+/** Ends the flushes of a VM that was stopped or suspended before they began: all is durable, as their callers wanted. */
+export async function answerFlushes(
+  tx: Tx,
+  vm_id: VmId,
+  row: Pick<InstanceRow, 'generation' | 'durable_at'>,
+): Promise<void> {
+  const receipt = unchanged(row);
+  for (const id of await endFlushesOf(tx, vm_id, { receipt })) await notify(tx, 'flush', id);
+}
+
+/** The present generation, nothing uploaded. */
+export function unchanged(row: Pick<InstanceRow, 'generation' | 'durable_at'>): FlushReceipt {
+  return {
+    generation: row.generation,
+    durable_at: row.durable_at === null ? null : rfc3339(row.durable_at),
+    dirty_bytes: 0,
+    uploaded_bytes: 0,
+    segments: 0,
+    duration_ms: 0,
+    consistency: 'offline',
+  };
 }

@@ -11,8 +11,9 @@ import type { LeaseState, SilenceWatch } from '../hosts/silence.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
 import type { InstanceId, VmId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
-import { failVm } from './apply-report.ts';
+import { endWithoutHost } from './apply-report.ts';
 import { failFlushes } from './flushes.ts';
+import { observe } from './model.ts';
 import { findVm, listOnHost, markReleased } from './store.ts';
 
 const NOBODYS = 'The host that holds its disk is lost.';
@@ -56,9 +57,11 @@ async function giveUp(db: Db, host: LeaseState, id: VmId, instance_id: InstanceI
       await notify(tx, 'deleting');
       return;
     }
-    if (instance.vm_id !== id || vm.state === 'failed') return failFlushes(tx, id, NOBODYS);
+    // Its last report may have come since the look: what is stopped or suspended by now is durable, and stays so.
+    const at_rest = vm.state === 'failed' || observe(vm.state, 'failed') === null;
+    if (instance.vm_id !== id || at_rest) return failFlushes(tx, id, NOBODYS);
     const from = instance.generation === 0 ? 'the image' : `generation ${instance.generation}`;
-    await failVm(tx, vm, {
+    await endWithoutHost(tx, vm, {
       code: 'host_lost',
       message: `Its host ${host.name} is not heard of any more. A start on another host continues from ${from}: what came after it was on that host alone.`,
     });

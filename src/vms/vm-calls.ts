@@ -15,6 +15,7 @@ import { AppError } from '../lib/errors.ts';
 import { type HostId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { listIdle } from './activity-store.ts';
+import { failFlushes } from './flushes.ts';
 import { handMemoryOn } from './memory-store.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
 import { beginEpoch, countReboots, insertVm, markUsed, updateVm, type VmReason } from './store.ts';
@@ -129,8 +130,12 @@ async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<H
     host_id: host.id,
     reason,
   });
+  if (row.state === null) return host.id;
+  const before = vmOf(row);
   // Taken in this very transaction: no other boot can ever go on from it.
-  if (row.state === 'suspended') await handMemoryOn(tx, vmOf(row).id, id);
+  if (before.state === 'suspended') await handMemoryOn(tx, before.id, id);
+  // Of a failed one: its host is not asked for them any more, and who asks from here on must not wait for them.
+  await failFlushes(tx, before.id, 'The VM was started again.');
   return host.id;
 }
 

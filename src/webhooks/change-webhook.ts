@@ -5,6 +5,7 @@ import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { WebhookId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
+import { tellOfChange } from './changed.ts';
 import { disable } from './disable.ts';
 import { sendJob } from './lanes.ts';
 import type { WebhookStatus } from './model.ts';
@@ -49,7 +50,10 @@ export async function changeWebhook(
 ): Promise<WebhookRow> {
   const before = await lockedWebhook(tx, principal, id);
   check(before);
-  if (Object.keys(change).length > 0) await updateWebhook(tx, id, change);
+  if (Object.keys(change).length > 0) {
+    await updateWebhook(tx, id, change);
+    await tellOfChange(tx, id);
+  }
   if (status === 'disabled') await disable(tx, id, 'requested', actorOf(principal));
   if (status === 'enabled' && before.status === 'disabled') {
     await enableWebhook(tx, id);
@@ -68,6 +72,7 @@ export async function deleteWebhook(
   const row = await lockedWebhook(tx, principal, id);
   check(row);
   await markWebhookDeleted(tx, id);
+  await tellOfChange(tx, id);
   return row;
 }
 
@@ -83,5 +88,6 @@ export async function rotateSecret(
   check(await lockedWebhook(tx, principal, id));
   const secret = newSecret();
   const row = await replaceWebhookSecret(tx, id, secrets.seal(secret, id), grace_seconds);
+  await tellOfChange(tx, id);
   return { ...row, secret };
 }

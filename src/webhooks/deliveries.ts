@@ -10,6 +10,7 @@ import { runJobs } from '../db/run-jobs.ts';
 import type { WebhookId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
+import { changeOf } from './changed.ts';
 import { Drain, type DrainParts } from './drain.ts';
 import { giveLease, listForgotten, nextDueMs, renewLeases, setLane, takeLease } from './drain-store.ts';
 import { FAST, type Lane, SLOW, SLOW_MS, sendJob } from './lanes.ts';
@@ -126,10 +127,13 @@ class Senders {
     const parts: DrainParts = { db, outbound, secrets, give_up: this.#give_up.signal, window: this.#window };
     const drain = new Drain(webhook_id, lane, parts);
     this.#drains.set(webhook_id, drain);
-    const unsubscribe = hub.subscribe('webhook', webhook_id, () => drain.wake());
+    const undo = [
+      hub.subscribe('webhook', webhook_id, () => drain.wake()),
+      hub.subscribe('webhook', changeOf(webhook_id), () => drain.look()),
+    ];
     if (this.#stopping) drain.end('stopped');
     const whole = this.#drain(drain, lane).finally(() => {
-      unsubscribe();
+      for (const each of undo) each();
       this.#forget(drain);
       this.#under_way.delete(whole);
     });

@@ -1,6 +1,7 @@
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import type { WebhookId } from '../lib/ids.ts';
+import { tellOfChange } from './changed.ts';
 import type { DisabledReason } from './model.ts';
 import { disableWebhook } from './store.ts';
 import { webhookView } from './view.ts';
@@ -9,6 +10,7 @@ import { webhookView } from './view.ts';
 export async function disable(tx: Tx, id: WebhookId, reason: DisabledReason, actor: string): Promise<void> {
   const row = await disableWebhook(tx, id, reason);
   if (!row || row.org_id === null) return;
+  await tellOfChange(tx, id);
   await append(tx, {
     org_id: row.org_id,
     type: 'webhook.disabled',

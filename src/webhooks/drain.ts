@@ -18,7 +18,7 @@ import { type DueDelivery, findReceiver, listDue, type Outcome, type Receiver } 
 import { FAST, type Lane, SLOW_MS } from './lanes.ts';
 import { messageBody, messageHeaders } from './message.ts';
 import type { Outbound } from './outbound/outbound.ts';
-import { outcomeOf } from './outcome.ts';
+import { GONE, outcomeOf } from './outcome.ts';
 import { record } from './record.ts';
 import { signingKey } from './sign.ts';
 
@@ -66,6 +66,8 @@ export class Drain {
   #after = 0;
   #failing = false;
   #more = false;
+  /** The webhook has changed since it was read. */
+  #outdated = false;
   #ended: End | null = null;
   #fault: unknown;
   #poked = false;
@@ -105,6 +107,12 @@ export class Drain {
     this.#changed();
   }
 
+  /** The webhook is read again, however much is held: the rest goes where it says by now, or nowhere. */
+  look(): void {
+    this.#outdated = true;
+    this.wake();
+  }
+
   /** What was not sent is let go; what is under way is waited for. */
   end(why: End): void {
     if (this.#ended !== null) return;
@@ -125,7 +133,8 @@ export class Drain {
     const turn = setTimeout(() => this.end('turn'), this.#lane.turn_ms);
     try {
       for (;;) {
-        const reads = this.#more && this.#ended === null && this.#held.size <= this.#parts.window() / 2;
+        const has_room = this.#held.size <= this.#parts.window() / 2;
+        const reads = this.#ended === null && (this.#outdated || (this.#more && has_room));
         const outcomes = this.#ripeOutcomes();
         if (reads || outcomes.length > 0) {
           await Promise.all([reads ? this.#read() : undefined, this.#write(outcomes)]);
@@ -185,14 +194,16 @@ export class Drain {
     } catch (error) {
       if (!isUnavailable(error)) throw error;
       this.#more = true;
+      this.#outdated = true;
       await pause(AWAY_MS, this.#parts.give_up);
     }
   }
 
   async #readDue(): Promise<void> {
     this.#more = false;
+    this.#outdated = false;
     const { db, window } = this.#parts;
-    const first = window() - this.#held.size;
+    const first = Math.max(1, window() - this.#held.size);
     const held = [...this.#held.values()].map(({ position }) => position);
     const [receiver, due] = await Promise.all([
       findReceiver(db, this.webhook_id),
@@ -272,6 +283,8 @@ export class Drain {
     }
     this.#sent += 1;
     this.#slowest_ms = Math.max(this.#slowest_ms, answer.latency_ms);
+    // Its outcome disables the webhook.
+    if (answer.status === GONE) this.end('disabled');
     this.#keep(outcomeOf(row, answer, at));
   }
 

@@ -173,6 +173,20 @@ describe('with a second host', () => {
     assert.equal((await flush).status, 409);
   });
 
+  test('a suspended VM whose host is lost is stopped when that is asked for: all of it is durable', async () => {
+    await renew(b.agent);
+    const instance = await running(b.agent);
+    await b.agent.commit(instance.id, 1);
+    assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm/suspend`)).status, 202);
+    await b.agent.suspended(instance.id);
+    await timePasses(b.agent, both);
+    assert.equal((await stateOf(api, owner, instance.id)).state, 'suspended');
+    assert.equal((await api.as(owner).delete(`/v1/instances/${instance.id}/vm`)).status, 202);
+    await loseNow(b);
+    const vm = await stateOf(api, owner, instance.id);
+    assert.deepEqual([vm.state, vm.reason?.code, vm.disk.generation], ['stopped', 'stop_requested', 1]);
+  });
+
   test('a renewal that comes between the look and the giving up saves every VM', async () => {
     await renew(b.agent);
     const [lease] = (await listLeases(db)).filter(({ id }) => id === b.id);

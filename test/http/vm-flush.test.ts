@@ -98,6 +98,22 @@ describe('200', () => {
     }
   });
 
+  for (const end of ['stop', 'suspend'] as const) {
+    test(`a ${end} that comes between answers the callers of a flush before it`, async () => {
+      const { id } = await instanceIn(api, owner, 'running');
+      const answering = flush(id);
+      await agent.askedToFlush(id);
+      const vm = `/v1/instances/${id}/vm`;
+      const asked = end === 'stop' ? api.as(owner).delete(vm) : api.as(owner).post(`${vm}/suspend`);
+      assert.equal((await asked).status, 202);
+      await agent.commit(id, 1);
+      await (end === 'stop' ? agent.stopped(id) : agent.suspended(id));
+      const { status, body } = await answering;
+      assert.deepEqual([status, body.generation, body.uploaded_bytes], [200, 1, 0]);
+      assert.equal(body.durable_at, (await stateOf(api, owner, id)).disk.durable_at);
+    });
+  }
+
   test('a stopped VM answers with its present generation and no bytes', async () => {
     const { id } = await instanceIn(api, owner, 'stopping');
     await agent.commit(id, 1);
@@ -131,6 +147,21 @@ describe('409', () => {
     await until('the caller waits', () => waiting(id) === 1);
     await agent.failed(id);
     assertError(await answering, 'CONFLICT', /failed/);
+  });
+  test('a start ends a flush of the boot before, which nobody serves any more; the new boot has its own', async () => {
+    const { id } = await instanceIn(api, owner, 'failed');
+    const of_before = flush(id);
+    const before_id = await agent.askedToFlush(id);
+    assert.equal((await api.as(owner).post(`/v1/instances/${id}/vm`)).status, 202);
+    await agent.assigned(id, 'the new boot is assigned', (each) => each.desired === 'running');
+    await agent.ready(id);
+    const answering = flush(id);
+    const flush_id = await agent.askedToFlush(id);
+    assert.notEqual(flush_id, before_id);
+    await agent.beginFlush(flush_id);
+    await agent.endFlush(flush_id);
+    assert.equal((await answering).status, 200);
+    assertError(await of_before, 'CONFLICT', /started/);
   });
   test('deletion ends a flush for its callers', async () => {
     const { id } = await instanceIn(api, owner, 'running');

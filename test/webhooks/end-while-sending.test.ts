@@ -1,0 +1,81 @@
+/** A webhook that is deleted, disabled or changed while it has much to be sent: from then on only what is under way gets through. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { transaction } from '../../src/db/pool.ts';
+import { append } from '../../src/events/append.ts';
+import { Drain } from '../../src/webhooks/drain.ts';
+import { apiForFile } from '../support/api.ts';
+import { queryOnce } from '../support/database.ts';
+import type { Person } from '../support/people.ts';
+import { until } from '../support/waiting.ts';
+import { makeWebhook, sendWebhooks, startRecorder } from '../support/webhooks.ts';
+
+/** All of them are held by the drain at once. */
+const EVENTS = 400;
+/** To one receiver at a time. */
+const UNDER_WAY = 16;
+
+const api = await apiForFile();
+sendWebhooks(api);
+
+async function muchHappens({ org_id }: Person): Promise<void> {
+  await transaction(api.db, async (tx) => {
+    for (let n = 1; n <= EVENTS; n++)
+      await append(tx, { org_id, type: 'member.added', data: { n }, actor: 'system' });
+  });
+}
+
+async function leaseIsBack(id: string): Promise<void> {
+  const leases = () => queryOnce(api.database.url, 'select from webhook_drains where webhook_id = $1', [id]);
+  await until('the lease is given back', async () => (await leases()).length === 0);
+}
+
+const ENDS: Readonly<Record<string, (who: Person, path: string) => Promise<{ status: number }>>> = {
+  deleted: (who, path) => api.as(who).delete(path),
+  disabled: (who, path) => api.as(who).patch(path, { status: 'disabled' }),
+};
+
+for (const [what, end] of Object.entries(ENDS)) {
+  test(`one that is ${what} gets nothing more but what is under way`, async (t) => {
+    const ended = t.mock.method(Drain.prototype, 'end');
+    const owner = await api.person();
+    const recorder = await startRecorder();
+    const { id } = await makeWebhook(api, owner, recorder.url);
+    const release = recorder.hold();
+    await muchHappens(owner);
+    await recorder.has(UNDER_WAY);
+    assert.ok([200, 204].includes((await end(owner, `/v1/webhooks/${id}`)).status));
+    await until('its sender knows', () => ended.mock.calls.some((call) => call.arguments[0] === 'disabled'));
+    release();
+    await leaseIsBack(id);
+    assert.equal(recorder.got.length, UNDER_WAY);
+  });
+}
+
+test('a receiver that has said 410 gets nothing more but what is under way', async () => {
+  const owner = await api.person();
+  const recorder = await startRecorder();
+  const { id } = await makeWebhook(api, owner, recorder.url);
+  recorder.reply = () => ({ status: 410 });
+  await muchHappens(owner);
+  await until('it is disabled', async () => {
+    const text = "select from webhooks where id = $1 and status = 'disabled'";
+    return (await queryOnce(api.database.url, text, [id])).length > 0;
+  });
+  await leaseIsBack(id);
+  assert.ok(recorder.got.length <= UNDER_WAY, `${recorder.got.length} requests`);
+});
+
+test('what is held goes to the new address', async () => {
+  const owner = await api.person();
+  const [before, after] = [await startRecorder(), await startRecorder()];
+  const { id } = await makeWebhook(api, owner, before.url);
+  const release = before.hold();
+  await muchHappens(owner);
+  await before.has(UNDER_WAY);
+  assert.equal((await api.as(owner).patch(`/v1/webhooks/${id}`, { url: after.url })).status, 200);
+  release();
+  await until('all are sent', () => before.got.length + after.got.length >= EVENTS);
+  // Some more than what was under way, until its sender has heard.
+  assert.ok(before.got.length < EVENTS / 2, `${before.got.length} went to the old one`);
+});
