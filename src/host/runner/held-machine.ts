@@ -54,6 +54,10 @@ export class HeldMachine {
   get running(): Machine {
     return present(this.#machine, 'machine');
   }
+  /** There is a machine whose guest runs no further, and whose process may be gone: it is to be let go of. */
+  get isOver(): boolean {
+    return this.#machine !== null && (this.#machine.gone || this.#machine.broken);
+  }
   /** The last machine ended by a panic of its guest's kernel. */
   get panicked(): boolean {
     return this.#panicked;
@@ -92,7 +96,7 @@ export class HeldMachine {
 
   view(vm_id: string | null): MachineView {
     const machine = this.#machine;
-    if (!machine || machine.gone || machine.broken) return 'none';
+    if (!machine || this.isOver) return 'none';
     return vm_id !== null && machine.record.vm_id !== vm_id ? 'stale' : machine.view;
   }
 
