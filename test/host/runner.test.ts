@@ -7,12 +7,17 @@ import type { Assignment, DiskHead, Report } from '../../src/agent-api/types.ts'
 import type { HostContext } from '../../src/host/host-context.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { overlayPaths, writeSidecar } from '../../src/host/vm/overlay.ts';
+import { isAlive } from '../../src/host/vm/process-identity.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
 import { until } from '../support/waiting.ts';
 
 /** A runner that has it, whose overlay holds more than generation 1; and what it has said. */
-async function runnerOf(t: TestContext, { root, vms, instance_id, record }: LeftBehind) {
+async function runnerOf(
+  t: TestContext,
+  { root, vms, instance_id, record }: LeftBehind,
+  log = createLog('test', 'silent'),
+) {
   const overlays = join(root, 'overlays');
   await mkdir(overlays);
   await writeFile(overlayPaths(overlays, instance_id).overlay, '');
@@ -21,7 +26,7 @@ async function runnerOf(t: TestContext, { root, vms, instance_id, record }: Left
   const said: Report['observed'][] = [];
   const head = { generation: 1, head_epoch: 1, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
   const context = {
-    ...{ paths: { vms, overlays }, log: createLog('test', 'silent'), vm_gid: null, cgroups: null },
+    ...{ paths: { vms, overlays }, log, vm_gid: null, cgroups: null },
     client: {
       head: async () => head as unknown as DiskHead,
       report: async ({ observed }: Report) => {
@@ -66,4 +71,23 @@ test('a VM whose QEMU dies while it is stopped is not said to be stopped before 
   runner.assign({ ...wanted, desired: 'stopped', force: true });
   const first = await until('it says something', () => said[0]);
   assert.equal(first.kind, 'flush_pending');
+});
+
+test('a VM that an earlier agent left is not ended because its guest agent does not answer', async (t) => {
+  const left = await leftBehind(t);
+  await monitorOf(t, left.folder, (execute) => {
+    if (execute === 'query-status') return { return: { status: 'running' } };
+    return execute === 'query-jobs' ? { return: [] } : { return: {} };
+  });
+  let tries = 0;
+  const counting = createLog('test', 'warn', {
+    write: (line) => {
+      if (line.includes('await_guest')) tries += 1;
+    },
+  });
+  const { runner, wanted, said } = await runnerOf(t, left, counting);
+  runner.assign(wanted);
+  await until('it is waited for again', () => tries > 1 || said.length > 0);
+  assert.deepEqual(said, []);
+  assert(isAlive(left.record.identity));
 });

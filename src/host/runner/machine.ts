@@ -173,7 +173,16 @@ export class Machine {
   /** The guest has been up for longer than we know it, or is up: somebody may be logged in. */
   get may_be_connected(): boolean {
     if (this.#record.resuming) return true;
-    return this.#view === 'up' || (this.#adopted && this.#resets === 0);
+    return this.#view === 'up' || this.#may_have_been_up;
+  }
+
+  /** What an earlier agent left may have been up for long: that we do not hear it is no reason to end it. */
+  get is_to_be_kept(): boolean {
+    return this.#may_have_been_up && !this.#record.resuming && !this.#record.template;
+  }
+
+  get #may_have_been_up(): boolean {
+    return this.#adopted && this.#resets === 0;
   }
 
   /** The keys that its guest was given before it booted on; null: none, or it was reset since. */
