@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { Assignment, DiskHead, Report } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
+import { Machine } from '../../src/host/runner/machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { overlayPaths, writeSidecar } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
@@ -90,4 +91,22 @@ test('a VM that an earlier agent left is not ended because its guest agent does 
   await until('it is waited for again', () => tries > 1 || said.length > 0);
   assert.deepEqual(said, []);
   assert(isAlive(left.record.identity));
+});
+
+test('a VM that waits for its disk and is halted meanwhile is not let go on', async (t) => {
+  const { folder, record } = await leftBehind(t);
+  let status = 'running';
+  const asked: string[] = [];
+  await monitorOf(t, folder, (execute) => {
+    asked.push(execute);
+    return execute === 'query-status' ? { return: { status } } : { return: {} };
+  });
+  const log = createLog('test', 'silent');
+  const machine = await Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  assert(machine);
+  t.after(() => machine.release());
+  status = 'io-error';
+  await Promise.all([machine.resumeIfStalled(), machine.halt()]);
+  await machine.resumeIfStalled();
+  assert(asked.includes('stop') && !asked.includes('cont'), asked.join());
 });

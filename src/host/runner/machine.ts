@@ -47,6 +47,7 @@ export class Machine {
   #gone = false;
   #panicked = false;
   #cleanly_off = false;
+  #halting = false;
   #upset = new AbortController();
   #resets = 0;
   /** The guest's writes so far when it was last thawed. */
@@ -286,9 +287,10 @@ export class Machine {
 
   /** Lets a machine go on that a failed disk request has stopped; the request is tried again. */
   async resumeIfStalled(): Promise<void> {
-    // Halted by us it keeps the status `io-error`, and its disk is to stay quiet.
-    if (this.#gone || this.#view === 'off') return;
+    if (this.#gone) return;
     const { status } = await this.qmp.execute('query-status', undefined);
+    // Halted by us, now or meanwhile, it keeps the status `io-error`, and its disk is to stay quiet.
+    if (this.#halting || this.#view === 'off') return;
     if (status === 'io-error') await this.qmp.execute('cont', undefined);
   }
 
@@ -296,8 +298,14 @@ export class Machine {
   async halt(): Promise<void> {
     // QEMU waits for reads under way before it stops.
     this.#lazy?.refuseReads();
-    await this.qmp.execute('stop', undefined);
-    this.#view = 'off';
+    // From here on: a `cont` that is sent after the `stop` would be carried out after it.
+    this.#halting = true;
+    try {
+      await this.qmp.execute('stop', undefined);
+      this.#view = 'off';
+    } finally {
+      this.#halting = false;
+    }
   }
 
   /** Ends the process; what is in the overlay stays. Resolves when it is gone. */
