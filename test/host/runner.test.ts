@@ -1,11 +1,13 @@
 /** What a runner does with a VM whose QEMU dies, or is silent, at a bad moment. QEMU is a process and a monitor of ours. */
 import assert from 'node:assert/strict';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { mkdir, rmdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { Assignment, DiskHead, Report } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { Machine } from '../../src/host/runner/machine.ts';
+import { readRecord } from '../../src/host/runner/record.ts';
+import { runOn } from '../../src/host/runner/suspend-machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { overlayPaths, writeSidecar } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
@@ -109,4 +111,26 @@ test('a VM that waits for its disk and is halted meanwhile is not let go on', as
   await Promise.all([machine.resumeIfStalled(), machine.halt()]);
   await machine.resumeIfStalled();
   assert(asked.includes('stop') && !asked.includes('cont'), asked.join());
+});
+
+test('a guest whose memory is durable runs on only once its record does not say so any more', async (t) => {
+  const { folder, record } = await leftBehind(t, { suspending: true, memory: { key: 'm' } as never });
+  const asked: string[] = [];
+  await monitorOf(t, folder, (execute) => {
+    asked.push(execute);
+    if (execute === 'query-status') return { return: { status: 'postmigrate' } };
+    return { return: execute === 'query-migrate' ? { status: 'completed' } : {} };
+  });
+  const log = createLog('test', 'silent');
+  const machine = await Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  assert(machine);
+  t.after(() => machine.release());
+  // In the way of what is written.
+  await mkdir(`${folder.record}.tmp`);
+  for (const _ of ['the first try', 'the second']) await assert.rejects(runOn(machine), { code: 'EISDIR' });
+  assert(!asked.includes('cont'));
+  await rmdir(`${folder.record}.tmp`);
+  await runOn(machine);
+  assert(asked.includes('cont'));
+  assert.equal((await readRecord(folder))?.memory, null);
 });
