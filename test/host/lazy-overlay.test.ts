@@ -246,6 +246,24 @@ describe('an overlay over the lazy export', { timeout: 120_000 }, () => {
     await filling.stop();
   });
 
+  test('a flush that is given up no longer waits for what is being copied', async () => {
+    const [begun, end] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const { fill: filling } = fill({
+      filled: () => {
+        begun.resolve();
+        return end.promise;
+      },
+    });
+    filling.booted();
+    await begun.promise;
+    const wanted = new AbortController();
+    const rest = filling.rest(wanted.signal);
+    wanted.abort(new Error('something else is wanted'));
+    await assert.rejects(rest, /something else is wanted/);
+    end.resolve();
+    await filling.stop();
+  });
+
   test('half full and compared as a whole, fetches only what its own writes lie in', async () => {
     await scene.write(9, DATA + 2 * MIB, 4_096);
     await scene.write(9, DATA + 5 * MIB, BLOCK_BYTES);

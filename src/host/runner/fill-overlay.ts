@@ -88,16 +88,29 @@ export class OverlayFill {
     this.#booted.abort();
   }
 
-  /** Resolves when nothing is being copied; nothing is until the answer is called. */
-  async rest(): Promise<() => void> {
+  /** Resolves when nothing is being copied; nothing is until the answer is called. @throws the signal's reason */
+  async rest(signal?: AbortSignal): Promise<() => void> {
     this.#resting += 1;
-    while (this.#copying > 0 && !this.#stopping.signal.aborted) await this.#changed.promise;
     let over = false;
-    return () => {
+    const goOn = () => {
       if (!over) this.#resting -= 1;
       over = true;
       this.#tell();
     };
+    const look = () => this.#tell();
+    signal?.addEventListener('abort', look, { once: true });
+    try {
+      // A QEMU that does not answer copies for as long as that lasts.
+      while (this.#copying > 0 && !this.#stopping.signal.aborted && !signal?.aborted)
+        await this.#changed.promise;
+      signal?.throwIfAborted();
+      return goOn;
+    } catch (error) {
+      goOn();
+      throw error;
+    } finally {
+      signal?.removeEventListener('abort', look);
+    }
   }
 
   async stop(): Promise<void> {

@@ -186,7 +186,7 @@ export class HeldMachine {
     const machine = this.running;
     const options = { context: this.#context, machine, disk: this.disk, owner, quiesce, signal };
     const { lazy } = machine;
-    return lazy ? lazy.duringFlush(() => flushMachine(options)) : flushMachine(options);
+    return lazy ? lazy.duringFlush(() => flushMachine(options), signal) : flushMachine(options);
   }
 
   /** Makes memory and disk durable together. @throws FencedError, or what failed; then the guest runs on, or is {@link standing} */
@@ -202,7 +202,7 @@ export class HeldMachine {
       // QEMU has let go of its disk: nothing may be copied into it any more.
       await lazy.stopFilling();
       return memory;
-    });
+    }, signal);
   }
 
   /** The suspend is not wanted any more: the guest runs on where there still is a machine. */
