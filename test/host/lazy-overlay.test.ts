@@ -7,6 +7,7 @@ import { FlushSink } from '../../src/host/block/flush-sink.ts';
 import { NbdError } from '../../src/host/block/nbd-export.ts';
 import { NbdServer } from '../../src/host/block/nbd-server.ts';
 import { waitForJob } from '../../src/host/qmp/jobs.ts';
+import { QmpTimeoutError } from '../../src/host/qmp/qmp-client.ts';
 import { OverlayFill, type OverlayFillOptions } from '../../src/host/runner/fill-overlay.ts';
 import { NODES, overlayNode } from '../../src/host/vm/qemu-command.ts';
 import { createLog } from '../../src/lib/log.ts';
@@ -64,6 +65,31 @@ describe('an overlay over the lazy export', { timeout: 120_000 }, () => {
     const odd = await guest.read(3 * MIB + 512, 3 * BLOCK_BYTES);
     assert(odd.equals(scene.content.subarray(3 * MIB + 512, 3 * MIB + 512 + 3 * BLOCK_BYTES)));
     await guest.disconnect();
+  });
+
+  test('is filled though QEMU is silent as that begins, and as it ends', async () => {
+    let starts = 0;
+    const silent = new QmpTimeoutError('no reply');
+    const execute = (async (command: 'nbd-server-start', ...rest: [never]) => {
+      if (command === 'nbd-server-start' && starts++ === 0) throw silent;
+      return scene.qmp.execute(command, ...rest);
+    }) as typeof scene.qmp.execute;
+    const ends: number[] = [];
+    const done = Promise.withResolvers<void>();
+    const { fill: filling } = fill({
+      qmp: { execute } as typeof scene.qmp,
+      retry_ms: 10,
+      filled: async () => {
+        ends.push(scene.moody.gets);
+        if (ends.length === 1) throw silent;
+        done.resolve();
+      },
+    });
+    filling.booted();
+    await done.promise;
+    await filling.stop();
+    assert.equal(starts, 2);
+    assert.equal(ends[1], ends[0], 'nothing is fetched again');
   });
 
   test('many reads of one run are one request', async () => {
@@ -217,6 +243,24 @@ describe('an overlay over the lazy export', { timeout: 120_000 }, () => {
     assert.equal(scene.lazy.served_bytes, 0);
     go_on();
     await filled;
+    await filling.stop();
+  });
+
+  test('a flush that is given up no longer waits for what is being copied', async () => {
+    const [begun, end] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    const { fill: filling } = fill({
+      filled: () => {
+        begun.resolve();
+        return end.promise;
+      },
+    });
+    filling.booted();
+    await begun.promise;
+    const wanted = new AbortController();
+    const rest = filling.rest(wanted.signal);
+    wanted.abort(new Error('something else is wanted'));
+    await assert.rejects(rest, /something else is wanted/);
+    end.resolve();
     await filling.stop();
   });
 

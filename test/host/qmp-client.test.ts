@@ -158,6 +158,19 @@ describe('a QMP client', { timeout: 60_000 }, () => {
     assert.equal((await waitForJob(client, 'slow', ['pending'], { timeout_ms: 5_000 })).status, 'concluded');
   });
 
+  test('a job of a QEMU that does not answer is not waited for past the signal', async () => {
+    const wanted = new AbortController();
+    qemu.kill('SIGSTOP');
+    try {
+      const options = { timeout_ms: 60_000, signal: wanted.signal };
+      const waiting = waitForJob(client, 'slow', ['concluded'], options);
+      setImmediate(() => wanted.abort(new Error('something else is wanted')));
+      await assert.rejects(waiting, /something else is wanted/);
+    } finally {
+      qemu.kill('SIGCONT');
+    }
+  });
+
   test('a second client is served once the first has hung up', async () => {
     client.close();
     await assert.rejects(client.execute('query-status'), { name: 'QmpClosedError', by_us: true });

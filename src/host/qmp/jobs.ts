@@ -34,7 +34,9 @@ export async function waitForJob(
       { timeout_ms: left_ms, signal },
     );
     try {
-      const jobs = await client.execute('query-jobs', undefined, { timeout_ms: left_ms });
+      // A QEMU that does not answer is not waited for past the signal.
+      const asked = client.execute('query-jobs', undefined, { timeout_ms: left_ms });
+      const jobs = await Promise.race([asked, changed.then(() => asked)]);
       const job = jobs.find((candidate) => candidate.id === id);
       if (!job) throw new JobGoneError(`QEMU has no job ${id}`);
       if (states.includes(job.status) || FINAL.includes(job.status)) return job;

@@ -97,7 +97,7 @@ test('a guest that stands still for good is never let go on without being told o
       }
       if (step === 'say_suspended') assert.ok(now.saved);
       if (step === 'suspend') assert.ok(now.desired === 'suspended' && now.machine === 'up' && !now.saved);
-      if (step === 'flush' || step === 'reboot' || step === 'suspend') assert.ok(!now.standing, step);
+      if (['flush', 'reboot', 'suspend', 'await_guest'].includes(step)) assert.ok(!now.standing, step);
     }),
   );
 });

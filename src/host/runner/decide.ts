@@ -87,7 +87,7 @@ function decideRunning(now: Situation): Step {
     case 'none':
       return now.launched ? 'say_died' : 'start';
     case 'booting':
-      return 'await_guest';
+      return now.standing ? 'run_on' : 'await_guest';
     case 'off':
       return 'say_powered_off';
     case 'up':
@@ -107,7 +107,7 @@ function decideSuspended(now: Situation): Step {
     case 'none':
       return 'say_died';
     case 'booting':
-      return 'await_guest';
+      return now.standing ? 'run_on' : 'await_guest';
     case 'off':
       return 'say_powered_off';
     case 'up':

@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { judgeSidecar } from './disk-state.ts';
+import type { HostContext } from '../host-context.ts';
+import { DiskState, judgeSidecar, OvertakenError } from './disk-state.ts';
+import { FencedError } from './flush-machine.ts';
+import type { VmRecord } from './record.ts';
 
 const head = { generation: 7, head_epoch: 3 };
 const sidecar = { generation: 7, epoch: 3, placement: 4, clean: false, filled: true };
@@ -23,4 +26,26 @@ test('an overlay with unsaved writes is void once another host had the disk', ()
 test('an overlay whose sidecar missed the commits of its own machine is kept', () => {
   assert.equal(judgeSidecar(sidecar, { generation: 9, head_epoch: 4 }, 1), 'unsaved');
   assert.equal(judgeSidecar(sidecar, { generation: 9, head_epoch: 5 }, 1), 'none');
+});
+
+test('a commit is refused for good only where another placement has the disk', async () => {
+  const before = { generation: 1, head_epoch: 3, epoch: 3, layers: [], keys: [] };
+  const cases = [
+    { now: { ...before, generation: 2 }, error: OvertakenError },
+    { now: { ...before, generation: 2, head_epoch: 4, epoch: 4 }, error: FencedError },
+    { now: { ...before, epoch: 4 }, error: FencedError },
+    { now: before, error: FencedError },
+    { now: null, error: FencedError },
+  ];
+  for (const { now, error } of cases) {
+    let head: object | null = before;
+    const client = { head: async () => head, commit: async () => ({ outcome: 'fenced', why: 'the head' }) };
+    const disk = new DiskState({ client } as unknown as HostContext, 'inst_x' as never);
+    await disk.load();
+    head = now;
+    const record = { vm_id: 'vm_x', epoch: 3, image_version: 'v' } as unknown as VmRecord;
+    const flush = { job_id: 'flush-2', generation: 2, segments: [], dirty_bytes: 0 } as never;
+    const commit = disk.commit(client as never, record, flush, new AbortController().signal);
+    await assert.rejects(commit, error, JSON.stringify(now));
+  }
 });

@@ -17,7 +17,7 @@ import { errnoOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { type OverlaySidecar, overlayPaths, readSidecar, writeSidecar } from '../vm/overlay.ts';
-import { commitUntilKnown } from './flush-machine.ts';
+import { commitUntilKnown, FencedError } from './flush-machine.ts';
 import type { FlushRecord, VmRecord } from './record.ts';
 
 const FRESH_MS = 2_000;
@@ -29,6 +29,17 @@ export function diskPrefix(instance_id: string): string {
 
 export class InstanceGoneError extends Error {
   override name = 'InstanceGoneError';
+}
+
+/** A commit that an agent before us had asked for was carried out after that agent's end. Nothing is lost: the flush is done again. */
+export class OvertakenError extends Error {
+  override name = 'OvertakenError';
+
+  constructor(generation: number) {
+    super(
+      `generation ${generation} was committed for an agent that had ended; the flush is to be tried again`,
+    );
+  }
 }
 
 export class DiskState {
@@ -170,7 +181,7 @@ export class DiskState {
     await writeSidecar(this.#context.paths.overlays, this.instance_id, sidecar);
   }
 
-  /** Commits segments that are all durable, moves the head, and takes them into the map. @throws FencedError */
+  /** Commits segments that are all durable, moves the head, and takes them into the map. @throws FencedError, OvertakenError */
   async commit(
     client: ControlPlaneClient,
     record: VmRecord,
@@ -197,7 +208,9 @@ export class DiskState {
     const directories = [];
     for (const segment of segments)
       directories.push(await readDirectory(this.#context.store, segment, this.#keys));
-    const durable_at = await commitUntilKnown(ask, signal);
+    const durable_at = await commitUntilKnown(ask, signal).catch((error: unknown) =>
+      this.#unlessOvertaken(error, record.epoch, flush.generation),
+    );
     this.#head = {
       ...this.head,
       generation: flush.generation,
@@ -208,6 +221,17 @@ export class DiskState {
     };
     for (const directory of directories) this.map.applySegment(directory);
     await this.vouch(record.epoch, false);
+  }
+
+  /** Refused, the commit was not another placement's if none came after this one: then the head is asked for anew. */
+  async #unlessOvertaken(refusal: unknown, epoch: number, generation: number): Promise<never> {
+    if (!(refusal instanceof FencedError)) throw refusal;
+    const head = await this.refresh().catch((error: unknown) => {
+      throw error instanceof InstanceGoneError ? refusal : error;
+    });
+    const ours = head.epoch === epoch && head.head_epoch === epoch;
+    if (ours && head.generation >= generation) throw new OvertakenError(generation);
+    throw refusal;
   }
 
   /** Whether the head is what this flush has made. */

@@ -11,7 +11,7 @@
  */
 import { chmod } from 'node:fs/promises';
 import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
-import { pause } from '../../lib/backoff.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { BOOT_ORDER_MAX, DamagedError, type LazyDisk } from '../block/lazy-disk.ts';
@@ -52,6 +52,8 @@ export interface OverlayFillOptions {
   readonly bytes_per_second?: number;
   /** Between the guest's coming up and the filling. */
   readonly after_boot_ms?: number;
+  /** The least bound of the pause after a failure. */
+  readonly retry_ms?: number;
 }
 
 /** Neighbouring blocks of the disk. */
@@ -66,6 +68,8 @@ export class OverlayFill {
   readonly #booted = new AbortController();
   #done: Promise<void> = Promise.resolve();
   #client: NbdClient | undefined;
+  /** All is in the overlay, and on the disk. */
+  #whole = false;
   /** Copies under way, and flushes that want none. */
   #copying = 0;
   #resting = 0;
@@ -77,26 +81,36 @@ export class OverlayFill {
 
   start(): void {
     this.#options.lazy.record();
-    this.#done = this.#run().catch((error: unknown) => {
-      if (this.#stopping.signal.aborted) return;
-      this.#options.log.warn({ reason: messageOf(error) }, 'the overlay stays unfilled until the next start');
-    });
+    this.#done = this.#insist();
   }
 
   booted(): void {
     this.#booted.abort();
   }
 
-  /** Resolves when nothing is being copied; nothing is until the answer is called. */
-  async rest(): Promise<() => void> {
+  /** Resolves when nothing is being copied; nothing is until the answer is called. @throws the signal's reason */
+  async rest(signal?: AbortSignal): Promise<() => void> {
     this.#resting += 1;
-    while (this.#copying > 0 && !this.#stopping.signal.aborted) await this.#changed.promise;
     let over = false;
-    return () => {
+    const goOn = () => {
       if (!over) this.#resting -= 1;
       over = true;
       this.#tell();
     };
+    const look = () => this.#tell();
+    signal?.addEventListener('abort', look, { once: true });
+    try {
+      // A QEMU that does not answer copies for as long as that lasts.
+      while (this.#copying > 0 && !this.#stopping.signal.aborted && !signal?.aborted)
+        await this.#changed.promise;
+      signal?.throwIfAborted();
+      return goOn;
+    } catch (error) {
+      goOn();
+      throw error;
+    } finally {
+      signal?.removeEventListener('abort', look);
+    }
   }
 
   async stop(): Promise<void> {
@@ -106,7 +120,33 @@ export class OverlayFill {
     await this.#done;
   }
 
+  /** Its end must not hang on a QEMU that was silent for a moment. */
+  async #insist(): Promise<void> {
+    const { log, retry_ms = RETRY_MS } = this.#options;
+    const { signal } = this.#stopping;
+    for (let attempt = 0; !signal.aborted; attempt++) {
+      try {
+        return await this.#run();
+      } catch (error) {
+        this.#client?.destroy();
+        this.#client = undefined;
+        if (signal.aborted) return;
+        log.warn({ reason: messageOf(error) }, 'the overlay is not filled yet; it is tried again');
+        await pause(backoffMs(attempt, retry_ms, RETRY_DAMAGED_MS), signal);
+      }
+    }
+  }
+
   async #run(): Promise<void> {
+    if (!this.#whole) await this.#copyAll();
+    if (!this.#whole) return;
+    await this.#exclusively(async () => {
+      await this.#disconnect();
+      await this.#options.filled();
+    });
+  }
+
+  async #copyAll(): Promise<void> {
     const { lazy, order, log } = this.#options;
     const { signal } = this.#stopping;
     await this.#connect();
@@ -128,11 +168,8 @@ export class OverlayFill {
       await pause(damaged ? RETRY_DAMAGED_MS : RETRY_MS, signal);
       pending = failed;
     }
-    await this.#exclusively(async () => {
-      await this.#client?.flush();
-      await this.#disconnect();
-      await this.#options.filled();
-    });
+    await this.#exclusively(async () => this.#client?.flush());
+    this.#whole = true;
   }
 
   async #connect(): Promise<void> {
@@ -155,7 +192,8 @@ export class OverlayFill {
   async #disconnect(): Promise<void> {
     await this.#client?.disconnect();
     this.#client = undefined;
-    await this.#options.qmp.execute('nbd-server-stop', undefined);
+    // Stopped already where this is tried again.
+    await this.#options.qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
   }
 
   /** As quickly as it goes: a guest waits for these. What fails is left to the filling. */

@@ -30,7 +30,10 @@ export class GuestArrival {
     this.#parts = parts;
   }
 
-  /** null when it did not come up, or something else is to be looked at. */
+  /**
+   * null when it did not come up, or something else is to be looked at. @throws why a guest that an earlier agent left is not
+   * heard: it is waited for on and on; where it never came up, the control plane knows for how long that may take
+   */
   async await(
     { vm_id, user_data, spec }: Assignment,
     machine: Machine,
@@ -47,6 +50,7 @@ export class GuestArrival {
       return up;
     } catch (error) {
       if (signal.aborted) return null;
+      if (machine.is_to_be_kept && !machine.gone && !machine.broken) throw error;
       const reason = reasonFor(error, 'boot_timeout');
       const said = consoleTail(folder.console_log);
       await endMachine();

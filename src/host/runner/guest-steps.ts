@@ -49,7 +49,7 @@ export async function awaitGuest(
       applyUntilClear(keys, machine, undisturbed),
       waitForSshd(machine.agent, port, SSHD_UP_MS, undisturbed),
     ]);
-    const host_keys = await readHostKeys(machine.agent);
+    const host_keys = await untilAnswered(() => readHostKeys(machine.agent), undisturbed);
     await give(AbortSignal.any([signal, machine.upset(resets)]));
     if (otherwise()) return null;
     if (resumed) await machine.update({ resuming: false });
@@ -101,7 +101,21 @@ async function wakeGuest(machine: Machine, signal: AbortSignal): Promise<void> {
   }
   if (machine.record.frozen) throw new Error('its file systems do not thaw');
   await machine.agent.waitUntilUp(GUEST_AWAKE_MS, signal);
-  await machine.agent.setTime(BigInt(Date.now()) * 1_000_000n, { timeout_ms: CLOCK_MS });
+  const setTime = () => machine.agent.setTime(BigInt(Date.now()) * 1_000_000n, { timeout_ms: CLOCK_MS });
+  await untilAnswered(setTime, signal);
+}
+
+/** A guest that has answered before, or its QEMU, may be silent for a while: that is not worth its memory, nor its start. */
+async function untilAnswered<T>(ask: () => Promise<T>, signal: AbortSignal): Promise<T> {
+  const deadline = performance.now() + GUEST_AWAKE_MS;
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await ask();
+    } catch (error) {
+      const silent = error instanceof GuestAgentTimeoutError && performance.now() < deadline;
+      if (!silent || !(await pause(backoffMs(attempt, 100, 2_000), signal))) throw error;
+    }
+  }
 }
 
 /** The guest's own reboot if it begins in time, else a reset. False when the machine went off or died instead. */

@@ -54,6 +54,10 @@ export class HeldMachine {
   get running(): Machine {
     return present(this.#machine, 'machine');
   }
+  /** There is a machine whose guest runs no further, and whose process may be gone: it is to be let go of. */
+  get isOver(): boolean {
+    return this.#machine !== null && (this.#machine.gone || this.#machine.broken);
+  }
   /** The last machine ended by a panic of its guest's kernel. */
   get panicked(): boolean {
     return this.#panicked;
@@ -92,7 +96,7 @@ export class HeldMachine {
 
   view(vm_id: string | null): MachineView {
     const machine = this.#machine;
-    if (!machine || machine.gone || machine.broken) return 'none';
+    if (!machine || this.isOver) return 'none';
     return vm_id !== null && machine.record.vm_id !== vm_id ? 'stale' : machine.view;
   }
 
@@ -182,7 +186,7 @@ export class HeldMachine {
     const machine = this.running;
     const options = { context: this.#context, machine, disk: this.disk, owner, quiesce, signal };
     const { lazy } = machine;
-    return lazy ? lazy.duringFlush(() => flushMachine(options)) : flushMachine(options);
+    return lazy ? lazy.duringFlush(() => flushMachine(options), signal) : flushMachine(options);
   }
 
   /** Makes memory and disk durable together. @throws FencedError, or what failed; then the guest runs on, or is {@link standing} */
@@ -198,7 +202,7 @@ export class HeldMachine {
       // QEMU has let go of its disk: nothing may be copied into it any more.
       await lazy.stopFilling();
       return memory;
-    });
+    }, signal);
   }
 
   /** The suspend is not wanted any more: the guest runs on where there still is a machine. */

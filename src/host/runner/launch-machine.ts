@@ -174,7 +174,7 @@ function newRecord({ assignment }: Launch, image: HostImage, { vm, ssh_forward_p
   };
 }
 
-/** The guest's first instruction. @throws TemplateError, or the signal's reason */
+/** The guest's first instruction. @throws TemplateError, the signal's reason, or why it may have run or not */
 async function letGo(
   { context, assignment: { authorized_keys }, signal }: Launch,
   machine: Machine,
@@ -182,7 +182,9 @@ async function letGo(
   kernel_parameters: string,
 ): Promise<void> {
   await machine.update({ released: true });
-  await machine.qmp.execute('cont', undefined);
+  await machine.qmp.execute('cont', undefined).catch((cause: unknown) => {
+    throw new Error(`QEMU did not say that its guest runs: ${messageOf(cause)}`, { cause });
+  });
   if (!template) return;
   const { resets } = machine;
   const told = { kernel_parameters, authorized_keys };

@@ -136,8 +136,8 @@ export class LazyOverlay {
     this.#fill?.booted();
   }
 
-  /** Runs a flush with the filling at rest. @throws why reads wait, when they do */
-  async duringFlush<T>(work: () => Promise<T>): Promise<T> {
+  /** Runs a flush with the filling at rest. @throws why reads wait, when they do; the signal's reason, before it has begun */
+  async duringFlush<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> {
     const { corrupt } = this.#disk;
     let why: unknown;
     const impatience = setInterval(() => {
@@ -146,8 +146,9 @@ export class LazyOverlay {
       why = stalled.cause;
       this.#disk.refuse(FLUSH_PATIENCE_MS);
     }, 500);
-    const rest = await this.#fill?.rest();
+    let rest: (() => void) | undefined;
     try {
+      rest = await this.#fill?.rest(signal);
       const { stalled } = this.#disk;
       if (stalled) throw stalled.cause;
       return await work();

@@ -47,6 +47,7 @@ export class Machine {
   #gone = false;
   #panicked = false;
   #cleanly_off = false;
+  #halting = false;
   #upset = new AbortController();
   #resets = 0;
   /** The guest's writes so far when it was last thawed. */
@@ -173,7 +174,16 @@ export class Machine {
   /** The guest has been up for longer than we know it, or is up: somebody may be logged in. */
   get may_be_connected(): boolean {
     if (this.#record.resuming) return true;
-    return this.#view === 'up' || (this.#adopted && this.#resets === 0);
+    return this.#view === 'up' || this.#may_have_been_up;
+  }
+
+  /** What an earlier agent left may have been up for long: that we do not hear it is no reason to end it. */
+  get is_to_be_kept(): boolean {
+    return this.#may_have_been_up && !this.#record.resuming && !this.#record.template;
+  }
+
+  get #may_have_been_up(): boolean {
+    return this.#adopted && this.#resets === 0;
   }
 
   /** The keys that its guest was given before it booted on; null: none, or it was reset since. */
@@ -277,9 +287,10 @@ export class Machine {
 
   /** Lets a machine go on that a failed disk request has stopped; the request is tried again. */
   async resumeIfStalled(): Promise<void> {
-    // Halted by us it keeps the status `io-error`, and its disk is to stay quiet.
-    if (this.#gone || this.#view === 'off') return;
+    if (this.#gone) return;
     const { status } = await this.qmp.execute('query-status', undefined);
+    // Halted by us, now or meanwhile, it keeps the status `io-error`, and its disk is to stay quiet.
+    if (this.#halting || this.#view === 'off') return;
     if (status === 'io-error') await this.qmp.execute('cont', undefined);
   }
 
@@ -287,8 +298,14 @@ export class Machine {
   async halt(): Promise<void> {
     // QEMU waits for reads under way before it stops.
     this.#lazy?.refuseReads();
-    await this.qmp.execute('stop', undefined);
-    this.#view = 'off';
+    // From here on: a `cont` that is sent after the `stop` would be carried out after it.
+    this.#halting = true;
+    try {
+      await this.qmp.execute('stop', undefined);
+      this.#view = 'off';
+    } finally {
+      this.#halting = false;
+    }
   }
 
   /** Ends the process; what is in the overlay stays. Resolves when it is gone. */

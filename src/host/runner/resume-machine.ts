@@ -7,29 +7,35 @@ import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { Reason } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
+import { LeaseOverError } from '../lease/host-lease.ts';
+import { QmpTimeoutError } from '../qmp/qmp-client.ts';
 import { reasonFor } from './failure-reasons.ts';
 import { type Launch, type Launched, launchMachine, TemplateError } from './launch-machine.ts';
 
-/** A store that comes back by then keeps the memory worth waiting for. */
-const STORE_PATIENCE_MS = 60_000;
+/** What comes back by then keeps the memory worth waiting for. */
+const PATIENCE_MS = 60_000;
 
 /** @param cold why this boot is not to go on from its memory, or a template, as was found before */
 export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Launched> {
   const { resume } = launch.assignment;
   if (!resume) return cold ? launchMachine(launch, { run: true }) : launchFast(launch);
   let why = cold;
-  const deadline = performance.now() + STORE_PATIENCE_MS;
+  const deadline = performance.now() + PATIENCE_MS;
   for (let attempt = 0; why === null; attempt++) {
     try {
       return await launchMachine(launch, { run: true, memory: resume });
     } catch (error) {
-      if (launch.signal.aborted || error instanceof ControlPlaneUnavailable) throw error;
+      // Without the lease nothing boots either: all of it is tried again, with the memory.
+      const again = error instanceof ControlPlaneUnavailable || error instanceof LeaseOverError;
+      if (launch.signal.aborted || again) throw error;
       launch.context.log.warn(
         { err: error, instance_id: launch.assignment.instance_id },
         'the VM cannot be resumed',
       );
-      const away = error instanceof ObjectStoreUnavailableError && performance.now() < deadline;
-      if (away && (await pause(backoffMs(attempt, 500, 5_000), launch.signal))) continue;
+      // A QEMU that is silent before its guest is let go has lost nothing with its end: another one may answer.
+      const passing = error instanceof ObjectStoreUnavailableError || error instanceof QmpTimeoutError;
+      const patient = passing && performance.now() < deadline;
+      if (patient && (await pause(backoffMs(attempt, 500, 5_000), launch.signal))) continue;
       why = coldReason(reasonFor(error, 'cold_boot'));
     }
   }

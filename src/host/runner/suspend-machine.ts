@@ -113,8 +113,8 @@ export async function runOn(machine: Machine): Promise<void> {
   if (machine.gone) return;
   const { qmp } = machine;
   await endMigration(qmp);
-  // Before its first instruction: from there on what was saved is of another time.
-  if (machine.record.memory) await machine.update({ memory: null });
+  // Before its first instruction: from there on what was saved is of another time. Written again where the last try may have failed.
+  if (machine.record.memory !== undefined) await machine.update({ memory: null });
   const { status } = await qmp.execute('query-status', undefined);
   if (status === 'paused' || status === 'postmigrate') await qmp.execute('cont', undefined);
   await machine.update({ suspending: false });

@@ -195,6 +195,8 @@ export class VmRunner {
 
   async #next(): Promise<Step> {
     if (this.#assignment === undefined) return 'nothing';
+    // Only then can be looked at what it has left in its overlay.
+    if (this.#held.isOver) return 'end_machine';
     if (this.#assignment && !this.#held.machine && this.#held.unsaved === null) {
       const assignment = this.#assignment;
       await this.#insist(() => this.#held.lookForUnsaved(assignment));

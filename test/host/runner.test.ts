@@ -1,0 +1,136 @@
+/** What a runner does with a VM whose QEMU dies, or is silent, at a bad moment. QEMU is a process and a monitor of ours. */
+import assert from 'node:assert/strict';
+import { mkdir, rmdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import type { Assignment, DiskHead, Report } from '../../src/agent-api/types.ts';
+import type { HostContext } from '../../src/host/host-context.ts';
+import { Machine } from '../../src/host/runner/machine.ts';
+import { readRecord } from '../../src/host/runner/record.ts';
+import { runOn } from '../../src/host/runner/suspend-machine.ts';
+import { VmRunner } from '../../src/host/runner/vm-runner.ts';
+import { overlayPaths, writeSidecar } from '../../src/host/vm/overlay.ts';
+import { isAlive } from '../../src/host/vm/process-identity.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
+import { until } from '../support/waiting.ts';
+
+/** A runner that has it, whose overlay holds more than generation 1; and what it has said. */
+async function runnerOf(
+  t: TestContext,
+  { root, vms, instance_id, record }: LeftBehind,
+  log = createLog('test', 'silent'),
+) {
+  const overlays = join(root, 'overlays');
+  await mkdir(overlays);
+  await writeFile(overlayPaths(overlays, instance_id).overlay, '');
+  const sidecar = { generation: 1, epoch: 1, placement: 1, clean: false, filled: true };
+  await writeSidecar(overlays, instance_id, sidecar);
+  const said: Report['observed'][] = [];
+  const head = { generation: 1, head_epoch: 1, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
+  const context = {
+    ...{ paths: { vms, overlays }, log, vm_gid: null, cgroups: null },
+    client: {
+      head: async () => head as unknown as DiskHead,
+      report: async ({ observed }: Report) => {
+        said.push(observed);
+        return { outcome: 'accepted' };
+      },
+      reportLogins: async () => undefined,
+    },
+    lease: { whenHeld: async () => undefined, require: () => undefined, isHeld: true },
+    images: {
+      forDisk: async () => {
+        throw new Error('the disk cannot be opened now');
+      },
+    },
+  } as unknown as HostContext;
+  const runner = new VmRunner(context, instance_id);
+  const running = runner.run();
+  t.after(async () => {
+    runner.close();
+    await running;
+  });
+  const wanted = {
+    ...{ instance_id, vm_id: record.vm_id, boot: 1, epoch: 1, desired: 'running', force: false, reboots: 0 },
+    ...{ previous_failed: false, own_since: 1, suspended: false, resume: null, user_data: false },
+    ...{ flush_id: null, host_key_new: false, authorized_keys: [] },
+    spec: { ssh_port: 1, auto_flush_seconds: null, memory_mib: 64, cpus: 1 },
+  } as unknown as Assignment;
+  return { runner, wanted, said };
+}
+
+test('a VM whose QEMU dies while it is stopped is not said to be stopped before its disk is saved', async (t) => {
+  const left = await leftBehind(t);
+  const monitor = await monitorOf(t, left.folder, (execute) => {
+    if (execute === 'query-status') return { return: { status: 'running' } };
+    if (execute === 'query-jobs') return { return: [] };
+    if (execute !== 'stop') return { return: {} };
+    left.child.kill('SIGKILL');
+    monitor.close();
+    return undefined;
+  });
+  const { runner, wanted, said } = await runnerOf(t, left);
+  runner.assign({ ...wanted, desired: 'stopped', force: true });
+  const first = await until('it says something', () => said[0]);
+  assert.equal(first.kind, 'flush_pending');
+});
+
+test('a VM that an earlier agent left is not ended because its guest agent does not answer', async (t) => {
+  const left = await leftBehind(t);
+  await monitorOf(t, left.folder, (execute) => {
+    if (execute === 'query-status') return { return: { status: 'running' } };
+    return execute === 'query-jobs' ? { return: [] } : { return: {} };
+  });
+  let tries = 0;
+  const counting = createLog('test', 'warn', {
+    write: (line) => {
+      if (line.includes('await_guest')) tries += 1;
+    },
+  });
+  const { runner, wanted, said } = await runnerOf(t, left, counting);
+  runner.assign(wanted);
+  await until('it is waited for again', () => tries > 1 || said.length > 0);
+  assert.deepEqual(said, []);
+  assert(isAlive(left.record.identity));
+});
+
+test('a VM that waits for its disk and is halted meanwhile is not let go on', async (t) => {
+  const { folder, record } = await leftBehind(t);
+  let status = 'running';
+  const asked: string[] = [];
+  await monitorOf(t, folder, (execute) => {
+    asked.push(execute);
+    return execute === 'query-status' ? { return: { status } } : { return: {} };
+  });
+  const log = createLog('test', 'silent');
+  const machine = await Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  assert(machine);
+  t.after(() => machine.release());
+  status = 'io-error';
+  await Promise.all([machine.resumeIfStalled(), machine.halt()]);
+  await machine.resumeIfStalled();
+  assert(asked.includes('stop') && !asked.includes('cont'), asked.join());
+});
+
+test('a guest whose memory is durable runs on only once its record does not say so any more', async (t) => {
+  const { folder, record } = await leftBehind(t, { suspending: true, memory: { key: 'm' } as never });
+  const asked: string[] = [];
+  await monitorOf(t, folder, (execute) => {
+    asked.push(execute);
+    if (execute === 'query-status') return { return: { status: 'postmigrate' } };
+    return { return: execute === 'query-migrate' ? { status: 'completed' } : {} };
+  });
+  const log = createLog('test', 'silent');
+  const machine = await Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  assert(machine);
+  t.after(() => machine.release());
+  // In the way of what is written.
+  await mkdir(`${folder.record}.tmp`);
+  for (const _ of ['the first try', 'the second']) await assert.rejects(runOn(machine), { code: 'EISDIR' });
+  assert(!asked.includes('cont'));
+  await rmdir(`${folder.record}.tmp`);
+  await runOn(machine);
+  assert(asked.includes('cont'));
+  assert.equal((await readRecord(folder))?.memory, null);
+});

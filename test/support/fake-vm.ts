@@ -1,0 +1,77 @@
+/** A process with a record and a monitor of ours, in the place of a VM that an agent has left. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { createServer, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { TestContext } from 'node:test';
+import {
+  makeVmFolder,
+  type VmFolder,
+  type VmRecord,
+  vmFolder,
+  writeRecord,
+} from '../../src/host/runner/record.ts';
+import { identityOf } from '../../src/host/vm/process-identity.ts';
+import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { until } from './waiting.ts';
+
+export interface LeftBehind {
+  readonly root: string;
+  readonly vms: string;
+  readonly folder: VmFolder;
+  readonly record: VmRecord;
+  readonly instance_id: InstanceId;
+  readonly child: ChildProcess;
+}
+
+export async function leftBehind(t: TestContext, change: Partial<VmRecord> = {}): Promise<LeftBehind> {
+  const root = await mkdtemp(join(tmpdir(), 'bad-'));
+  t.after(() => rm(root, { recursive: true, force: true }));
+  const vms = join(root, 'vms');
+  const child = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1e6)'], { stdio: 'ignore' });
+  t.after(() => child.kill('SIGKILL'));
+  const identity = await until('it runs', () => identityOf(child.pid ?? 0));
+  const instance_id = newId('inst');
+  const folder = vmFolder(vms, instance_id);
+  await makeVmFolder(folder);
+  await mkdir(folder.runtime);
+  const record: VmRecord = {
+    ...{ instance_id, vm_id: newId('vm'), boot: 1, epoch: 1, image_version: 'a'.repeat(64) },
+    ...{ ssh_forward_port: 1, identity, released: true, full_compare: false, frozen: false },
+    ...{ lazy: null, reboots_done: 0, flush: null },
+    ...change,
+  };
+  await writeRecord(folder, record);
+  return { root, vms, folder, record, instance_id, child };
+}
+
+/** What it answers to a command: `{return}` or `{error}`; undefined: nothing at all. */
+export type MonitorAnswer = (execute: string, args: unknown) => object | undefined;
+
+/** Speaks as QEMU's monitor does. */
+export async function monitorOf(t: TestContext, { runtime }: VmFolder, answer: MonitorAnswer) {
+  const clients = new Set<Socket>();
+  const monitor = createServer((socket) => {
+    clients.add(socket);
+    socket.on('close', () => clients.delete(socket));
+    socket.on('error', () => undefined);
+    socket.write('{"QMP": {"version": {}, "capabilities": []}}\r\n');
+    socket.on('data', (data) => {
+      for (const line of String(data).trim().split(/\r?\n/)) {
+        const { execute, id, arguments: args } = JSON.parse(line);
+        const said = execute === 'qmp_capabilities' ? { return: {} } : answer(execute, args);
+        if (said) socket.write(`${JSON.stringify({ ...said, id })}\r\n`);
+      }
+    });
+  }).listen(vmSockets(runtime).qmp);
+  const close = () => {
+    monitor.close();
+    for (const each of clients) each.destroy();
+  };
+  t.after(close);
+  await once(monitor, 'listening');
+  return { clients, close };
+}
