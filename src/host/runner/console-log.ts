@@ -1,7 +1,8 @@
 /**
  * A guest's serial console. What it prints is kept: the last megabyte or so, in a file that never grows past twice
  * that; while this process is away QEMU drops it. Those who watch see it too, and what they type goes to the guest.
- * Invariant: a watcher that does not keep up is cut off; the guest and the others never wait for it.
+ * Invariants: a watcher that does not keep up is cut off; the guest and the others never wait for it. What cannot be kept, for
+ * want of room say, is left out; who watches sees it all the same.
  */
 import { appendFileSync, chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
@@ -16,9 +17,7 @@ export class ConsoleLog {
   readonly #watchers = new Set<Duplex>();
 
   constructor(socket_path: string, log_path: string) {
-    appendFileSync(log_path, '', { mode: 0o600 });
-    chmodSync(log_path, 0o600);
-    let size = statSync(log_path).size;
+    let size = openLog(log_path);
     this.#socket = connect({ path: socket_path });
     // A console that cannot be kept is not worth a VM.
     this.#socket.on('error', () => this.#socket.destroy());
@@ -29,14 +28,14 @@ export class ConsoleLog {
         else each.write(chunk);
       }
       try {
-        appendFileSync(log_path, chunk);
+        appendFileSync(log_path, chunk, { mode: 0o600 });
         size += chunk.length;
         if (size <= 2 * KEEP_BYTES) return;
         const kept = readFileSync(log_path).subarray(-KEEP_BYTES);
         writeFileSync(log_path, kept, { mode: 0o600 });
         size = kept.length;
       } catch {
-        this.#socket.destroy();
+        size = sizeOf(log_path);
       }
     });
   }
@@ -67,6 +66,21 @@ export class ConsoleLog {
   #endWatchers(): void {
     for (const each of this.#watchers) each.destroy();
   }
+}
+
+/** Its size, bytes; made where there is none, if that can be: a VM starts without it. */
+function openLog(path: string): number {
+  try {
+    appendFileSync(path, '', { mode: 0o600 });
+    chmodSync(path, 0o600);
+  } catch {
+    // Tried again with what the guest prints.
+  }
+  return sizeOf(path);
+}
+
+function sizeOf(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 }
 
 /** The last lines that the guest printed, for an error's message. */

@@ -4,7 +4,7 @@
  *
  * Invariant: at most one machine at a time, and none while the overlay is looked at or removed.
  */
-import { stat } from 'node:fs/promises';
+import { rm, stat } from 'node:fs/promises';
 import type { Assignment, FlushReceipt, MemoryRef, Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
@@ -14,6 +14,7 @@ import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
 import { removeOverlay } from '../vm/overlay.ts';
 import { isAlive } from '../vm/process-identity.ts';
+import { boundLog } from '../vm/qemu-process.ts';
 import type { MachineView } from './decide.ts';
 import { DiskState, InstanceGoneError } from './disk-state.ts';
 import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts';
@@ -25,6 +26,7 @@ import { coldReason, launchOrResume } from './resume-machine.ts';
 import { runOn, suspendMachine } from './suspend-machine.ts';
 
 const LIMIT_REMOVAL_TRIES = 10;
+const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 
 export class HeldMachine {
   readonly disk: DiskState;
@@ -293,6 +295,17 @@ export class HeldMachine {
   async forget(): Promise<void> {
     await removeRecord(this.#folder);
     this.#last = null;
+  }
+
+  /** A guest can make QEMU complain without end. */
+  boundLog(): void {
+    if (this.#machine) boundLog(this.#folder.qemu_log, QEMU_LOG_MAX_BYTES);
+  }
+
+  /** All of the instance on this host; no machine has its disk. */
+  async remove(): Promise<void> {
+    await removeOverlay(this.#context.paths.overlays, this.#instance_id);
+    await rm(this.#folder.folder, { recursive: true, force: true });
   }
 
   /** Lets go; a machine runs on, to be adopted. */

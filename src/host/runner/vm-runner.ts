@@ -5,15 +5,12 @@
  *
  * A step is given up when what it serves is no longer wanted; a flush is not, because its caller waits.
  */
-import { rm } from 'node:fs/promises';
 import type { Assignment, FileSystemUse, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
-import { removeOverlay } from '../vm/overlay.ts';
-import { boundLog } from '../vm/qemu-process.ts';
 import { AutoFlush } from './auto-flush.ts';
 import { decide, isInterruptible, type Situation, type Step } from './decide.ts';
 import { DiskSaver } from './disk-saver.ts';
@@ -30,7 +27,6 @@ import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
 import { Suspension } from './suspension.ts';
 
-const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 /** A freeze may wait behind it. */
 const ROOT_USE_MS = 1_000;
 /** After the first boot; its first caller is let in before. */
@@ -139,8 +135,7 @@ export class VmRunner {
 
   /** Called about once a minute. */
   upkeep(): void {
-    // A guest can make QEMU complain without end.
-    if (this.#held.machine) boundLog(this.#folder.qemu_log, QEMU_LOG_MAX_BYTES);
+    this.#held.boundLog();
     void tellLogins(this.#held.machine, this.#context.client);
   }
 
@@ -349,8 +344,7 @@ export class VmRunner {
 
   async #remove(): Promise<void> {
     const { vm_id } = this.#current;
-    await removeOverlay(this.#context.paths.overlays, this.instance_id);
-    await rm(this.#folder.folder, { recursive: true, force: true });
+    await this.#held.remove();
     await this.#say({ kind: 'deleted' });
     this.#ended = { vm_id, how: 'stopped' };
     this.#assignment = null;
