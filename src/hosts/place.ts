@@ -1,6 +1,7 @@
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { type LiveHost, listLiveHosts, lockPlacement } from './store.ts';
+import type { HostId } from '../lib/ids.ts';
+import { isAway, type LiveHost, listLiveHosts, lockPlacement } from './store.ts';
 
 /**
  * The host for a new boot: heard of lately, has the image and the memory; the one that ran the instance last
@@ -11,10 +12,15 @@ export async function placeVm(
   tx: Tx,
   /** `image`: one that is in no object store, so that only hosts which have it will do. */
   need: { image: string | null; memory_mib: number },
-  last_host: string | null,
+  /** `unsaved`: it may hold what the disk has nowhere else. While it is away the boot waits: it comes back, or is given up. */
+  last: { id: HostId | null; unsaved: boolean },
 ): Promise<LiveHost> {
   await lockPlacement(tx);
   const live = await listLiveHosts(tx);
+  if (last.id !== null && last.unsaved && (await isAway(tx, last.id)))
+    throw unavailable(
+      'The host that ran it last is not heard of just now, and may hold writes that are saved nowhere else. Try again when it is back; once it is given up for lost, the VM starts on another.',
+    );
   if (live.length === 0) throw unavailable('No host is connected.');
   const hosts = live.filter((host) => !host.draining);
   if (hosts.length === 0) throw unavailable('Every connected host is being drained.');
@@ -23,7 +29,7 @@ export async function placeVm(
   );
   if (withImage.length === 0) throw unavailable(`No connected host has the image "${need.image}".`);
   const fitting = withImage.filter((host) => host.facts.memory_mib - host.used_memory_mib >= need.memory_mib);
-  const chosen = fitting.find((host) => host.id === last_host) ?? fitting[0];
+  const chosen = fitting.find((host) => host.id === last.id) ?? fitting[0];
   if (!chosen)
     throw unavailable(
       `No connected host has ${need.memory_mib} MiB of memory left. Stop another VM, or make this one smaller.`,

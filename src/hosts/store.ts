@@ -47,6 +47,19 @@ export interface LiveHost {
   readonly used_memory_mib: number;
 }
 
+/** Whether it is a host that is not heard of, and neither given up for lost nor taken out of the fleet. */
+export async function isAway(tx: Tx, id: HostId): Promise<boolean> {
+  const away = await tx
+    .selectFrom('hosts')
+    .select('id')
+    .where('id', '=', id)
+    .where('last_seen_at', '<=', sql<Date>`now() - make_interval(secs => ${HOST_FRESH_SECONDS})`)
+    .where('lost_at', 'is', null)
+    .where('removed_at', 'is', null)
+    .executeTakeFirst();
+  return away !== undefined;
+}
+
 /** Hosts heard of lately, the one with most memory left first. */
 export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
   const rows = await tx

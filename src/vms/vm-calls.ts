@@ -111,7 +111,8 @@ export async function wakeVm(tx: Tx, id: InstanceId): Promise<WakeResponse> {
 async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<HostId> {
   await checkQuota(tx, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
   const image = await currentImage(tx, row.image);
-  const host = await placeVm(tx, { ...row, image: image ? null : row.image }, row.host_id);
+  const last = { id: row.host_id, unsaved: row.state === 'failed' };
+  const host = await placeVm(tx, { ...row, image: image ? null : row.image }, last);
   const epoch = row.disk_epoch + 1;
   // What a disk is a delta of is decided before its first boot, and never again.
   const first = row.boot === null && row.disk_image_version === null;

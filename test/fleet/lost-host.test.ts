@@ -5,6 +5,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { sql } from 'kysely';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { isLost, listLeases, markLost } from '../../src/hosts/lease-store.ts';
 import { marginMs, SilenceWatch } from '../../src/hosts/silence.ts';
@@ -163,6 +164,27 @@ describe('with a second host', () => {
     assert.equal(left.find((each) => each.instance_id === stopping.id)?.desired, 'failed');
     const again = await running(b.agent);
     assert.equal((await stateOf(api, owner, again.id)).host_id, b.id);
+  });
+
+  test('what may hold unsaved writes is waited for while it is away, and not started elsewhere', async () => {
+    const instance = await running(b.agent);
+    await b.agent.failed(instance.id);
+    const seen = (text: string) =>
+      db
+        .updateTable('hosts')
+        .set({ last_seen_at: sql`${text}::timestamptz` })
+        .where('id', '=', b.id)
+        .execute();
+    await seen('-infinity');
+    const start = () =>
+      api.as(owner).post<{ error: { code: string; message: string } }>(`/v1/instances/${instance.id}/vm`);
+    const refused = await start();
+    assert.deepEqual([refused.status, refused.body.error.code], [503, 'UNAVAILABLE']);
+    assert.match(refused.body.error.message, /saved nowhere else/);
+    await seen('now');
+    assert.equal((await start()).status, 202);
+    assert.equal((await stateOf(api, owner, instance.id)).host_id, b.id);
+    await b.agent.ready(instance.id);
   });
 
   test('a flush that waits for a host that is then lost ends with 409', async () => {
