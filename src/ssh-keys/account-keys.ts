@@ -1,4 +1,5 @@
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
+import { lockUser } from '../auth/store.ts';
 import { type Tx, violates } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
@@ -13,6 +14,8 @@ export const MAX_KEYS_PER_ACCOUNT = 100;
 export async function addSshKey(tx: Tx, principal: Principal, request: { name: string; public_key: string }) {
   const { type, fingerprint, line } = parsePublicKey(request.public_key);
   const user_id = userOf(principal);
+  // The account's keys come one after the other, so that they are counted as they are.
+  await lockUser(tx, user_id);
   if ((await countSshKeys(tx, user_id)) >= MAX_KEYS_PER_ACCOUNT) {
     throw new AppError('QUOTA_EXCEEDED', {
       message: `An account has at most ${MAX_KEYS_PER_ACCOUNT} SSH keys.`,
