@@ -1,14 +1,13 @@
 /** Members: /v1/orgs/:id/members, one describe a status. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { sql } from 'kysely';
 import type { Role } from '../../src/db/tables.ts';
 import { newId, type OrgId, type SshKeyId, type UserId } from '../../src/lib/ids.ts';
 import { allowedKeys } from '../../src/ssh-keys/store.ts';
 import { accessApiForFile, auditOf, eventsOf, type Member, makeInstance } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
-import { until } from '../support/waiting.ts';
+import { allBeforeAnyCommits } from '../support/lock-waits.ts';
 
 const api = await accessApiForFile();
 const { db } = api;
@@ -212,19 +211,10 @@ describe('204', () => {
     const who = await api.member({ org_id: first.org_id, role: 'member' });
     const { user_id } = who;
     await db.insertInto('memberships').values({ org_id: second.org_id, user_id, role: 'member' }).execute();
-    // Neither is committed before the other has begun: both tell of it in the outbox.
-    const leaving = await db.transaction().execute(async (tx) => {
-      await sql`lock table events in exclusive mode`.execute(tx);
-      const answers = [first, second].map((owner) => api.as(owner).delete(path(owner.org_id, user_id)));
-      await until('both wait', async () => {
-        const { rows } = await sql`
-          select pid from pg_stat_activity
-          where datname = current_database() and wait_event_type = 'Lock'`.execute(db);
-        return rows.length === 2;
-      });
-      return { answers };
-    });
-    for (const { status, text } of await Promise.all(leaving.answers)) assert.equal(status, 204, text);
+    const leave = (owner: Member) => () => api.as(owner).delete(path(owner.org_id, user_id));
+    for (const { status, text } of await allBeforeAnyCommits(db, [leave(first), leave(second)])) {
+      assert.equal(status, 204, text);
+    }
     assert.equal((await api.as(who).get('/v1/me')).status, 200);
   });
 
