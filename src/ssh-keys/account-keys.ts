@@ -5,7 +5,7 @@ import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type SshKeyId } from '../lib/ids.ts';
 import { parsePublicKey } from './public-key.ts';
-import { countSshKeys, deleteSshKey, hostsOfUserKeys, insertSshKey } from './store.ts';
+import { countSshKeys, deleteSshKey, hostsOfUserKeys, insertSshKey, lockSshKey } from './store.ts';
 import { tellOfKeys } from './tell-of-keys.ts';
 
 export const MAX_KEYS_PER_ACCOUNT = 100;
@@ -42,6 +42,7 @@ export async function addSshKey(tx: Tx, principal: Principal, request: { name: s
 /** Revokes a key of the caller's account; every VM that let it in hears of it at once. @throws AppError NOT_FOUND */
 export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId) {
   const user_id = userOf(principal);
+  await lockSshKey(tx, user_id, id);
   const hosts = await hostsOfUserKeys(tx, user_id);
   const gone = await deleteSshKey(tx, user_id, id);
   if (!gone) throw new AppError('NOT_FOUND');
