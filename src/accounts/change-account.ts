@@ -8,7 +8,7 @@ import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
 import { setPassword } from '../auth/set-password.ts';
 import { deleteUser, findUser, findUserByEmail, updateEmail } from '../auth/store.ts';
-import { verifyAccountPassword } from '../auth/verify-account.ts';
+import { holdProved, verifyAccountPassword } from '../auth/verify-account.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
@@ -59,20 +59,31 @@ export async function register(
   });
 }
 
-/** Verifies the present password; the new one's hash. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+export interface PreparedPassword {
+  readonly password_hash: string;
+  /** The hash that the present password was right for. */
+  readonly proved_by: string;
+}
+
+/** Verifies the present password and hashes the new one, which may take a while. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
 export async function prepareNewPassword(
   db: Db,
   principal: Principal,
   request: { current_password: string; new_password: string },
   ip: string,
-): Promise<string> {
-  await verifyAccountPassword(db, userOf(principal), request.current_password, ip);
-  return hashPassword(request.new_password);
+): Promise<PreparedPassword> {
+  const proved_by = await verifyAccountPassword(db, userOf(principal), request.current_password, ip);
+  return { proved_by, password_hash: await hashPassword(request.new_password) };
 }
 
-/** Sets the password and ends every other session. */
-export async function changePassword(tx: Tx, principal: Principal, password_hash: string): Promise<UserId> {
+/** Sets the password and ends every other session. @throws AppError UNAUTHENTICATED after a reset meanwhile */
+export async function changePassword(
+  tx: Tx,
+  principal: Principal,
+  { password_hash, proved_by }: PreparedPassword,
+): Promise<UserId> {
   const user_id = userOf(principal);
+  await holdProved(tx, user_id, proved_by);
   const keep = principal.credential.kind === 'session' ? principal.credential.id : null;
   await setPassword(tx, user_id, { password_hash, how: 'changed', actor: user_id, keep });
   return user_id;
@@ -136,10 +147,11 @@ export async function requestEmailChange(
   ip: string,
 ): Promise<void> {
   const user_id = userOf(principal);
-  await verifyAccountPassword(db, user_id, request.password, ip);
-  const user = await findUser(db, user_id);
-  if (!user) throw new AppError('UNAUTHENTICATED');
-  const token = await transaction(db, (tx) => issueMailToken(tx, 'email_change', user_id, request.email));
+  const proved_by = await verifyAccountPassword(db, user_id, request.password, ip);
+  const { user, token } = await transaction(db, async (tx) => ({
+    user: await holdProved(tx, user_id, proved_by),
+    token: await issueMailToken(tx, 'email_change', user_id, request.email),
+  }));
   mailer.send({
     to: request.email,
     subject: 'Confirm your new address',

@@ -3,7 +3,7 @@
  * token good for an hour; the refresh token (a cookie of the console) gets it a new one. Tokens overlap: two pages of
  * one browser do not end each other's.
  */
-import type { Tx } from '../db/pool.ts';
+import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type SessionId, type UserId } from '../lib/ids.ts';
 import { findSessionByRefresh, insertSession, insertSessionToken } from './store.ts';
@@ -49,6 +49,12 @@ async function issueToken(tx: Tx, session_id: SessionId, ends_at: Date) {
 export async function refreshSession(tx: Tx, refresh_token: string) {
   if (tokenPrefix(refresh_token) !== REFRESH_PREFIX) throw new AppError('UNAUTHENTICATED');
   const session = await findSessionByRefresh(tx, hashToken(refresh_token));
-  if (!session) throw new AppError('UNAUTHENTICATED', { message: 'The session has ended. Log in again.' });
-  return issueToken(tx, session.id, session.ends_at);
+  if (!session) throw ended();
+  return issueToken(tx, session.id, session.ends_at).catch((error: unknown) => {
+    // Since it was looked up.
+    throw isForeignKeyOf(error, 'session_tokens') ? ended(error) : error;
+  });
 }
+
+const ended = (cause?: unknown) =>
+  new AppError('UNAUTHENTICATED', { message: 'The session has ended. Log in again.', cause });

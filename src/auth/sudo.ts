@@ -1,5 +1,5 @@
 /** Sudo: a recent password re-verification of one session, five minutes by the database's clock. */
-import type { Db, Tx } from '../db/pool.ts';
+import { type Db, isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { Principal } from './principal.ts';
 import { hasSudoGrant, insertSudoGrant } from './store.ts';
@@ -24,7 +24,11 @@ export async function grantSudo(tx: Tx, principal: Principal): Promise<{ token: 
   const token = newToken(SUDO_PREFIX);
   const { id: session_id, user_id } = credential;
   const grant = { token_hash: hashToken(token), session_id, user_id };
-  return { token, expires_at: await insertSudoGrant(tx, grant, SUDO_LIFETIME_S) };
+  const expires_at = await insertSudoGrant(tx, grant, SUDO_LIFETIME_S).catch((error: unknown) => {
+    // The session has ended while the password was verified.
+    throw isForeignKeyOf(error, 'sudo_grants') ? new AppError('UNAUTHENTICATED', { cause: error }) : error;
+  });
+  return { token, expires_at };
 }
 
 function sessionOf({ credential }: Principal) {

@@ -1,9 +1,9 @@
-import { type Db, transaction } from '../db/pool.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { UserId } from '../lib/ids.ts';
 import { type Attempt, beginAttempt, fail, lockedNow, succeed, withdraw } from './lockout.ts';
 import { verifyPassword } from './passwords.ts';
-import { findUser } from './store.ts';
+import { findUser, lockUser } from './store.ts';
 
 /** The verify of an attempt; one that could not be made (too many at once) is given back. @throws AppError UNAVAILABLE */
 export async function checkPassword(
@@ -25,13 +25,16 @@ export async function refuseWhileLocked(db: Db, user_id: UserId): Promise<void> 
   if (locked) throw locked;
 }
 
-/** Re-verifies the password of an account, under its lockout; a lock is told with the address `ip`. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+/**
+ * Re-verifies the password of an account, under its lockout; a lock is told with the address `ip`. Answers the hash that
+ * it was right for. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED
+ */
 export async function verifyAccountPassword(
   db: Db,
   user_id: UserId,
   password: string,
   ip: string,
-): Promise<void> {
+): Promise<string> {
   const user = await findUser(db, user_id);
   if (!user) throw new AppError('UNAUTHENTICATED');
   const attempt = await beginAttempt(db, user.email);
@@ -40,4 +43,19 @@ export async function verifyAccountPassword(
     throw await transaction(db, (tx) => fail(tx, attempt, wrong, ip));
   }
   await succeed(db, attempt);
+  return user.password_hash;
+}
+
+/**
+ * Holds the user whose password was verified against the hash `proved_by`: where it is another by now, what it proved
+ * has ended. @throws AppError UNAUTHENTICATED
+ */
+export async function holdProved(tx: Tx, user_id: UserId, proved_by: string) {
+  await lockUser(tx, user_id);
+  const user = await findUser(tx, user_id);
+  if (!user) throw new AppError('UNAUTHENTICATED');
+  if (user.password_hash !== proved_by) {
+    throw new AppError('UNAUTHENTICATED', { message: 'The password was changed meanwhile.' });
+  }
+  return user;
 }

@@ -14,6 +14,7 @@ import { sendError, sendMalformed } from './errors.ts';
 import { EventStreams } from './event-stream.ts';
 import { registerHealth } from './health.ts';
 import { lazySchemas } from './lazy-schemas.ts';
+import { registerLookAgain } from './look-again.ts';
 import { openApiOptions } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
 import { RateLimits } from './rate-limits.ts';
@@ -108,6 +109,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   if (context.console_dir !== undefined) registerConsole(fastify, context.console_dir);
   const limits = new RateLimits(context.rate_limits);
   registerAccess(fastify, context.db, limits);
+  registerLookAgain(fastify, context.db, context.slow_ms);
   const cursors = new CursorSealer(context.secret_key);
   const streams = new EventStreams(fastify, context);
   new ConsoleStreams(fastify, context, addressOf(context));

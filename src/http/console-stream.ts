@@ -152,6 +152,8 @@ function splice(client: WebSocket, line: Duplex): void {
   line.on('end', () => line.destroy());
   line.on('close', () => client.close(CLOSE.over, 'the console has ended'));
   client.on('message', (data: RawData) => {
+    // What still comes after our close is nobody's: the peer may take half a minute to answer it.
+    if (client.readyState !== WebSocket.OPEN) return;
     if (line.write(data as Buffer)) return;
     client.pause();
     line.once('drain', () => client.resume());

@@ -42,6 +42,8 @@ export interface AppContext {
   readonly console_dir?: string;
   /** Of streams; absent: 15 s. */
   readonly heartbeat_ms?: number;
+  /** A request that took so long until its body was there is looked at again; absent: 2 s. */
+  readonly slow_ms?: number;
   /** Counts the requests that were answered; absent: nobody reads. */
   readonly metrics?: RequestMetrics;
   readonly tls: { readonly cert: Buffer; readonly key: Buffer } | null;

@@ -1,4 +1,4 @@
-import { findUser } from '../auth/store.ts';
+import { findUser, lockUser } from '../auth/store.ts';
 import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import { newId, type UserId } from '../lib/ids.ts';
@@ -15,8 +15,12 @@ export async function createOrganisation(tx: Tx, user_id: UserId, name: string):
   return row;
 }
 
-/** An account always acts in an organisation: one that has left its last gets an empty one of its own. */
+/**
+ * An account always acts in an organisation: one that has left its last gets an empty one of its own. Called after the
+ * leaving: of two at once in two organisations the second to come here sees what the first has left.
+ */
 export async function ensureOrganisation(tx: Tx, user_id: UserId): Promise<void> {
+  await lockUser(tx, user_id);
   if ((await organisationsOf(tx, user_id)).length > 0) return;
   const user = present(await findUser(tx, user_id), 'user without an organisation');
   const name = [...(user.name === '' ? user.email : user.name)].slice(0, NAME_LENGTH).join('');

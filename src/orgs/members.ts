@@ -112,11 +112,12 @@ async function endMembership(
     await deleteOrganisation(tx, org_id);
     return;
   }
-  const hosts = await hostsOfUserKeys(tx, user_id);
-  await dropFromKeySets(tx, org_id, user_id);
   await revokeKeysOf(tx, org_id, { user_id }, actor);
   await deleteInvitationsBeyond(tx, org_id, user_id, null);
   await deleteMembership(tx, org_id, user_id);
+  // From here on no key of the member's is put on a key set: one that was being put there is there by now.
+  const hosts = await hostsOfUserKeys(tx, user_id);
+  await dropFromKeySets(tx, org_id, user_id);
   await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
   await tellOfKeys(tx, hosts);
 }

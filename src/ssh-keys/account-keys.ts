@@ -1,10 +1,11 @@
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
+import { lockUser } from '../auth/store.ts';
 import { type Tx, violates } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type SshKeyId } from '../lib/ids.ts';
 import { parsePublicKey } from './public-key.ts';
-import { countSshKeys, deleteSshKey, hostsOfUserKeys, insertSshKey } from './store.ts';
+import { countSshKeys, deleteSshKey, hostsOfUserKeys, insertSshKey, lockSshKey } from './store.ts';
 import { tellOfKeys } from './tell-of-keys.ts';
 
 export const MAX_KEYS_PER_ACCOUNT = 100;
@@ -13,6 +14,8 @@ export const MAX_KEYS_PER_ACCOUNT = 100;
 export async function addSshKey(tx: Tx, principal: Principal, request: { name: string; public_key: string }) {
   const { type, fingerprint, line } = parsePublicKey(request.public_key);
   const user_id = userOf(principal);
+  // The account's keys come one after the other, so that they are counted as they are.
+  await lockUser(tx, user_id);
   if ((await countSshKeys(tx, user_id)) >= MAX_KEYS_PER_ACCOUNT) {
     throw new AppError('QUOTA_EXCEEDED', {
       message: `An account has at most ${MAX_KEYS_PER_ACCOUNT} SSH keys.`,
@@ -39,6 +42,7 @@ export async function addSshKey(tx: Tx, principal: Principal, request: { name: s
 /** Revokes a key of the caller's account; every VM that let it in hears of it at once. @throws AppError NOT_FOUND */
 export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId) {
   const user_id = userOf(principal);
+  await lockSshKey(tx, user_id, id);
   const hosts = await hostsOfUserKeys(tx, user_id);
   const gone = await deleteSshKey(tx, user_id, id);
   if (!gone) throw new AppError('NOT_FOUND');

@@ -4,7 +4,7 @@ import { append } from '../events/append.ts';
 import { findInstance, lockInstance } from '../instances/store.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, isId, type SshKeyId } from '../lib/ids.ts';
-import { allowedKeys, memberKeyIds, replaceKeySet } from './store.ts';
+import { allowedKeys, holdMemberKeys, replaceKeySet } from './store.ts';
 import { tellOfKeys } from './tell-of-keys.ts';
 
 export interface KeySet {
@@ -52,7 +52,7 @@ export async function replaceKeys(
   if (!row) throw new AppError('NOT_FOUND');
   if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
   check(await readKeySet(tx, principal, id));
-  const known = await memberKeyIds(tx, principal.org_id, wanted as SshKeyId[]);
+  const known = await holdMemberKeys(tx, principal.org_id, wanted as SshKeyId[]);
   const foreign = wanted.find((each) => !known.has(each));
   if (foreign !== undefined)
     throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of the organisation's members`);

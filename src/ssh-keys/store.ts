@@ -41,6 +41,17 @@ export async function countSshKeys(tx: Tx, user_id: UserId): Promise<number> {
   return row.count;
 }
 
+/** Until the transaction's end no instance begins to let the key in. */
+export async function lockSshKey(tx: Tx, user_id: UserId, id: SshKeyId): Promise<void> {
+  await tx
+    .selectFrom('ssh_keys')
+    .select('id')
+    .where('user_id', '=', user_id)
+    .where('id', '=', id)
+    .forUpdate()
+    .execute();
+}
+
 export async function deleteSshKey(tx: Tx, user_id: UserId, id: SshKeyId) {
   return tx
     .deleteFrom('ssh_keys')
@@ -112,12 +123,13 @@ function memberKeys(tx: Tx, org_id: OrgId) {
     .where('m.org_id', '=', org_id);
 }
 
-/** Which of `ids` are keys of members of the organisation. */
-export async function memberKeyIds(tx: Tx, org_id: OrgId, ids: readonly SshKeyId[]): Promise<Set<string>> {
+/** Which of `ids` are keys of members of the organisation; until the transaction's end neither ceases to be. */
+export async function holdMemberKeys(tx: Tx, org_id: OrgId, ids: readonly SshKeyId[]): Promise<Set<string>> {
   if (ids.length === 0) return new Set();
   const rows = await memberKeys(tx, org_id)
     .select('k.id')
     .where('k.id', 'in', [...ids])
+    .forKeyShare(['k', 'm'])
     .execute();
   return new Set(rows.map((row) => row.id));
 }

@@ -153,4 +153,11 @@ describe('429', () => {
     const answer = await api.as(hoarder).post(KEYS, { name: 'a', public_key: randomPublicKey().line });
     assertError(answer, 'QUOTA_EXCEEDED', /100/);
   });
+  test('the last place is given once, of ten at once', async () => {
+    const hoarder = await api.person();
+    for (let i = 1; i < MAX_KEYS_PER_ACCOUNT; i++) await makeSshKey(api.db, hoarder.user_id);
+    const add = () => api.as(hoarder).post(KEYS, { name: 'a', public_key: randomPublicKey().line });
+    const answers = await Promise.all(Array.from({ length: 10 }, add));
+    assert.equal(answers.filter(({ status }) => status === 201).length, 1);
+  });
 });

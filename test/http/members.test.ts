@@ -7,6 +7,7 @@ import { allowedKeys } from '../../src/ssh-keys/store.ts';
 import { accessApiForFile, auditOf, eventsOf, type Member, makeInstance } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
+import { allBeforeAnyCommits } from '../support/lock-waits.ts';
 
 const api = await accessApiForFile();
 const { db } = api;
@@ -203,6 +204,18 @@ describe('204', () => {
       assert.deepEqual(await rolesOf(body.data[0]?.id ?? owner.org_id), { [who.user_id]: 'owner' });
     }
     assert.deepEqual(await rolesOf(owner.org_id), { [owner.user_id]: 'owner' });
+  });
+
+  test('an account that leaves its last two organisations at once gets one of its own too', async () => {
+    const [first, second] = [await api.member(), await api.member()];
+    const who = await api.member({ org_id: first.org_id, role: 'member' });
+    const { user_id } = who;
+    await db.insertInto('memberships').values({ org_id: second.org_id, user_id, role: 'member' }).execute();
+    const leave = (owner: Member) => () => api.as(owner).delete(path(owner.org_id, user_id));
+    for (const { status, text } of await allBeforeAnyCommits(db, [leave(first), leave(second)])) {
+      assert.equal(status, 204, text);
+    }
+    assert.equal((await api.as(who).get('/v1/me')).status, 200);
   });
 
   test('the last owner of an organisation that nothing else is in takes it along', async () => {

@@ -2,9 +2,12 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
+import { changePassword, prepareNewPassword } from '../../src/accounts/change-account.ts';
 import { login as loginWith } from '../../src/auth/login.ts';
+import type { Principal } from '../../src/auth/principal.ts';
 import { MAIL_PREFIX, newToken } from '../../src/auth/tokens.ts';
 import { DEFAULT_RATE_LIMITS } from '../../src/config/settings.ts';
+import { transaction } from '../../src/db/pool.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
@@ -110,6 +113,23 @@ test('a login whose password is another before it is through opens no session', 
   await assert.rejects(loginWith(parts, request), { code: 'UNAUTHENTICATED' });
   const { rows } = await sql`select id from sessions where user_id = ${who.user_id}`.execute(api.db);
   assert.equal(rows.length, 1);
+});
+
+test('a change that is under way when a reset is confirmed changes nothing: the password of the reset holds', async () => {
+  const who = await person();
+  const principal: Principal = {
+    credential: { kind: 'session', id: who.session_id, user_id: who.user_id },
+    org_id: who.org_id,
+    role: 'owner',
+    scopes: new Set(),
+  };
+  const request = { current_password: OLD, new_password: 'what the thief wants' };
+  const prepared = await prepareNewPassword(api.db, principal, request, '127.0.0.1');
+  await ask(who.email);
+  assert.equal((await confirm(await mail.token(who.email))).status, 204);
+  const change = transaction(api.db, (tx) => changePassword(tx, principal, prepared));
+  await assert.rejects(change, { code: 'UNAUTHENTICATED' });
+  assert.equal((await login(who.email, NEW)).status, 200);
 });
 
 describe('400', () => {

@@ -6,6 +6,7 @@ import { apiForFile } from '../support/api.ts';
 import type { Answer } from '../support/client.ts';
 import { setCookieOf } from '../support/cookies.ts';
 import { assertError } from '../support/expect.ts';
+import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 
 const api = await apiForFile({ context: { public_url: 'https://berth.example' } });
 const PASSWORD = 'correct horse battery';
@@ -118,6 +119,17 @@ describe('400', () => {
 });
 
 describe('401', () => {
+  test('a session that ends while it is refreshed', async () => {
+    const { session, cookie } = await opened();
+    const id = await sessionIdOf(session);
+    const { answer } = await api.db.transaction().execute(async (tx) => {
+      await tx.deleteFrom('sessions').where('id', '=', id).execute();
+      const asked = refresh({ cookie });
+      await untilLocksAreWaitedFor(api.db, 1);
+      return { answer: asked };
+    });
+    assertError(await answer, 'UNAUTHENTICATED');
+  });
   test('without the cookie, with a made-up one, with two, or with a session token in it', async () => {
     const { session, cookie } = await opened();
     const name = '__Host-berth_refresh';

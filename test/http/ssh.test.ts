@@ -5,6 +5,7 @@ import { newId } from '../../src/lib/ids.ts';
 import { VM_STATES } from '../../src/vms/model.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
+import { allBeforeAnyCommits, untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { makeKey, makeSshKey } from '../support/people.ts';
 import { HOST_KEY } from '../support/scripted-agent.ts';
 import { instanceIn } from '../support/states.ts';
@@ -107,6 +108,19 @@ describe('200', () => {
     await api.db.deleteFrom('memberships').where('user_id', '=', leaver.user_id).execute();
     assert.deepEqual((await client.get<KeySet>(path)).body.data, []);
   });
+
+  test('a member who leaves takes along a key that is put on a set meanwhile', async () => {
+    const leaver = await api.person({ org_id: owner.org_id, role: 'member' });
+    const key = await makeSshKey(api.db, leaver.user_id);
+    const { id } = await api.instance(owner);
+    const [put, left] = await allBeforeAnyCommits(api.db, [
+      () => client.put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [key.id] }),
+      () => client.delete(`/v1/orgs/${owner.org_id}/members/${leaver.user_id}`),
+    ]);
+    assert.deepEqual([put?.status, left?.status], [200, 204]);
+    const rows = await api.db.selectFrom('instance_ssh_keys').selectAll().execute();
+    assert.ok(rows.every((row) => row.ssh_key_id !== key.id));
+  });
 });
 
 describe("GET /v1/orgs/:id/ssh-keys: the keys of the organisation's members", () => {
@@ -169,6 +183,18 @@ describe('400', () => {
       assertError(await client.put(`/v1/instances/${id}/ssh-keys`, body), 'INVALID_REQUEST');
     });
   }
+  test('a key that is revoked meanwhile', async () => {
+    const { id } = await api.instance(owner);
+    const key = await makeSshKey(api.db, owner.user_id);
+    const body = { ssh_key_ids: [mine.id, key.id] };
+    const { answer } = await api.db.transaction().execute(async (tx) => {
+      await tx.deleteFrom('ssh_keys').where('id', '=', key.id).execute();
+      const asked = client.put(`/v1/instances/${id}/ssh-keys`, body);
+      await untilLocksAreWaitedFor(api.db, 1);
+      return { answer: asked };
+    });
+    assertError(await answer, 'INVALID_REQUEST', new RegExp(key.id));
+  });
   test('a key of somebody outside the organisation, and nothing is changed', async () => {
     const stranger = await api.person();
     const foreign = await makeSshKey(api.db, stranger.user_id);

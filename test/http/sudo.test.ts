@@ -1,6 +1,7 @@
 /** Sudo: a password entered again opens the destructive routes to one session, for five minutes by our own clock. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { grantSudo } from '../../src/auth/sudo.ts';
 import { newToken, SUDO_PREFIX } from '../../src/auth/tokens.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
@@ -176,6 +177,13 @@ describe('400', () => {
 });
 
 describe('401', () => {
+  test('a session that has ended while the password was verified', async () => {
+    const who = await person();
+    const credential = { kind: 'session', id: who.session_id, user_id: who.user_id } as const;
+    await api.as(who).post('/v1/auth/logout');
+    const grant = grantSudo(api.db, { credential, org_id: who.org_id, role: 'owner', scopes: new Set() });
+    await assert.rejects(grant, { code: 'UNAUTHENTICATED' });
+  });
   test('a wrong password, and no cookie with it', async () => {
     const who = await person();
     const answer = await sudo(who.session, { password: 'not the password' });

@@ -67,6 +67,12 @@ describe('200', () => {
     assert.equal(last?.target, running.id);
     assert.doesNotMatch(JSON.stringify(entries), /hunter/);
   });
+  test('a program that is cut within a character, or is half of one, is kept too', async () => {
+    for (const program of [`${'x'.repeat(199)}\u{1f600}`, '\ud83d']) {
+      const { answer } = await answered({ result: RESULT }, { command: [program] });
+      assert.equal(answer.status, 200, answer.text);
+    }
+  });
 });
 
 describe('400', () => {

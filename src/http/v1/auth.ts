@@ -223,12 +223,12 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       const principal = principalOf(request);
       await refuseWhileLocked(db, userOf(principal));
       await limits.countAddress(request, reply);
-      const hash = await prepareNewPassword(db, principal, request.body, request.ip);
+      const prepared = await prepareNewPassword(db, principal, request.body, request.ip);
       const action = 'auth.change_password';
       await mutate(context, request, reply, { action }, async (tx) => ({
         status: 204,
         body: null,
-        target: await changePassword(tx, principal, hash),
+        target: await changePassword(tx, principal, prepared),
       }));
       return reply.status(204).send(null);
     },

@@ -70,8 +70,8 @@ export function registerVmExec(app: App, context: AppContext): void {
         { action: 'vm.exec' },
         async (tx, principal) => {
           const found = await placeOfCommand(tx, principal, id);
-          // Arguments often hold secrets.
-          const program = (command[0] ?? '').slice(0, AUDITED_CHARACTERS);
+          // Arguments often hold secrets. Half a character, given or cut, would be refused as JSON.
+          const program = (command[0] ?? '').slice(0, AUDITED_CHARACTERS).toWellFormed();
           return { status: 200, body: found, target: id, data: { vm_id: found.vm_id, program } };
         },
       );
