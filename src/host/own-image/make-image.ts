@@ -96,7 +96,11 @@ async function publish(image: HostImage, images_dir: string): Promise<HostImage>
   return present(await readHostImage(folder, true), 'the image in its place');
 }
 
-async function rootOf(options: MakeOptions, work_dir: string): Promise<string> {
+/** The root file system of what was given, as a file in `work_dir`, which others may pass. @throws UnusableImageError */
+export async function rootOf(
+  options: Pick<MakeOptions, 'given' | 'max_bytes' | 'run_as' | 'say'>,
+  work_dir: string,
+): Promise<string> {
   const { given, max_bytes, say } = options;
   const { bavail, bsize } = await statfs(work_dir);
   const free = bavail * bsize - SPARE_BYTES;
@@ -115,7 +119,7 @@ async function rootOf(options: MakeOptions, work_dir: string): Promise<string> {
   const tree = await newTree(work_dir, 'unpacked', most);
   await tree.addLayer(readTar(unpacked(given)), { whiteouts: false });
   const layout = tree.has('oci-layout') === 'file' && tree.has('index.json') === 'file';
-  const folder = join(work_dir, 'tree');
+  const folder = await closedFolder(work_dir, 'tree');
   await tree.writeTo(folder);
   return layout ? fromLayout(folder, work_dir, most, say) : fileSystem(folder, tree, work_dir, say);
 }
@@ -132,16 +136,25 @@ async function fromLayout(
     say(`unpacking layer ${i + 1} of ${layers.length}`);
     await tree.addLayer(layerEntries(folder, layer), { whiteouts: true });
   }
-  const root = join(work_dir, 'root');
+  const root = await closedFolder(work_dir, 'root');
   await tree.writeTo(root);
   return fileSystem(root, tree, work_dir, say);
 }
 
 async function newTree(work_dir: string, name: string, max_bytes: number): Promise<ImageTree> {
-  // Closed to everybody: files with set-id bits are about to lie below it.
-  const folder = join(work_dir, name);
-  await mkdir(folder, { mode: 0o700 });
+  const folder = await closedFolder(work_dir, name);
+  await mkdir(folder);
   return new ImageTree({ folder, max_bytes });
+}
+
+/**
+ * A path below what only we may pass: files with set-id bits are about to lie there, and the folder of that name gets
+ * the mode that an archive says.
+ */
+async function closedFolder(work_dir: string, name: string): Promise<string> {
+  const closed = join(work_dir, 'closed');
+  await mkdir(closed, { recursive: true, mode: 0o700 });
+  return join(closed, name);
 }
 
 /** The same file system as debian-12's: guest/build.sh says what the options are for. */

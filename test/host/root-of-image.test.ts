@@ -1,0 +1,56 @@
+/** From an archive to the file system that becomes an image's root. No guest is booted here. */
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readdirSync, statSync, writeFileSync } from 'node:fs';
+import { chmod, mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { rootOf } from '../../src/host/own-image/make-image.ts';
+import { tarOf } from '../support/tar-maker.ts';
+
+const AS_ROOT =
+  process.getuid?.() === 0 ? {} : { skip: 'files get the owners that the archive says: takes root' };
+const GIB = 2 ** 30;
+
+async function rootFrom(
+  t: TestContext,
+  archive: Buffer,
+  say: (step: string, work_dir: string) => void = () => undefined,
+) {
+  const folder = await mkdtemp(join(tmpdir(), 'berth-'));
+  t.after(() => rm(folder, { recursive: true, force: true }));
+  const work_dir = join(folder, 'work');
+  await mkdir(work_dir);
+  await chmod(work_dir, 0o711);
+  const given = join(folder, 'given');
+  writeFileSync(given, archive);
+  const options = {
+    given,
+    max_bytes: GIB,
+    run_as: null,
+    say: (step: string) => say(step, work_dir),
+  };
+  return rootOf(options, work_dir);
+}
+
+/** Files below `folder` to which everybody may pass. */
+function reachable(folder: string): string[] {
+  return readdirSync(folder, { withFileTypes: true }).flatMap((entry) => {
+    const path = join(folder, entry.name);
+    if (entry.isFile()) return [path];
+    return entry.isDirectory() && (statSync(path).mode & 0o001) !== 0 ? reachable(path) : [];
+  });
+}
+
+test('while an image is made, nobody else of this machine gets to its files', AS_ROOT, async (t) => {
+  const archive = tarOf({ path: './', type: '5' }, { path: 'su', content: 'su', mode: 0o4755 });
+  const steps: string[] = [];
+  const rootfs = await rootFrom(t, archive, (step, work_dir) => {
+    steps.push(step);
+    assert.deepEqual(reachable(work_dir), []);
+  });
+  assert.deepEqual(steps, ['unpacking', 'writing the file system']);
+  const listed = execFileSync('debugfs', ['-R', 'stat /su', rootfs], { encoding: 'utf8' });
+  assert.match(listed, /Mode: +04755/);
+});
