@@ -5,10 +5,22 @@
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { chmod, link, mkdir, mkdtemp, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
+import {
+  chmod,
+  link,
+  mkdir,
+  mkdtemp,
+  open,
+  rename,
+  rm,
+  stat,
+  statfs,
+  symlink,
+  writeFile,
+} from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import type { ImageManifest } from '../../disk-format/image-manifest.ts';
+import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-manifest.ts';
 import { present } from '../../lib/assert.ts';
 import { type HostImage, readHostImage } from '../images.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';
@@ -87,13 +99,20 @@ async function publish(image: HostImage, images_dir: string): Promise<HostImage>
   await chmod(join(images_dir, image.id), 0o711);
   if (!(await readHostImage(folder, true))) {
     await rm(folder, { recursive: true, force: true });
+    for (const file of [...IMAGE_FILES, '.']) await sync(join(image.folder, file));
     await rename(image.folder, folder);
   }
   const current = join(images_dir, image.id, 'current');
   await rm(`${current}.new`, { force: true });
   await symlink(name, `${current}.new`);
   await rename(`${current}.new`, current);
+  for (const parent of [join(images_dir, image.id), images_dir]) await sync(parent);
   return present(await readHostImage(folder, true), 'the image in its place');
+}
+
+async function sync(path: string): Promise<void> {
+  await using handle = await open(path, 'r');
+  await handle.sync();
 }
 
 /** The root file system of what was given, as a file in `work_dir`, which others may pass. @throws UnusableImageError */
