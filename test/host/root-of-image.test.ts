@@ -1,11 +1,13 @@
 /** From an archive to the file system that becomes an image's root. No guest is booted here. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { readdirSync, statSync, writeFileSync } from 'node:fs';
 import { chmod, mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { gzipSync } from 'node:zlib';
 import { rootOf } from '../../src/host/own-image/make-image.ts';
 import { tarOf } from '../support/tar-maker.ts';
 
@@ -53,4 +55,19 @@ test('while an image is made, nobody else of this machine gets to its files', AS
   assert.deepEqual(steps, ['unpacking', 'writing the file system']);
   const listed = execFileSync('debugfs', ['-R', 'stat /su', rootfs], { encoding: 'utf8' });
   assert.match(listed, /Mode: +04755/);
+});
+
+test('what a compression says of the whole is heard to its end', AS_ROOT, async (t) => {
+  const content = randomBytes(600_000);
+  // The checksum comes well after the archive's end.
+  const archive = Buffer.concat([tarOf({ path: 'a', content }), Buffer.alloc(4_000_000)]);
+  const stored = gzipSync(archive, { level: 0 });
+  await rootFrom(t, stored);
+  // One byte of the content: the archive itself has no checksum over it.
+  const at = stored.indexOf(content.subarray(300_000, 300_016));
+  stored.writeUInt8(stored.readUInt8(at) ^ 1, at);
+  await assert.rejects(rootFrom(t, stored), {
+    name: 'UnusableImageError',
+    message: 'its gzip compression is damaged',
+  });
 });

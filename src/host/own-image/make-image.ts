@@ -136,7 +136,10 @@ export async function rootOf(
   }
   say('unpacking');
   const tree = await newTree(work_dir, 'unpacked', most);
-  await tree.addLayer(readTar(unpacked(given)), { whiteouts: false });
+  const bytes = unpacked(given);
+  await tree.addLayer(readTar(bytes), { whiteouts: false });
+  // A compression's own checksum comes after the archive's end.
+  for await (const _ of bytes);
   const layout = tree.has('oci-layout') === 'file' && tree.has('index.json') === 'file';
   const folder = await closedFolder(work_dir, 'tree');
   await tree.writeTo(folder);
