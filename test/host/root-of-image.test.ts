@@ -71,3 +71,13 @@ test('what a compression says of the whole is heard to its end', AS_ROOT, async 
     message: 'its gzip compression is damaged',
   });
 });
+
+test('files have an inode each, and as many are free as without them', AS_ROOT, async (t) => {
+  // At this size (512 MiB) mke2fs alone makes 32,768 of them for all.
+  const large = { path: 'large', content: Buffer.alloc(60_000_000) };
+  const files = Array.from({ length: 2_000 }, (_, i) => ({ path: `${i}`, content: 'x' }));
+  const rootfs = await rootFrom(t, tarOf(large, ...files));
+  const said = execFileSync('dumpe2fs', ['-h', rootfs], { encoding: 'utf8' });
+  const free = Number(/Free inodes: +(\d+)/.exec(said)?.[1]);
+  assert.ok(free > 32_000, said);
+});

@@ -38,6 +38,10 @@ const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 /** For the modules of the kernel, Berth's files, and room to begin with. */
 const ROOM_BYTES = 384 * MIB;
+/** What a file or folder takes at most beside its content: the rest of its last block, an inode, its name. */
+const ENTRY_BYTES = 6 * 1024;
+/** An inode is kept free for so much, as mke2fs does; those of the archive are beside. */
+const INODE_RATIO_BYTES = 16 * 1024;
 /** So many 4 KiB blocks the file system can grow to: 1024 GiB. */
 const MAX_BLOCKS = 1024 * 262_144;
 /** Left free on the host's disk. */
@@ -182,18 +186,20 @@ async function closedFolder(work_dir: string, name: string): Promise<string> {
 /** The same file system as debian-12's: guest/build.sh says what the options are for. */
 async function fileSystem(
   root: string,
-  { unpacked_bytes }: ImageTree,
+  { unpacked_bytes, entries }: ImageTree,
   work_dir: string,
   say: (step: string) => void,
 ): Promise<string> {
   say('writing the file system');
   const path = join(work_dir, 'rootfs.img');
-  const bytes = Math.ceil((unpacked_bytes * 1.25 + ROOM_BYTES) / (64 * MIB)) * 64 * MIB;
+  const needed = unpacked_bytes * 1.25 + entries * ENTRY_BYTES + ROOM_BYTES;
+  const bytes = Math.ceil(needed / (64 * MIB)) * 64 * MIB;
+  const inodes = Math.ceil(bytes / INODE_RATIO_BYTES) + entries;
   const extended = `root_owner=0:0,resize=${MAX_BLOCKS},assume_storage_prezeroed=1`;
   const words = ['-q', '-F', '-t', 'ext4', '-b', '4096', '-m', '0', '-e', 'remount-ro', '-L', 'berth-root'];
   await run('truncate', ['-s', String(bytes), path]);
   try {
-    await run('mke2fs', [...words, '-J', 'size=32', '-d', root, '-E', extended, path], {
+    await run('mke2fs', [...words, '-J', 'size=32', '-N', String(inodes), '-d', root, '-E', extended, path], {
       env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
     });
   } catch (cause) {
