@@ -64,6 +64,8 @@ async function run(role: Role): Promise<number> {
 }
 
 async function main(): Promise<void> {
+  // A pipe whose reader has ended, or a terminal that was closed: what is said is lost, and the work goes on to its end.
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
   const role = ROLES.find((each) => each === process.argv[2]);
   if (!role || process.argv.length > 3) {
     throw new StartError(`usage: main.ts ${ROLES.join('|')}`);

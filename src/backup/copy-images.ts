@@ -1,5 +1,5 @@
 /** Base images into a backup and out of it: whole folders, their holes kept, every file checked against its manifest. */
-import { mkdir, readFile } from 'node:fs/promises';
+import { mkdir, readFile, rm, symlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { listHostImages } from '../host/images.ts';
 import { runCommand } from '../launch/run-command.ts';
@@ -17,7 +17,7 @@ export async function imagesOf(
       ({ id, version, newest }) =>
         newest || wanted.some((each) => each.image === id && each.version === version),
     )
-    .map(({ id, version, rootfs_path }) => ({ id, version, name: basename(dirname(rootfs_path)) }));
+    .map(({ id, version, folder, newest }) => ({ id, version, name: basename(folder), newest }));
   const missing = wanted
     .filter(({ image, version }) => !images.some((each) => each.id === image && each.version === version))
     .map(({ image, version }) => `${image} ${version.slice(0, 12)}`);
@@ -41,6 +41,13 @@ export async function copyImage(from_dir: string, to_dir: string, image: BackupI
     throw new BackupError(`${from} could not be copied: ${copied.stderr.trim()}`, 'state');
   const problem = await imageProblem(to, image.version);
   if (problem !== null) throw new BackupError(`${from}: ${problem}`, 'damaged');
+}
+
+/** From now on new disks are made over it. */
+export async function makeNewest(images_dir: string, { id, name }: BackupImage): Promise<void> {
+  const current = join(images_dir, id, 'current');
+  await rm(current, { force: true });
+  await symlink(name, current);
 }
 
 async function imageProblem(folder: string, version: string): Promise<string | null> {

@@ -48,6 +48,8 @@ export interface BackupImage {
   /** Of its folder. */
   readonly name: string;
   readonly version: string;
+  /** What new disks are made over; absent in backups of before this was saved. */
+  readonly newest?: boolean;
 }
 
 export interface BackupObject {

@@ -22,7 +22,7 @@ import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { readMark } from '../object-store/store-mark.ts';
 import { failLost } from '../vms/apply-report.ts';
-import { copyImage } from './copy-images.ts';
+import { copyImage, makeNewest } from './copy-images.ts';
 import { bringObjects } from './copy-objects.ts';
 import { fileSha256, readLines } from './line-files.ts';
 import { syncFileSystem } from './make-backup.ts';
@@ -161,6 +161,7 @@ async function copyImages(
     const parent = join(paths.images, image.id);
     if ((await lstat(parent).catch(() => undefined)) === undefined) await mkdir(parent, { mode: 0o711 });
     await copyImage(backupPaths(folder).images, paths.images, image);
+    if (image.newest === true) await makeNewest(paths.images, image);
   }
 }
 

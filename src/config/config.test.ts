@@ -115,6 +115,8 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_LISTEN', '127.0.0.1:70000', /^BERTH_LISTEN: .*port from 1 to 65535/],
   ['BERTH_LISTEN', '::1:7400', /^BERTH_LISTEN: /],
   ['BERTH_LISTEN', '127.0.0.256:80', /^BERTH_LISTEN: /],
+  ['BERTH_LISTEN', 'l27.0.0.1:7400', /^BERTH_LISTEN: /],
+  ['BERTH_LISTEN', '[fe80::1%eth0]:7400', /^BERTH_LISTEN: /],
   ['BERTH_PUBLIC_URL', 'https://berth.example.org/app', /^BERTH_PUBLIC_URL: .*without path/],
   ['BERTH_PUBLIC_URL', 'ftp://berth.example.org', /^BERTH_PUBLIC_URL: /],
   ['BERTH_TLS_CERT', 'cert.pem', /^BERTH_TLS_KEY is missing/],

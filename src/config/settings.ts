@@ -93,7 +93,9 @@ export function parseAddress(text: string): Address {
   const host = match?.[1] ?? match?.[2] ?? '';
   const port = parsePort(match?.[3] ?? '');
   const bracketed = match?.[1] !== undefined;
-  if (port === undefined || !isHost(host) || bracketed !== (isIP(host) === 6)) {
+  const fits = isHost(host) && bracketed === (isIP(host) === 6);
+  // Addresses of ours are made of it: a URL takes no scope (fe80::1%eth0), and no last part like a number's (l27.0.0.1).
+  if (port === undefined || !fits || !URL.canParse(`http://${text}`)) {
     throw new Expected('HOST:PORT such as 127.0.0.1:7400 or [::1]:7400, with a port from 1 to 65535');
   }
   return { host, port };

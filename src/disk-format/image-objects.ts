@@ -10,7 +10,7 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import { chmod, type FileHandle, mkdir, open, rename, rm, stat, writeFile } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
 import { ObjectExistsError, ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
@@ -173,7 +173,8 @@ export async function fetchImage(
   }
   const total = IMAGE_FILES.reduce((sum, name) => sum + files[name].size_bytes, 0);
   let done = 0;
-  const temporary = `${folder}.fetching`;
+  // A name that no image has: it is whole before it is in its place.
+  const temporary = join(dirname(folder), `.${basename(folder)}.fetching`);
   await rm(temporary, { recursive: true, force: true });
   await mkdir(temporary, { recursive: true });
   try {

@@ -87,8 +87,13 @@ export async function startEmbeddedPostgres(
   };
   await ensureCluster({ ...server, say });
   const adopted = await adoptable(server);
-  const running = adopted ?? (await startServer(server));
-  await ensureDatabase(server);
+  const running: RunningServer & { child?: ChildProcess } = adopted ?? (await startServer(server));
+  try {
+    await ensureDatabase(server);
+  } catch (cause) {
+    if (!adopted) await stopServer(running.pid, running.child).catch(() => undefined);
+    throw new StartError(`PostgreSQL's database can't be made: ${messageOf(cause)}`, 1, { cause });
+  }
   return new Watch(server, running, adopted !== undefined, say);
 }
 
@@ -108,8 +113,15 @@ async function adoptable(server: Server): Promise<RunningServer | undefined> {
   const running = await runningServer(server.cluster_dir);
   if (running === undefined) return undefined;
   if (running.socket_dir === server.socket_dir && running.executable === server.binaries.postgres) {
-    await untilReady(server, () => isAlive(running.pid));
-    return running;
+    try {
+      await untilReady(server, () => isAlive(running.pid));
+      return running;
+    } catch (cause) {
+      // It was on its way down: it is started anew.
+      if (!isAlive(running.pid)) return undefined;
+      const { pid } = running;
+      throw new StartError(`PostgreSQL (pid ${pid}) can't be used: ${messageOf(cause)}`, 1, { cause });
+    }
   }
   await stopServer(running.pid);
   return undefined;

@@ -66,6 +66,10 @@ test('a folder that is gone makes the store unavailable, and no object missing',
     () => store.put('k/two', [Buffer.from('x')]),
     () => store.get('k/one'),
     () => store.size('k/one'),
+    // What has no objects any more is forgotten.
+    async () => {
+      for await (const _ of store.list('k/'));
+    },
   ];
   for (const gone of ['nothing', 'a file']) {
     if (gone === 'a file') await mkdir(join(root, 'a')).then(() => writeFile(join(root, 'a', 'store'), ''));

@@ -114,9 +114,10 @@ export class FolderStore implements ObjectStore {
       'a prefix is a whole path',
     );
     const names = await this.#guard(() =>
-      readdir(join(this.#root, prefix), { withFileTypes: true }).catch((error: unknown) => {
-        if (isMissing(error)) return [];
-        throw error;
+      readdir(join(this.#root, prefix), { withFileTypes: true }).catch(async (error: unknown) => {
+        if (!isMissing(error)) throw error;
+        await this.#requireRoot();
+        return [];
       }),
     );
     for (const entry of names.sort((a, b) => (a.name < b.name ? -1 : 1))) {

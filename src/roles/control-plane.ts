@@ -11,6 +11,7 @@ import { createFirstAdministrator } from '../auth/first-administrator.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { type Config, localOrigin } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
+import type { Address, Setting } from '../config/settings.ts';
 import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
@@ -96,10 +97,11 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const internal = { ...context, host_lease_ms: config.host_lease_ms };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
   const far = await listenToHosts(config, paths, internal);
+  const scraped = metrics && createMetricsApp(metrics, context);
+  if (scraped && config.metrics_listen)
+    await listenAt(scraped, 'BERTH_METRICS_LISTEN', config.metrics_listen);
   hub.start();
   await listen(apps, config, paths);
-  const scraped = metrics && config.metrics_listen && createMetricsApp(metrics, context);
-  if (scraped && config.metrics_listen) await scraped.listen({ ...config.metrics_listen });
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
   const tasks = runTasks(tasksOf(context, store, mailer.deliver, signal), hub, log, signal);
   const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
@@ -207,12 +209,16 @@ async function listenToHosts(
   if (hosts_listen === null) return null;
   const [cert, key] = await Promise.all([readFile(hosts_tls_cert), readFile(hosts_tls_key)]);
   const app = createInternalApp(context, { cert, key });
-  try {
-    await app.listen({ ...hosts_listen });
-  } catch (error) {
-    throw new StartError(`BERTH_HOSTS_LISTEN: can't listen there: ${messageOf(error)}`, 2, { cause: error });
-  }
+  await listenAt(app, 'BERTH_HOSTS_LISTEN', hosts_listen);
   return app;
+}
+
+async function listenAt(app: FastifyInstance, setting: Setting, address: Address): Promise<void> {
+  try {
+    await app.listen({ ...address });
+  } catch (error) {
+    throw new StartError(`${setting}: can't listen there: ${messageOf(error)}`, 2, { cause: error });
+  }
 }
 
 /** What reads the outbox, each event once. */

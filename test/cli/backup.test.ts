@@ -2,7 +2,18 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { cp, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import {
+  cp,
+  mkdir,
+  mkdtemp,
+  readdir,
+  readFile,
+  readlink,
+  rm,
+  stat,
+  symlink,
+  writeFile,
+} from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
@@ -36,6 +47,7 @@ await writeFile(paths.secret_key, `${api.context.secret_key.toString('hex')}\n`)
 const store = await FolderStore.open(paths.objects);
 const model = { api, owner, store, pool };
 const image = await writeHostImage(join(paths.debian_12, 'one'), 'debian-12', BASE);
+await symlink('one', join(paths.debian_12, 'current'));
 const VERSION = image.files['rootfs.img'];
 
 interface Ran {
@@ -124,6 +136,7 @@ describe('berth backup and restore-backup', () => {
     const restored = pathsIn(target);
     assert.deepEqual(await files(join(restored.objects, 'disks')), objects);
     assert.deepEqual(await files(restored.debian_12), await files(paths.debian_12));
+    assert.equal(await readlink(join(restored.debian_12, 'current')), 'one');
     assert.equal(await readFile(restored.secret_key, 'utf8'), await readFile(paths.secret_key, 'utf8'));
     assert.equal((await stat(restored.secret_key)).mode & 0o777, 0o600);
     const postgres = await startEmbeddedPostgres(restored, { say: () => undefined });

@@ -320,11 +320,18 @@ test('a disk’s root is found on the whole of it and in a partition; what is no
   mbr.writeUInt32LE(2_048, 446 + 8);
   mbr.writeUInt32LE(32_768, 446 + 12);
   assert.deepEqual(await rootIn(mbr), { offset: MIB, length: 16 * MIB });
+  execFileSync('mke2fs', ['-q', '-F', '-t', 'ext4', '-b', '1024', disk, '8M']);
+  const boot = readFileSync(disk).subarray(0, 8 * MIB);
+  await assert.rejects(rootIn(boot), /blocks of 1024 bytes/);
+  // A /boot before it, of another form.
+  const with_boot = Buffer.concat([mbr.subarray(0, MIB), boot, ext4]);
+  mbr.copy(with_boot, 446 + 16, 446, 446 + 16);
+  with_boot.writeUInt32LE(16_384, 446 + 12);
+  with_boot.writeUInt32LE(2_048 + 16_384, 446 + 16 + 8);
+  assert.deepEqual(await rootIn(with_boot), { offset: 9 * MIB, length: 16 * MIB });
   mbr.writeUInt32LE(2 ** 31, 446 + 12);
   await assert.rejects(rootIn(mbr), /no ext4 root/);
   await assert.rejects(rootIn(Buffer.alloc(MIB)), /no ext4 root/);
-  execFileSync('mke2fs', ['-q', '-F', '-t', 'ext4', '-b', '1024', disk, '16M']);
-  await assert.rejects(rootIn(readFileSync(disk)), /blocks of 1024 bytes/);
 
   const options = { work_dir: folder, max_bytes: 64 * MIB, run_as: null };
   const qcow2 = join(folder, 'q');

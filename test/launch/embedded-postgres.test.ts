@@ -116,6 +116,22 @@ test('a server killed while nobody watched is started by the next start over its
   await query(second.database_url, 'SELECT 1');
 });
 
+test('a server that is on its way down is waited for, and started anew', async (t) => {
+  const paths = await dataFolder(t);
+  const first = await start(t, paths);
+  first.abandon();
+  const session = new pg.Client({ connectionString: first.database_url });
+  session.on('error', () => undefined);
+  await session.connect();
+  // Waits for its sessions, and takes no others.
+  process.kill(first.pid(), 'SIGTERM');
+  const ended = session.query('SELECT pg_sleep(1)').then(() => session.end());
+  const second = await start(t, paths);
+  await ended;
+  assert.equal(second.adopted, false);
+  await query(second.database_url, 'SELECT 1');
+});
+
 test('what an interrupted initdb has left is cleared away', async (t) => {
   const paths = await dataFolder(t);
   await mkdir(join(paths.postgres, 'cluster.new-1', 'base'), { recursive: true });

@@ -97,18 +97,14 @@ export async function findRoot(disk: FileHandle, size: number): Promise<Range> {
       : head.toString('latin1', SECTOR, SECTOR + 8) === 'EFI PART'
         ? await gptRanges(disk, head)
         : mbrRanges(head);
-  const fitting: Range[] = [];
   for (const range of [...candidates, { offset: 0, length: size }]) {
     const within = range.offset >= 0 && range.length > 0 && range.offset + range.length <= size;
-    if (within && (await isExt4(disk, range))) fitting.push(range);
+    // What comes after it, as a /boot, may be of any form.
+    if (within && (await isExt4(disk, range))) return range;
   }
-  const [first] = fitting;
-  if (!first) {
-    throw new UnusableImageError(
-      'the disk has no ext4 root, neither on the whole of it nor in a partition (other file systems, LVM and encryption are not taken)',
-    );
-  }
-  return first;
+  throw new UnusableImageError(
+    'the disk has no ext4 root, neither on the whole of it nor in a partition (other file systems, LVM and encryption are not taken)',
+  );
 }
 
 /** @throws UnusableImageError for an ext4 that could not be grown to a disk's size */
@@ -126,11 +122,13 @@ async function isExt4(disk: FileHandle, { offset, length }: Range): Promise<bool
   return true;
 }
 
+/** The larger first: a /boot is small. */
 function mbrRanges(head: Buffer): Range[] {
   return [0, 1, 2, 3]
     .map((i) => head.subarray(446 + 16 * i, 462 + 16 * i))
     .filter((entry) => entry[4] === 0x83)
-    .map((entry) => ({ offset: entry.readUInt32LE(8) * SECTOR, length: entry.readUInt32LE(12) * SECTOR }));
+    .map((entry) => ({ offset: entry.readUInt32LE(8) * SECTOR, length: entry.readUInt32LE(12) * SECTOR }))
+    .sort((a, b) => b.length - a.length);
 }
 
 /** Roots first, then the larger. */

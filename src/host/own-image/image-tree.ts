@@ -58,6 +58,11 @@ export class ImageTree {
     return this.#bytes;
   }
 
+  /** Names that the archives gave, also of what was replaced later. */
+  get entries(): number {
+    return this.#entries;
+  }
+
   /** One archive over what is there. @param whiteouts whether `.wh.` names take away (layers of OCI images) */
   async addLayer(entries: AsyncIterable<TarEntry>, { whiteouts }: { whiteouts: boolean }): Promise<void> {
     this.#layer += 1;

@@ -5,10 +5,22 @@
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { chmod, link, mkdir, mkdtemp, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
+import {
+  chmod,
+  link,
+  mkdir,
+  mkdtemp,
+  open,
+  rename,
+  rm,
+  stat,
+  statfs,
+  symlink,
+  writeFile,
+} from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import type { ImageManifest } from '../../disk-format/image-manifest.ts';
+import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-manifest.ts';
 import { present } from '../../lib/assert.ts';
 import { type HostImage, readHostImage } from '../images.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';
@@ -26,6 +38,10 @@ const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 /** For the modules of the kernel, Berth's files, and room to begin with. */
 const ROOM_BYTES = 384 * MIB;
+/** What a file or folder takes at most beside its content: the rest of its last block, an inode, its name. */
+const ENTRY_BYTES = 6 * 1024;
+/** An inode is kept free for so much, as mke2fs does; those of the archive are beside. */
+const INODE_RATIO_BYTES = 16 * 1024;
 /** So many 4 KiB blocks the file system can grow to: 1024 GiB. */
 const MAX_BLOCKS = 1024 * 262_144;
 /** Left free on the host's disk. */
@@ -87,16 +103,27 @@ async function publish(image: HostImage, images_dir: string): Promise<HostImage>
   await chmod(join(images_dir, image.id), 0o711);
   if (!(await readHostImage(folder, true))) {
     await rm(folder, { recursive: true, force: true });
+    for (const file of [...IMAGE_FILES, '.']) await sync(join(image.folder, file));
     await rename(image.folder, folder);
   }
   const current = join(images_dir, image.id, 'current');
   await rm(`${current}.new`, { force: true });
   await symlink(name, `${current}.new`);
   await rename(`${current}.new`, current);
+  for (const parent of [join(images_dir, image.id), images_dir]) await sync(parent);
   return present(await readHostImage(folder, true), 'the image in its place');
 }
 
-async function rootOf(options: MakeOptions, work_dir: string): Promise<string> {
+async function sync(path: string): Promise<void> {
+  await using handle = await open(path, 'r');
+  await handle.sync();
+}
+
+/** The root file system of what was given, as a file in `work_dir`, which others may pass. @throws UnusableImageError */
+export async function rootOf(
+  options: Pick<MakeOptions, 'given' | 'max_bytes' | 'run_as' | 'say'>,
+  work_dir: string,
+): Promise<string> {
   const { given, max_bytes, say } = options;
   const { bavail, bsize } = await statfs(work_dir);
   const free = bavail * bsize - SPARE_BYTES;
@@ -113,9 +140,12 @@ async function rootOf(options: MakeOptions, work_dir: string): Promise<string> {
   }
   say('unpacking');
   const tree = await newTree(work_dir, 'unpacked', most);
-  await tree.addLayer(readTar(unpacked(given)), { whiteouts: false });
+  const bytes = unpacked(given);
+  await tree.addLayer(readTar(bytes), { whiteouts: false });
+  // A compression's own checksum comes after the archive's end.
+  for await (const _ of bytes);
   const layout = tree.has('oci-layout') === 'file' && tree.has('index.json') === 'file';
-  const folder = join(work_dir, 'tree');
+  const folder = await closedFolder(work_dir, 'tree');
   await tree.writeTo(folder);
   return layout ? fromLayout(folder, work_dir, most, say) : fileSystem(folder, tree, work_dir, say);
 }
@@ -132,33 +162,44 @@ async function fromLayout(
     say(`unpacking layer ${i + 1} of ${layers.length}`);
     await tree.addLayer(layerEntries(folder, layer), { whiteouts: true });
   }
-  const root = join(work_dir, 'root');
+  const root = await closedFolder(work_dir, 'root');
   await tree.writeTo(root);
   return fileSystem(root, tree, work_dir, say);
 }
 
 async function newTree(work_dir: string, name: string, max_bytes: number): Promise<ImageTree> {
-  // Closed to everybody: files with set-id bits are about to lie below it.
-  const folder = join(work_dir, name);
-  await mkdir(folder, { mode: 0o700 });
+  const folder = await closedFolder(work_dir, name);
+  await mkdir(folder);
   return new ImageTree({ folder, max_bytes });
+}
+
+/**
+ * A path below what only we may pass: files with set-id bits are about to lie there, and the folder of that name gets
+ * the mode that an archive says.
+ */
+async function closedFolder(work_dir: string, name: string): Promise<string> {
+  const closed = join(work_dir, 'closed');
+  await mkdir(closed, { recursive: true, mode: 0o700 });
+  return join(closed, name);
 }
 
 /** The same file system as debian-12's: guest/build.sh says what the options are for. */
 async function fileSystem(
   root: string,
-  { unpacked_bytes }: ImageTree,
+  { unpacked_bytes, entries }: ImageTree,
   work_dir: string,
   say: (step: string) => void,
 ): Promise<string> {
   say('writing the file system');
   const path = join(work_dir, 'rootfs.img');
-  const bytes = Math.ceil((unpacked_bytes * 1.25 + ROOM_BYTES) / (64 * MIB)) * 64 * MIB;
+  const needed = unpacked_bytes * 1.25 + entries * ENTRY_BYTES + ROOM_BYTES;
+  const bytes = Math.ceil(needed / (64 * MIB)) * 64 * MIB;
+  const inodes = Math.ceil(bytes / INODE_RATIO_BYTES) + entries;
   const extended = `root_owner=0:0,resize=${MAX_BLOCKS},assume_storage_prezeroed=1`;
   const words = ['-q', '-F', '-t', 'ext4', '-b', '4096', '-m', '0', '-e', 'remount-ro', '-L', 'berth-root'];
   await run('truncate', ['-s', String(bytes), path]);
   try {
-    await run('mke2fs', [...words, '-J', 'size=32', '-d', root, '-E', extended, path], {
+    await run('mke2fs', [...words, '-J', 'size=32', '-N', String(inodes), '-d', root, '-E', extended, path], {
       env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
     });
   } catch (cause) {
