@@ -130,6 +130,14 @@ describe('409', () => {
   });
 });
 
+test('an address with a comma, or with a <, is one address, and mail to it goes nowhere else', async () => {
+  for (const local of ['ann,eve', 'ann<eve>']) {
+    await mail.mailer.deliver({ to: `${local}@example.org`, subject: 'One', text: 'A token.' });
+  }
+  assert.equal((await mail.to('<"ann,eve"@example.org>')).length, 1);
+  assert.equal((await mail.to('<"ann eve "@example.org>')).length, 1);
+});
+
 describe('DELETE /v1/me', () => {
   test('204: account, sessions, and an organisation that was its alone are gone; the address is free', async () => {
     const who = await person();
