@@ -7,14 +7,21 @@ import { hashPassword } from '../auth/passwords.ts';
 import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
 import { setPassword } from '../auth/set-password.ts';
-import { deleteUser, findUser, findUserByEmail, updateEmail } from '../auth/store.ts';
+import {
+  deleteUser,
+  findUser,
+  findUserByEmail,
+  lockUser,
+  lockUserForDeletion,
+  updateEmail,
+} from '../auth/store.ts';
 import { holdProved, verifyAccountPassword } from '../auth/verify-account.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import type { Mailer } from '../mail/mailer.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
-import { leaveAllOrganisations } from '../orgs/members.ts';
+import { type LeftOrganisation, leaveAllOrganisations } from '../orgs/members.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
 import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 
@@ -98,7 +105,15 @@ export async function requestPasswordReset(
 ): Promise<void> {
   const user = await findUserByEmail(db, email);
   if (!user) return;
-  const token = await transaction(db, (tx) => issueMailToken(tx, 'password_reset', user.id, null));
+  const token = await transaction(db, async (tx) => {
+    // A change of the address voids what went to the one before, or is seen here.
+    await lockUser(tx, user.id);
+    const now = await findUser(tx, user.id);
+    return now?.email_key === user.email_key
+      ? issueMailToken(tx, 'password_reset', user.id, null)
+      : undefined;
+  });
+  if (token === undefined) return;
   mailer.send({
     to: user.email,
     subject: 'Reset your Berth password',
@@ -181,11 +196,29 @@ export async function confirmEmailChange(tx: Tx, principal: Principal, token: st
   await voidMailTokens(tx, 'password_reset', user_id);
 }
 
-/** Ends the account with all that is its own. @throws AppError CONFLICT for the last owner of what others use */
-export async function deleteAccount(tx: Tx, principal: Principal): Promise<void> {
+type UserRow = NonNullable<Awaited<ReturnType<typeof findUser>>>;
+
+/**
+ * Ends the account with all that is its own; answers the organisations that it has left and that go on. `check` is
+ * called with the account under its lock; it throws to refuse.
+ * @throws AppError UNAUTHENTICATED, CONFLICT for the last owner of what others use
+ */
+export async function deleteAccount(
+  tx: Tx,
+  principal: Principal,
+  check: (present: UserRow) => void,
+): Promise<LeftOrganisation[]> {
   const user_id = userOf(principal);
   const hosts = await hostsOfUserKeys(tx, user_id);
-  await leaveAllOrganisations(tx, user_id);
+  // Organisations are held before their members, as everywhere.
+  const left = await leaveAllOrganisations(tx, user_id);
+  await lockUserForDeletion(tx, user_id);
+  const user = await findUser(tx, user_id);
+  if (!user) throw new AppError('UNAUTHENTICATED');
+  check(user);
+  // What it came to be a member of meanwhile: now nobody can add to that.
+  left.push(...(await leaveAllOrganisations(tx, user_id)));
   await deleteUser(tx, user_id);
   await tellOfKeys(tx, hosts);
+  return left;
 }

@@ -31,6 +31,11 @@ export async function lockUser(tx: Tx, id: UserId): Promise<void> {
   await tx.selectFrom('users').select('id').where('id', '=', id).forNoKeyUpdate().execute();
 }
 
+/** The same, and nobody begins to refer to the user: no membership is added. */
+export async function lockUserForDeletion(tx: Tx, id: UserId): Promise<void> {
+  await tx.selectFrom('users').select('id').where('id', '=', id).forUpdate().execute();
+}
+
 /** Whether there is any account. */
 export async function hasUsers(tx: Tx): Promise<boolean> {
   return (await tx.selectFrom('users').select('id').limit(1).executeTakeFirst()) !== undefined;

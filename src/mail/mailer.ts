@@ -97,5 +97,7 @@ function bySmtp(smtp_url: string, from: string): Deliver {
 function headed({ to, subject, text, id }: Mail, from: string) {
   const domain = from.slice(from.lastIndexOf('@') + 1);
   const message_id = id === undefined ? {} : { messageId: `<${id}@${domain}>` };
-  return { from: `${FROM_NAME} <${from}>`, to, subject, text, ...message_id };
+  // As text it would be read as a list: a comma in it, or a <, would send the mail elsewhere.
+  const whole = { name: '', address: to };
+  return { from: `${FROM_NAME} <${from}>`, to: whole, subject, text, ...message_id };
 }

@@ -84,20 +84,31 @@ export async function removeMember(
   return member;
 }
 
+export interface LeftOrganisation {
+  readonly org_id: OrgId;
+  /** That the user had there. */
+  readonly role: Role;
+}
+
 /**
  * The organisations' part of an account's deletion: ends every membership; organisations of which the user is all
- * that is left go with it. @throws AppError CONFLICT naming the organisation that needs another owner first
+ * that is left go with it. Answers those that go on.
+ * @throws AppError CONFLICT naming the organisation that needs another owner first
  */
-export async function leaveAllOrganisations(tx: Tx, user_id: UserId): Promise<void> {
+export async function leaveAllOrganisations(tx: Tx, user_id: UserId): Promise<LeftOrganisation[]> {
+  const left: LeftOrganisation[] = [];
   for (const org_id of await organisationsOf(tx, user_id)) {
     const organisation = await lockOrganisation(tx, org_id);
     const member = await findMember(tx, org_id, user_id);
     if (!organisation || !member) continue;
-    await endMembership(tx, org_id, member, user_id, 'delete the account', organisation.name);
+    const what = 'delete the account';
+    const goes_on = await endMembership(tx, org_id, member, user_id, what, organisation.name);
+    if (goes_on) left.push({ org_id, role: member.role });
   }
+  return left;
 }
 
-/** The organisation is held. */
+/** The organisation is held. Answers whether it goes on. */
 async function endMembership(
   tx: Tx,
   org_id: OrgId,
@@ -105,12 +116,12 @@ async function endMembership(
   actor: string,
   what: string,
   name?: string,
-): Promise<void> {
+): Promise<boolean> {
   const { user_id } = member;
   if (member.role === 'owner' && (await isLastOwner(tx, org_id))) {
     if (await isInUse(tx, org_id)) throw lastOwnerStays(what, name);
     await deleteOrganisation(tx, org_id);
-    return;
+    return false;
   }
   await revokeKeysOf(tx, org_id, { user_id }, actor);
   await deleteInvitationsBeyond(tx, org_id, user_id, null);
@@ -120,4 +131,5 @@ async function endMembership(
   await dropFromKeySets(tx, org_id, user_id);
   await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
   await tellOfKeys(tx, hosts);
+  return true;
 }

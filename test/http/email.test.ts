@@ -1,10 +1,14 @@
 /** A change of address, confirmed by mail; and the end of an account. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import { sql } from 'kysely';
+import { requestPasswordReset } from '../../src/accounts/change-account.ts';
+import { updateEmail } from '../../src/auth/store.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { setCookieOf } from '../support/cookies.ts';
 import { assertError } from '../support/expect.ts';
+import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { makeMailFolder } from '../support/mail-folder.ts';
 import { makeSudo, type Person } from '../support/people.ts';
 import { until } from '../support/waiting.ts';
@@ -53,6 +57,19 @@ describe('202 and 204', () => {
     assert.equal((await confirm(who, await mail.token(email))).status, 204);
     const body = { token: reset, new_password: 'another good password' };
     assertError(await api.client.post('/v1/auth/password-reset/confirm', body), 'INVALID_REQUEST');
+  });
+
+  test('a password reset that is asked for while the address changes does not go to the one before', async () => {
+    const who = await person();
+    const { asked } = await api.db.transaction().execute(async (tx) => {
+      await updateEmail(tx, who.user_id, newAddress());
+      const reset = requestPasswordReset(api.db, mail.mailer, '', who.email);
+      await untilLocksAreWaitedFor(api.db, 1);
+      return { asked: reset };
+    });
+    await asked;
+    await mail.mailer.close();
+    assert.deepEqual(await mail.to(who.email), []);
   });
 });
 
@@ -113,6 +130,14 @@ describe('409', () => {
   });
 });
 
+test('an address with a comma, or with a <, is one address, and mail to it goes nowhere else', async () => {
+  for (const local of ['ann,eve', 'ann<eve>']) {
+    await mail.mailer.deliver({ to: `${local}@example.org`, subject: 'One', text: 'A token.' });
+  }
+  assert.equal((await mail.to('<"ann,eve"@example.org>')).length, 1);
+  assert.equal((await mail.to('<"ann eve "@example.org>')).length, 1);
+});
+
 describe('DELETE /v1/me', () => {
   test('204: account, sessions, and an organisation that was its alone are gone; the address is free', async () => {
     const who = await person();
@@ -140,6 +165,51 @@ describe('DELETE /v1/me', () => {
     const member = await api.person({ org_id: owner.org_id, role: 'member' });
     assert.equal((await end(member)).status, 204);
     assert.equal((await api.as(owner).get(`/v1/orgs/${owner.org_id}`)).status, 200);
+  });
+
+  test('204: every organisation that goes on has an entry of it, the one acted in that of the deletion', async () => {
+    const [here, there] = [await person(), await person()];
+    const who = await api.person({ org_id: here.org_id, role: 'member' });
+    const { user_id } = who;
+    const joined = { org_id: there.org_id, user_id, role: 'admin' as const };
+    await api.db.insertInto('memberships').values(joined).execute();
+    assert.equal((await end(who)).status, 204);
+    const entries = await api.db
+      .selectFrom('audit_log')
+      .select(['org_id', 'action', 'target', sql<string | null>`data->>'role'`.as('role')])
+      .where('actor', '=', user_id)
+      .orderBy('serial')
+      .execute();
+    const removed = { org_id: there.org_id, action: 'member.remove', target: user_id, role: 'admin' };
+    const deleted = { org_id: here.org_id, action: 'account.delete', target: user_id, role: null };
+    assert.deepEqual(entries, [removed, deleted]);
+  });
+
+  test('204: an organisation that it makes meanwhile goes with it', async () => {
+    const who = await person();
+    const id = newId('org');
+    const { answer } = await api.db.transaction().execute(async (tx) => {
+      await tx.insertInto('organisations').values({ id, name: 'new', billing_email: who.email }).execute();
+      const membership = { org_id: id, user_id: who.user_id, role: 'owner' as const };
+      await tx.insertInto('memberships').values(membership).execute();
+      const asked = end(who);
+      await untilLocksAreWaitedFor(api.db, 1);
+      return { answer: asked };
+    });
+    assert.equal((await answer).status, 204);
+    const rows = await api.db.selectFrom('organisations').select('id').where('id', '=', id).execute();
+    assert.deepEqual(rows, []);
+  });
+
+  test('412 where the account is another than the one seen, 204 where it is that', async () => {
+    const who = await person();
+    const { etag } = (await api.as(who).get('/v1/me')).headers;
+    const sudo = await makeSudo(api.db, who);
+    const call = (if_match: string) =>
+      api.as(who).call('DELETE', '/v1/me', { headers: { ...sudo, 'if-match': if_match } });
+    assertError(await call('"another"'), 'PRECONDITION_FAILED');
+    assert.equal(await addressOf(who), who.email);
+    assert.equal((await call(String(etag))).status, 204);
   });
 
   test('409 for the last owner while there are other members or instances, and nothing has changed', async () => {

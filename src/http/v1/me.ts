@@ -13,6 +13,7 @@ import { addSshKey, revokeSshKey } from '../../ssh-keys/account-keys.ts';
 import { listSshKeys } from '../../ssh-keys/store.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
+import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie } from '../cookies.ts';
 import { requireMatch, setEtag } from '../etag.ts';
@@ -145,12 +146,18 @@ function registerAccount(app: App, context: AppContext): void {
       summary: 'Delete the account, with the organisations that are its alone',
       tags: ['Accounts'],
       body: EmptyBody,
-      response: { 204: NoContent, ...errors(...COMMON, 'SUDO_REQUIRED', 'CONFLICT') },
+      response: { 204: NoContent, ...errors(...COMMON, 'SUDO_REQUIRED', 'CONFLICT', 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
       await mutate(context, request, reply, { action: 'account.delete' }, async (tx, principal) => {
-        await deleteAccount(tx, principal);
-        return { status: 204, body: null, target: userOf(principal) };
+        const check = (user: UserRow) => requireMatch(request, etagValue(user));
+        const target = userOf(principal);
+        for (const { org_id, role } of await deleteAccount(tx, principal, check)) {
+          const entry = { action: 'member.remove', target, data: { role } };
+          // Where the caller acts the deletion itself is noted.
+          if (org_id !== principal.org_id) await appendAudit(context, tx, request, org_id, entry);
+        }
+        return { status: 204, body: null, target };
       });
       clearRefreshCookie(reply);
       return reply.status(204).send(null);
