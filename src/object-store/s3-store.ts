@@ -95,20 +95,15 @@ export class S3Store implements ObjectStore {
 
   async get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer> {
     assertKey(key);
-    if (!range) return this.#requests.perform(key, (stop) => this.#getWhole(key, stop), signal);
+    if (!range) return this.#find(key, (stop) => this.#getWhole(key, stop), signal);
     assert(range.offset >= 0 && range.length >= 0, 'a byte range is not negative');
     if (range.length === 0) return this.#getNothing(key, range.offset, signal);
-    return this.#requests.perform(key, (stop) => this.#getRange(key, range, stop), signal);
+    return this.#find(key, (stop) => this.#getRange(key, range, stop), signal);
   }
 
   async size(key: string, signal?: AbortSignal): Promise<number> {
     assertKey(key);
-    try {
-      return await this.#requests.perform(key, (stop) => this.#head(key, stop), signal);
-    } catch (error) {
-      if (error instanceof ObjectNotFoundError) await this.#requireBucket(signal);
-      throw error;
-    }
+    return this.#find(key, (stop) => this.#head(key, stop), signal);
   }
 
   async *list(prefix: string): AsyncIterable<ObjectEntry> {
@@ -274,7 +269,23 @@ export class S3Store implements ObjectStore {
     return ContentLength;
   }
 
-  /** An answer to HEAD has no body: that an object is missing may mean that all of them are. */
+  /**
+   * An object is missing only where the bucket is there: an answer to HEAD does not say which of them is not, and a 404
+   * may come from what stands before the store.
+   */
+  async #find<T>(
+    key: string,
+    send: (stop: AbortSignal) => Promise<T>,
+    signal: AbortSignal | undefined,
+  ): Promise<T> {
+    try {
+      return await this.#requests.perform(key, send, signal);
+    } catch (error) {
+      if (error instanceof ObjectNotFoundError) await this.#requireBucket(signal);
+      throw error;
+    }
+  }
+
   async #requireBucket(signal: AbortSignal | undefined): Promise<void> {
     const ask = new HeadBucketCommand({ Bucket: this.#bucket });
     await this.#requests

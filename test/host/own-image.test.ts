@@ -86,6 +86,18 @@ test('a good archive comes out with its modes, owners, links and long names', AS
   assert.ok(!existsSync(join(root, 'dev')) && !existsSync(join(root, 'run/pipe')));
 });
 
+test('times of GNU’s own form are no part of a path, and one before 1970 is a time', AS_ROOT, async (t) => {
+  const header = tarEntry({ path: 'a', content: 'x' });
+  header.write('ustar  \0', 257, 'latin1');
+  header.write('14524770562\0', 345, 'latin1');
+  header.fill(0xff, 136, 148);
+  header.fill(' ', 148, 156);
+  const sum = header.subarray(0, 512).reduce((all, byte) => all + byte, 0);
+  header.write(`${sum.toString(8).padStart(6, '0')}\0 `, 148, 'latin1');
+  const root = await unpack(t, [tarOf(header)]);
+  assert.equal(statSync(join(root, 'a')).mtimeMs, 0);
+});
+
 test(
   'layers go over each other, and whiteouts take away what was below, and only that',
   AS_ROOT,
@@ -181,6 +193,10 @@ const REFUSED: Readonly<Record<string, readonly [Buffer | readonly (MadeEntry | 
   'a name that no file can have': [
     [{ path: `a\u0001/${'x'.repeat(10)}` }, paxEntry({ path: 'y'.repeat(300) }), { path: 'a' }],
     /cannot be a file/,
+  ],
+  'a link to what is no UTF-8': [
+    [{ path: 'a', type: '2', target: 'b\ufffd' }],
+    /links to nothing that could be/,
   ],
   'folders without end': [
     [paxEntry({ path: 'a/'.repeat(200) }), { path: 'a', type: '5' }],

@@ -140,6 +140,16 @@ describe('S3 behind a poisoned way', { timeout: 120_000 }, () => {
     });
   }
 
+  test('a 404 of what stands before the store makes no object missing', async () => {
+    always({ answer: { status: 404, code: '<html>' } });
+    for (const range of [undefined, { offset: 1, length: 2 }, { offset: 0, length: 0 }]) {
+      await assert.rejects(store.get('k', range), unavailable(/the bucket does not exist/));
+    }
+    await assert.rejects(store.size('k'), unavailable(/the bucket does not exist/));
+    proxy.heal();
+    await assert.rejects(store.get('none'), ObjectNotFoundError);
+  });
+
   test('an answer cut in the middle of its body is never given out', async () => {
     for (const toxic of [{ cut_answer_at: 100_000 }, { cut_answer_at: 0 }, { stall_answer_at: 100_000 }]) {
       first(2, toxic);

@@ -108,7 +108,7 @@ export class ImageTree {
         return;
       }
       case 'symlink':
-        if (entry.target === '' || Buffer.byteLength(entry.target) > PATH_MAX_BYTES) {
+        if (entry.target === '' || !canBePath(entry.target)) {
           throw new UnusableImageError(`${entry.path} links to nothing that could be`);
         }
         children.set(name, {
@@ -268,11 +268,14 @@ function partsOf(path: string): string[] {
   const parts = path.split('/').filter((part) => part !== '' && part !== '.');
   const shown = JSON.stringify(path.slice(0, 200));
   if (parts.includes('..')) throw new UnusableImageError(`the path ${shown} leads out of the image`);
-  const too_long =
-    Buffer.byteLength(path) > PATH_MAX_BYTES ||
-    parts.some((part) => Buffer.byteLength(part) > NAME_MAX_BYTES);
-  if (too_long || parts.length > DEPTH_MAX || path.includes('\0') || path.includes('\ufffd')) {
+  const too_long = parts.some((part) => Buffer.byteLength(part) > NAME_MAX_BYTES);
+  if (too_long || parts.length > DEPTH_MAX || !canBePath(path)) {
     throw new UnusableImageError(`the path ${shown} cannot be a file's`);
   }
   return parts;
+}
+
+/** U+FFFD stands for bytes that are no UTF-8: they are lost. */
+function canBePath(text: string): boolean {
+  return Buffer.byteLength(text) <= PATH_MAX_BYTES && !text.includes('\0') && !text.includes('\ufffd');
 }

@@ -90,7 +90,9 @@ async function* entryOf(
       yield piece;
     }
   };
-  const prefix = header.toString('latin1', 257, 262) === 'ustar' ? untilZero(header.subarray(345, 500)) : '';
+  // GNU's own form says 'ustar  ', and has times there.
+  const prefix =
+    header.toString('latin1', 257, 263) === 'ustar\0' ? untilZero(header.subarray(345, 500)) : '';
   const name = untilZero(header.subarray(0, 100));
   yield {
     kind,
@@ -100,7 +102,7 @@ async function* entryOf(
     mode: numberIn(header, 100, 8) & 0o7777,
     uid: idOf(said['uid'], numberIn(header, 108, 8)),
     gid: idOf(said['gid'], numberIn(header, 116, 8)),
-    mtime: Math.max(0, Math.floor(Number(said['mtime'] ?? numberIn(header, 136, 12)) || 0)),
+    mtime: Math.max(0, Math.floor(Number(said['mtime'] ?? timeIn(header)) || 0)),
     body,
   };
   for await (const _ of body());
@@ -132,6 +134,11 @@ function numberIn(header: Buffer, at: number, length: number): number {
     .trim();
   if (!/^[0-7]*$/.test(text)) throw new UnusableImageError('the archive has a number that is none');
   return bounded(Number.parseInt(text || '0', 8));
+}
+
+/** Before 1970 is a negative number (base 256, its sign the second bit), and is no less a time. */
+function timeIn(header: Buffer): number {
+  return ((header[136] ?? 0) & 0xc0) === 0xc0 ? 0 : numberIn(header, 136, 12);
 }
 
 function bounded(value: number): number {
