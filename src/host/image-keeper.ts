@@ -5,7 +5,7 @@
  * Invariants: one transfer of an image at a time; a disk's generation is not said to be durable before its image is
  * ({@link ImageKeeper.stored}); an image is removed from here only when the control plane says that nobody needs it.
  */
-import { chmod, mkdir, readlink, rm } from 'node:fs/promises';
+import { chmod, mkdir, readlink, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import { fetchImage, ImageDamagedError, storeImage } from '../disk-format/image-objects.ts';
@@ -177,6 +177,9 @@ export class ImageKeeper {
     if (current === basename(folder) && id.startsWith('debian-12')) return;
     log.info({ image: id, version }, 'an image that was removed is removed from this host');
     await rm(folder, { recursive: true, force: true });
-    if (current === basename(folder)) await rm(join(images_dir, id), { recursive: true, force: true });
+    if (current !== basename(folder)) return;
+    await rm(join(images_dir, id, 'current'), { force: true });
+    // Where nothing is left in it: another version may be what disks lie over.
+    await rmdir(join(images_dir, id)).catch(() => undefined);
   }
 }
