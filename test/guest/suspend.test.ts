@@ -6,7 +6,6 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { vmFolder } from '../../src/host/runner/record.ts';
 import { killProcess } from '../../src/host/vm/process-identity.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
@@ -133,21 +132,26 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     assert.equal(await guest.shAgain('cat /run/kept'), 'control-plane');
   });
 
-  test('QEMU that answers nothing for half a minute meanwhile: the guest runs on', THOROUGH, async () => {
-    await guest.shAgain(`${COUNTER} echo frozen > /run/kept`);
-    await suspending();
-    const { runtime } = vmFolder(berth.paths.vms, guest.id as InstanceId);
-    const saving = () => existsSync(join(runtime, 'memory.sock'));
-    await until('the memory is being saved', saving, { timeout_ms: 60_000, every_ms: 1 });
-    killProcess(guest.qemu, 'SIGSTOP');
-    await sleep(32_000);
-    killProcess(guest.qemu, 'SIGCONT');
-    const { state } = await guest.becomes('settled', (vm) => ['running', 'suspended'].includes(vm.state));
-    if (state === 'suspended') await guest.start();
-    await until('the guest runs on', async () => (await guest.shAgain('cat /run/kept')) === 'frozen');
-    await counts();
-    await guest.flush();
-  });
+  test(
+    'QEMU that answers nothing until the undoing has failed too: the guest runs on',
+    THOROUGH,
+    async () => {
+      await guest.shAgain(`${COUNTER} echo frozen > /run/kept`);
+      await suspending();
+      const { runtime } = vmFolder(berth.paths.vms, guest.id as InstanceId);
+      const saving = () => existsSync(join(runtime, 'memory.sock'));
+      await until('the memory is being saved', saving, { timeout_ms: 60_000, every_ms: 1 });
+      const printed = berth.output.length;
+      killProcess(guest.qemu, 'SIGSTOP');
+      await berth.printed(/not as it should be yet/, printed, 120_000);
+      killProcess(guest.qemu, 'SIGCONT');
+      const { state } = await guest.becomes('settled', (vm) => ['running', 'suspended'].includes(vm.state));
+      if (state === 'suspended') await guest.start();
+      await until('the guest runs on', async () => (await guest.shAgain('cat /run/kept')) === 'frozen');
+      await counts();
+      await guest.flush();
+    },
+  );
 
   test(
     'QEMU that is killed meanwhile: the VM has failed or is suspended, and its disk has all',
