@@ -137,7 +137,18 @@ build_initrd() {
     cp "$work/root$path" "$tree/modules/"
     basename "$path" .ko
   done < "$work/module_paths" > "$tree/modules/load-order"
+  files_of_every_boot | sort -u > "$tree/read-ahead"
   (cd "$tree" && find . | sort | cpio --quiet -o -H newc -R 0:0) > "$work/out/initrd.img"
+}
+
+# The programs that every boot runs on its way to a login, and their libraries.
+files_of_every_boot() {
+  local program
+  echo /usr/lib/berth/busybox
+  for program in /usr/sbin/sshd /usr/sbin/qemu-ga; do
+    echo "$program"
+    chroot "$work/root" ldd "$program" | grep -o '/[^ ]*'
+  done
 }
 
 write_manifest() {
@@ -199,9 +210,10 @@ build() {
   build_initrd
   truncate -s "$rootfs_bytes" "$work/out/rootfs.img"
   # resize=: room for the group descriptors of the largest disk (in 4 KiB blocks), so that it grows online.
+  # ^64bit: so that this is half as much, which growing reads, and writes anew for each copy of the superblock.
   # assume_storage_prezeroed: a new sparse file is zeroes, so the kernel has no inode table to clear later.
   mke2fs -q -F -t ext4 -b 4096 -m 0 -e remount-ro -L berth-root -J size=32 -d "$work/root" \
-    -E "root_owner=0:0,resize=$((rootfs_max_gib * 262144)),assume_storage_prezeroed=1" "$work/out/rootfs.img"
+    -O ^64bit -E "root_owner=0:0,resize=$((rootfs_max_gib * 262144)),assume_storage_prezeroed=1" "$work/out/rootfs.img"
 
   step 5 'checksums'
   write_manifest

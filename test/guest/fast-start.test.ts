@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { macAddress } from '../../src/host/vm/qemu-command.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
@@ -80,6 +81,7 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
       [other, 'other', 3],
     ] as const) {
       assert.equal(await guest.sh('hostname; cat /etc/hostname'), `${name}\n${name}`);
+      assert.equal(await guest.sh('cat /sys/class/net/eth0/address'), macAddress(guest.id));
       const parameters = await guest.sh('cat /proc/cmdline');
       assert.match(parameters, new RegExp(`berth.hostname=${name} berth.instance=${guest.id} `));
       assert.doesNotMatch(parameters, /berth\.template/);
@@ -96,9 +98,11 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     const receipt = await one.flush();
     assert(receipt.uploaded_bytes > 3_000_000);
     const boot = await one.bootId();
+    const address = await one.sh('cat /sys/class/net/eth0/address');
     await one.restart();
     assert.notEqual(await one.bootId(), boot);
     assert.match(await one.shAgain('cat /proc/cmdline'), new RegExp(`berth.instance=${one.id} `));
+    assert.equal(await one.sh('cat /sys/class/net/eth0/address'), address);
     await one.stop();
     await one.start();
     await one.shAgain('sha256sum --quiet -c /srv/sum');

@@ -23,7 +23,11 @@ describe('waking a machine', () => {
       });
     });
     await new Promise<void>((resolve) => server.listen(path, resolve));
-    const told = { kernel_parameters: 'quiet berth.vm=vm_1', authorized_keys: ['ssh-ed25519 AAAA one', 'b'] };
+    const told = {
+      kernel_parameters: 'quiet berth.vm=vm_1',
+      mac: '52:54:00:01:02:03',
+      authorized_keys: ['ssh-ed25519 AAAA one', 'b'],
+    };
     try {
       await wakeMachine(path, { takes_files }, told, AbortSignal.timeout(20_000));
     } finally {
@@ -36,12 +40,13 @@ describe('waking a machine', () => {
     const lines = (await heard(true, /^end\n/m)).split('\n').map((line) => line.split(' '));
     assert.deepEqual(
       lines.map(([name]) => name),
-      ['seed', 'time', 'words', 'file', 'file', 'file', 'end', ''],
+      ['seed', 'time', 'words', 'mac', 'file', 'file', 'file', 'end', ''],
     );
     assert.match(lines[0]?.[1] ?? '', /^[0-9a-f]{128}$/);
     assert.equal(lines[2]?.slice(1).join(' '), 'quiet berth.vm=vm_1');
+    assert.deepEqual(lines[3], ['mac', '52:54:00:01:02:03']);
     const files = new Map(
-      lines.slice(3, 6).map(([, name, hex]) => [name, Buffer.from(hex ?? '', 'hex').toString()]),
+      lines.slice(4, 7).map(([, name, hex]) => [name, Buffer.from(hex ?? '', 'hex').toString()]),
     );
     assert.equal(files.get('authorized_keys'), 'ssh-ed25519 AAAA one\nb\n');
     assert.match(files.get('host_key') ?? '', /^-----BEGIN OPENSSH PRIVATE KEY-----\n/);

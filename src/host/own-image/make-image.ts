@@ -199,7 +199,8 @@ async function fileSystem(
   const words = ['-q', '-F', '-t', 'ext4', '-b', '4096', '-m', '0', '-e', 'remount-ro', '-L', 'berth-root'];
   await run('truncate', ['-s', String(bytes), path]);
   try {
-    await run('mke2fs', [...words, '-J', 'size=32', '-N', String(inodes), '-d', root, '-E', extended, path], {
+    const features = ['-J', 'size=32', '-N', String(inodes), '-O', '^64bit', '-E', extended];
+    await run('mke2fs', [...words, ...features, '-d', root, path], {
       env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
     });
   } catch (cause) {

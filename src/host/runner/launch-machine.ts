@@ -17,7 +17,7 @@ import { limitProcess, vmLimits } from '../vm/cgroup.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
 import { createOverlay, ensureRoom, growOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
-import { kernelCommandLine, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
+import { kernelCommandLine, macAddress, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
 import type { DiskState } from './disk-state.ts';
@@ -176,7 +176,7 @@ function newRecord({ assignment }: Launch, image: HostImage, { vm, ssh_forward_p
 
 /** The guest's first instruction. @throws TemplateError, the signal's reason, or why it may have run or not */
 async function letGo(
-  { context, assignment: { authorized_keys }, signal }: Launch,
+  { context, assignment: { instance_id, authorized_keys }, signal }: Launch,
   machine: Machine,
   template: Template | null,
   kernel_parameters: string,
@@ -187,7 +187,7 @@ async function letGo(
   });
   if (!template) return;
   const { resets } = machine;
-  const told = { kernel_parameters, authorized_keys };
+  const told = { kernel_parameters, mac: macAddress(instance_id), authorized_keys };
   try {
     await wakeMachine(vmSockets(machine.folder.runtime).agent, template, told, signal);
   } catch (error) {

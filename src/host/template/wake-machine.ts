@@ -45,6 +45,8 @@ export async function loadTemplate(
 
 export interface Told {
   readonly kernel_parameters: string;
+  /** Of its network card: what came with the memory has the template's. */
+  readonly mac: string;
   /** Lines of authorized_keys. */
   readonly authorized_keys: readonly string[];
 }
@@ -72,12 +74,13 @@ export async function wakeMachine(
 }
 
 /** The host key is for a disk that has none, or another instance's; on any other the guest forgets it. */
-function inLines({ kernel_parameters, authorized_keys }: Told): string {
+function inLines({ kernel_parameters, mac, authorized_keys }: Told): string {
   const files = { ...makeHostKey(), authorized_keys: authorized_keys.map((line) => `${line}\n`).join('') };
   return [
     `seed ${seed()}`,
     `time ${timeNs()}`,
     `words ${kernel_parameters}`,
+    `mac ${mac}`,
     ...Object.entries(files).map(([name, text]) => `file ${name} ${Buffer.from(text).toString('hex')}`),
     'end\n',
   ].join('\n');
