@@ -73,11 +73,12 @@ export class ImageKeeper {
     }
     const under_way = this.#fetching.get(registered.version);
     if (under_way) {
-      return under_way.image.catch((error: unknown) => {
+      const shared = under_way.image.catch((error: unknown) => {
         // Whoever began it has no need of it any more: that is no reason for others.
         if (!under_way.given_up() || signal?.aborted) throw error;
         return this.forDisk(id, version, signal);
       });
+      return signal ? unlessAborted(shared, signal) : shared;
     }
     const image = this.#fetch(id, registered, signal).finally(() =>
       this.#fetching.delete(registered.version),
@@ -182,4 +183,13 @@ export class ImageKeeper {
     // Where nothing is left in it: another version may be what disks lie over.
     await rmdir(join(images_dir, id)).catch(() => undefined);
   }
+}
+
+/** What is under way for others goes on; whoever waits for it leaves at once. @throws the signal's reason */
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const left = Promise.withResolvers<never>();
+  const leave = () => left.reject(signal.reason);
+  if (signal.aborted) leave();
+  signal.addEventListener('abort', leave, { once: true });
+  return Promise.race([left.promise, work]).finally(() => signal.removeEventListener('abort', leave));
 }
