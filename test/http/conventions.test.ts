@@ -4,10 +4,11 @@ import { connect } from 'node:net';
 import { describe, test } from 'node:test';
 import { createApp } from '../../src/http/app.ts';
 import { newId } from '../../src/lib/ids.ts';
-import { apiForFile, newName } from '../support/api.ts';
+import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
@@ -237,14 +238,23 @@ test('a hundred calls on one kept connection leave no listener behind', async (t
   );
 });
 
-test('a caller who hangs up while waiting is forgotten', async () => {
+test('a caller who hangs up while waiting is forgotten', async (t) => {
   const { id } = await instanceIn(api, owner, 'starting');
   const gone = new AbortController();
+  const waits = t.mock.method(api.hub, 'waitFor');
   const path = `/v1/instances/${id}/vm?wait=running&timeout_seconds=60`;
   const waiting = api.as(owner).get(path, { signal: gone.signal });
+  waiting.catch(() => undefined);
+  const mine = () => waits.mock.calls.find(({ arguments: [topic, of] }) => topic === 'instance' && of === id);
+  await until('it waits', () => mine());
   gone.abort();
   await assert.rejects(waiting);
-  assert.equal((await api.as(owner).post('/v1/instances', { name: newName() })).status, 201);
+  let over = false;
+  void mine()?.result?.then(() => {
+    over = true;
+  });
+  // Long before the minute that it was to wait.
+  await until('nobody waits', () => over);
 });
 
 test('every schema becomes code: the running API leaves that to first requests', async () => {
