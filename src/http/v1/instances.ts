@@ -113,7 +113,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       summary: 'Make an instance',
       tags: ['Instances'],
       body: CreateInstanceRequest,
-      response: { 201: Instance, ...errors(...COMMON, 'CONFLICT') },
+      response: { 201: Instance, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
     },
     handler: async (request, reply) => {
       const { body } = request;
@@ -207,7 +207,10 @@ function registerOne(app: App, context: AppContext): void {
       tags: ['Instances'],
       params: InstanceParams,
       body: ChangeInstanceRequest,
-      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: {
+        200: Instance,
+        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED', 'QUOTA_EXCEEDED'),
+      },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);

@@ -169,7 +169,11 @@ function registerCalls(app: App, context: AppContext): void {
     config: { access: 'vm:write', idempotent: true },
     schema: {
       ...describe('startVm', 'Start the VM'),
-      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: {
+        200: Vm,
+        202: Vm,
+        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED', 'QUOTA_EXCEEDED'),
+      },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
