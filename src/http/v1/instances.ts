@@ -40,7 +40,8 @@ const IdleTimeout = nullable(
   Type.Integer({
     minimum: 60,
     maximum: 2_592_000,
-    description: 'Stop the VM after so long without SSH connection and without a call on it; null never does',
+    description:
+      'Stop the VM after so long without SSH connection and without a call that asks something of it; null never does',
   }),
 );
 const WakeOnConnect = Type.Boolean({
