@@ -34,6 +34,15 @@ export interface VmReason extends Reason {
   readonly actor: string;
 }
 
+/** The one that it has. */
+export function reasonOf(row: Pick<VmRow, 'reason_code' | 'reason_message' | 'reason_actor'>): VmReason {
+  return {
+    code: row.reason_code ?? 'ready',
+    message: row.reason_message ?? '',
+    actor: row.reason_actor ?? 'system',
+  };
+}
+
 function deadlineOf(state: VmState): Date | null {
   const ms = deadlineMs(state);
   return ms === null ? null : new Date(Date.now() + ms);

@@ -1,10 +1,11 @@
 /** What holds on every route: the order of checks, bodies and their types, ids of requests, shapes of errors. */
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
+import { text } from 'node:stream/consumers';
 import { describe, test } from 'node:test';
 import { createApp } from '../../src/http/app.ts';
 import { newId } from '../../src/lib/ids.ts';
-import { apiForFile } from '../support/api.ts';
+import { apiForFile, startApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
@@ -219,6 +220,30 @@ test('what breaks inside is 500 without a word of it', async (t) => {
   const answer = await api.as(owner).get('/v1/instances');
   assertError(answer, 'INTERNAL');
   assert.ok(!answer.text.includes(secret));
+});
+
+test('what is asked on a connection that is still open while the server stops is 503 in the one shape', async (t) => {
+  const ending = await startApi();
+  t.after(() => ending.close());
+  const person = await ending.person();
+  const { id } = await instanceIn(ending, person, 'starting');
+  const waiters = t.mock.method(ending.hub, 'subscribe');
+  const head = (path: string) =>
+    `GET ${path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${person.session}\r\n\r\n`;
+  const socket = connect(Number(new URL(ending.origin).port), '127.0.0.1');
+  socket.write(head(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`));
+  await until('the first waits', () => waiters.mock.callCount() > 0);
+  const closed = ending.app.close();
+  await until('the server stops', () => !ending.app.server.listening);
+  const answers = text(socket);
+  socket.write(head('/v1/me'));
+  await ending.hub.stop();
+  const [, first = '', second = ''] = (await answers).split('HTTP/1.1 ');
+  assert.match(first, /^200 /);
+  assert.match(second, /^503 .*"code":"UNAVAILABLE"/s);
+  assert.match(second, /\r\nx-request-id: req_[0-9a-f]{24}\r\n/i);
+  assert.match(second, /\r\nretry-after: 1\r\n/i);
+  await closed;
 });
 
 test('a hundred calls on one kept connection leave no listener behind', async (t) => {
