@@ -15,6 +15,7 @@ import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { SilenceWatch } from '../../src/hosts/silence.ts';
+import { listLiveHosts } from '../../src/hosts/store.ts';
 import { createInternalApp } from '../../src/http/internal.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
@@ -199,10 +200,18 @@ test('a drained host gets no VM; one with VMs is not taken out, but for good', a
 
   await removeHost(onServer(), 'far', true);
   await assert.rejects(far.heartbeat(), /401/);
+  await assert.rejects(addHost(onServer(), 'far'), /2 VMs of the far that was removed are not given up yet/);
   await loseSilentHosts(api.db, new SilenceWatch(), log);
   const lost = await stateOf(api, owner, there.id);
   assert.deepEqual([lost.state, lost.reason?.code], ['failed', 'host_lost']);
   assert.doesNotMatch(await listHosts(onServer()), /far/);
 
   assert.notEqual((await addHost(onServer(), 'far')).trim(), token, 'a machine may come back');
+  assert.match(await listHosts(onServer()), /far +expected/);
+  const live = await listLiveHosts(api.db);
+  assert.deepEqual(
+    live.map(({ id }) => id),
+    [api.host_id],
+    'nothing is placed there before it has joined',
+  );
 });
