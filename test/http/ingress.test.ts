@@ -6,8 +6,10 @@ import type { IngressRoute } from '../../src/agent-api/types.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { stopIdle } from '../../src/tasks/stop-idle.ts';
+import { listIdle } from '../../src/vms/activity-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
+import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { makePerson, makeSshKey, type Person } from '../support/people.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
 
@@ -214,6 +216,20 @@ describe('an idle stop', () => {
     assert.equal(await isStopped(id), false);
     await report(LONG);
     assert.equal(await isStopped(id), true);
+  });
+
+  test('is nobody’s verdict by a report of which only half has been heard', async () => {
+    const id = await idler();
+    await sql`update ingress_watch set reported_at = now() - interval '1 minute'`.execute(db);
+    const { reported } = await db.transaction().execute(async (tx) => {
+      await sql`select from vms where instance_id = ${id} for update`.execute(tx);
+      const reported = report(LONG, [{ instance_id: id, ago_ms: 0 }]);
+      await untilLocksAreWaitedFor(db, 1);
+      assert.deepEqual(await listIdle(db), []);
+      return { reported };
+    });
+    await reported;
+    assert.equal(await isStopped(id), false);
   });
 
   test('never comes without a timeout', async () => {
