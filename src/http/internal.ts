@@ -242,7 +242,7 @@ function registerIngress(app: FastifyInstance, { db, hub }: InternalContext): vo
     try {
       return await transaction(db, (tx) => wakeVm(tx, instance_id));
     } catch (error) {
-      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE'].includes(error.code))
+      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE', 'CONFLICT'].includes(error.code))
         throw error;
       request.log.warn({ instance_id, reason: error.message }, 'a connection could not wake its VM');
       return { outcome: 'refused', why: error.message };

@@ -142,6 +142,22 @@ describe('a wake', () => {
     assert(answer.outcome === 'refused');
     assert.match(answer.why, /quota/);
   });
+
+  test('is refused for a disk that its image has outgrown, with the reason', async () => {
+    const { id } = await api.instance(owner, { disk_gib: 1, wake_on_connect: true });
+    const version = 'a'.repeat(64);
+    await db
+      .insertInto('image_versions')
+      .values({
+        ...{ image_id: 'debian-12', version, recipe: 'r', index_sha256: version, current: true },
+        ...{ size_bytes: 2 * 2 ** 30, stored_bytes: 1, removed_at: null },
+      })
+      .execute();
+    const answer = await wake(id);
+    await db.deleteFrom('image_versions').execute();
+    assert(answer.outcome === 'refused');
+    assert.match(answer.why, /takes a disk of 2 GiB/);
+  });
 });
 
 describe('an idle stop', () => {
