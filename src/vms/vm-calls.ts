@@ -90,7 +90,7 @@ export function startVm(tx: Tx, principal: Principal, id: InstanceId, check: Cal
 
 /**
  * Starts the VM because a connection waits at its port: under the same rules, as `system`.
- * @throws AppError QUOTA_EXCEEDED, UNAVAILABLE
+ * @throws AppError QUOTA_EXCEEDED, UNAVAILABLE, CONFLICT
  */
 export async function wakeVm(tx: Tx, id: InstanceId): Promise<WakeResponse> {
   await lockInstance(tx, id);

@@ -182,3 +182,44 @@ test('whoever needs an image no more does not wait for it to be fetched for anot
   release();
   assert.ok(readFileSync((await first).rootfs_path).equals(rootfs));
 });
+
+test('an image that another has fetched since is not fetched again from under its VMs', async (t) => {
+  const { store, images_dir, version } = await scene(t);
+  const { client } = controlPlane();
+  const keeper = new ImageKeeper({ images_dir, client, store, log: createLog('test', 'fatal') });
+  await keeper.stored('own', version, AbortSignal.timeout(60_000));
+  rmSync(join(images_dir, 'own'), { recursive: true });
+  const [asked, answered] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const find = client.findImage;
+  t.mock.method(
+    client,
+    'findImage',
+    async (...wanted: Parameters<typeof find>) => {
+      const found = await find(...wanted);
+      asked.resolve();
+      await answered.promise;
+      return found;
+    },
+    { times: 1 },
+  );
+  const late = keeper.forDisk('own', version);
+  await asked.promise;
+  const { rootfs_path } = await keeper.forDisk('own', version);
+  const { ino } = statSync(rootfs_path);
+  answered.resolve();
+  assert.equal(statSync((await late).rootfs_path).ino, ino);
+});
+
+test('an image that cannot be stored keeps none behind it from being stored', async (t) => {
+  const { store, images_dir, version } = await scene(t);
+  const bad = await writeHostImage(join(images_dir, 'bad', 'made'), 'bad', randomBytes(MIB));
+  writeFileSync(join(images_dir, 'bad', 'made', 'vmlinuz'), 'another');
+  const { rows, client } = controlPlane();
+  const keeper = new ImageKeeper({ images_dir, client, store, log: createLog('test', 'fatal') });
+  const ending = new AbortController();
+  const running = keeper.run(ending.signal);
+  await until('the other is stored', () => rows.has(version));
+  ending.abort();
+  await running;
+  assert(!rows.has(bad.files['rootfs.img']));
+});
