@@ -22,4 +22,5 @@ async function measure(): Promise<AgentAnswer> {
 }
 
 const answer = await measure();
-process.send?.(answer, () => process.disconnect?.());
+// Also where a failure has left something open.
+process.send?.(answer, () => process.exit());

@@ -120,11 +120,16 @@ export class Disk {
       ],
       { stdio: ['ignore', 'ignore', 'inherit'] },
     );
-    const disk = new Disk(folder, child, await connected(socket, child), disk_gib * GIB);
-    await disk.#fill(write);
-    // What `qemu-img convert` reads: never what QEMU holds open and writes to.
-    await cp(image, join(folder, 'copy.qcow2'));
-    return disk;
+    try {
+      const disk = new Disk(folder, child, await connected(socket, child), disk_gib * GIB);
+      await disk.#fill(write);
+      // What `qemu-img convert` reads: never what QEMU holds open and writes to.
+      await cp(image, join(folder, 'copy.qcow2'));
+      return disk;
+    } catch (error) {
+      child.kill('SIGKILL');
+      throw error;
+    }
   }
 
   async #fill(write: Case['write']): Promise<void> {

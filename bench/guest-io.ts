@@ -5,7 +5,7 @@
 import { join } from 'node:path';
 import { bakeKey, startBare } from './bare-machine.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
-import { bringFio, type FioJob, fio, type InGuest, packFio } from './fio.ts';
+import { bringFio, type FioJob, fio, type InGuest, NO_FIO, packFio } from './fio.ts';
 import { makeKey, type SshKey, type SshTarget, ssh, untilBanner } from './ssh.ts';
 
 const SECONDS = 5;
@@ -23,6 +23,10 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   const key = await makeKey(scratch_dir);
   await api.addKey('bench-guest-io', key.public_key);
   const packed = await packFio(scratch_dir);
+  if (!packed) {
+    say(`left out: ${NO_FIO}`);
+    return [];
+  }
   const image = await bakeKey(join(scratch_dir, 'bare'), image_dir, key.public_key);
   const bare = await startBare(image, installation.accel, { raw: true });
   try {

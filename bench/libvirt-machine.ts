@@ -4,13 +4,14 @@
  * (a session of an unprivileged user, started by `virsh`, gone two minutes after its last use).
  */
 import { execFile } from 'node:child_process';
+import { statSync } from 'node:fs';
 import { chmod, chown, constants, copyFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
-import type { Accelerator } from '../src/host/vm/qemu-command.ts';
+import { type Accelerator, TCG_KERNEL_WORDS } from '../src/host/vm/qemu-command.ts';
 import { newId } from '../src/lib/ids.ts';
 import type { BareImage } from './bare-machine.ts';
 import type { SshTarget } from './ssh.ts';
@@ -49,20 +50,24 @@ export class Libvirt {
   static async prepare(image: BareImage, accel: Accelerator): Promise<Libvirt> {
     const folder = await mkdtemp(join(tmpdir(), 'berth-libvirt-'));
     const libvirt = new Libvirt(folder, folder, accel);
-    await copyFile(image.rootfs_path, libvirt.#rootfs_path, constants.COPYFILE_FICLONE);
+    try {
+      await libvirt.#prepare(image);
+      return libvirt;
+    } catch (error) {
+      await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+      throw error;
+    }
+  }
+
+  async #prepare(image: BareImage): Promise<void> {
+    const folder = this.#folder;
+    await copyFile(image.rootfs_path, this.#rootfs_path, constants.COPYFILE_FICLONE);
     for (const name of ['vmlinuz', 'initrd.img'])
       await copyFile(join(image.image_dir, name), join(folder, name));
     for (const name of ['run', 'config', 'cache', 'data', 'home']) await mkdir(join(folder, name));
-    await libvirt.#giveAway(
-      folder,
-      libvirt.#rootfs_path,
-      join(folder, 'vmlinuz'),
-      join(folder, 'initrd.img'),
-    );
-    for (const name of ['run', 'config', 'cache', 'data', 'home'])
-      await libvirt.#giveAway(join(folder, name));
-    await libvirt.#virsh('version'); // starts the daemon, which asks QEMU what it can do
-    return libvirt;
+    await this.#giveAway(folder, this.#rootfs_path, join(folder, 'vmlinuz'), join(folder, 'initrd.img'));
+    for (const name of ['run', 'config', 'cache', 'data', 'home']) await this.#giveAway(join(folder, name));
+    await this.#virsh('version'); // starts the daemon, which asks QEMU what it can do
   }
 
   /** Defined before the clock starts. `started_ms` is performance.now() just before `virsh start`. */
@@ -111,7 +116,9 @@ export class Libvirt {
     const home = { HOME: at('home'), XDG_RUNTIME_DIR: at('run'), XDG_CONFIG_HOME: at('config') };
     const env = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', ...home };
     const command = ['virsh', '-q', '-c', 'qemu:///session', ...args];
-    const as_nobody = ['setpriv', `--reuid=${NOBODY}`, `--regid=${NOBODY}`, '--clear-groups', ...command];
+    // Debian gives /dev/kvm to a group.
+    const groups = this.#accel === 'kvm' ? `--groups=${statSync('/dev/kvm').gid}` : '--clear-groups';
+    const as_nobody = ['setpriv', `--reuid=${NOBODY}`, `--regid=${NOBODY}`, groups, ...command];
     const [program = '', ...rest] = process.getuid?.() === 0 ? as_nobody : command;
     await run(program, rest, {
       env: { ...env, XDG_CACHE_HOME: at('cache'), XDG_DATA_HOME: at('data') },
@@ -128,7 +135,7 @@ export class Libvirt {
 
   #domain(overlay: string, port: number): string {
     const words = ['console=ttyS0 quiet loglevel=4 panic=1 berth.hostname=libvirt'];
-    if (this.#accel === 'tcg') words.push('mitigations=off');
+    if (this.#accel === 'tcg') words.push(...TCG_KERNEL_WORDS);
     words.push(`berth.instance=${newId('inst')}`, `berth.vm=${newId('vm')}`);
     // libvirt's own user network forwards no port.
     const network = ['-netdev', `user,id=n0,ipv6=off,hostfwd=tcp:127.0.0.1:${port}-:22`];

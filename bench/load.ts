@@ -1,6 +1,7 @@
 /** Load over HTTP/1.1: so many connections, one request at a time on each, for a fixed time. */
 import { Pool } from 'undici';
 import { present } from '../src/lib/assert.ts';
+import { quantile } from './figure.ts';
 
 export interface Target {
   readonly origin: string;
@@ -54,18 +55,12 @@ export async function load(
       }),
     );
     const took_s = (performance.now() - started_ms) / 1000;
-    times_ms.sort((a, b) => a - b);
     return {
       per_second: times_ms.length / took_s,
-      p50_ms: percentile(times_ms, 0.5),
-      p99_ms: percentile(times_ms, 0.99),
+      p50_ms: quantile(times_ms, 0.5),
+      p99_ms: quantile(times_ms, 0.99),
     };
   } finally {
     await pool.destroy();
   }
-}
-
-/** Nearest rank; of sorted values. */
-export function percentile(sorted: readonly number[], part: number): number {
-  return sorted[Math.max(0, Math.ceil(sorted.length * part) - 1)] ?? Number.NaN;
 }

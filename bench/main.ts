@@ -94,7 +94,8 @@ function say(line: string): void {
   process.stderr.write(`${line}\n`);
 }
 
-async function measure(options: Options, signal: AbortSignal): Promise<readonly Measured[]> {
+/** What was measured is in `results` as it comes, and so is told too when a later benchmark fails. */
+async function measure(options: Options, results: Measured[], signal: AbortSignal): Promise<void> {
   const given = readEnv()['BERTH_TEST_IMAGE_DIR'];
   const image_dir = given ?? (await currentGuestImage(join(PROJECT_DIR, '.cache', 'images', 'debian-12')));
   await using cleanup = new AsyncDisposableStack();
@@ -113,7 +114,6 @@ async function measure(options: Options, signal: AbortSignal): Promise<readonly 
     return installation.end();
   });
   say(`accelerator: ${installation.accelerator}`);
-  const results: Measured[] = [];
   for (const bench of options.benches) {
     say(`== ${bench.name}: ${bench.summary}`);
     const scratch_dir = join(dir, bench.name);
@@ -121,7 +121,6 @@ async function measure(options: Options, signal: AbortSignal): Promise<readonly 
     const { runs } = options;
     results.push(...(await bench.run({ installation, scratch_dir, image_dir, runs, signal, say })));
   }
-  return results;
 }
 
 /** The exit code. */
@@ -130,10 +129,9 @@ async function main(args: readonly string[]): Promise<number> {
   for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(name, () => stop.abort(new Error(`${name}: stopped before the end`)));
   }
+  const results: Measured[] = [];
   try {
-    const results = await measure(readOptions(args), stop.signal);
-    process.stdout.write(`${table(results)}\n`);
-    for (const { figure } of results) process.stdout.write(`${JSON.stringify(figure)}\n`);
+    await measure(readOptions(args), results, stop.signal);
     return 0;
   } catch (error) {
     if (error instanceof UsageError) {
@@ -144,6 +142,9 @@ async function main(args: readonly string[]): Promise<number> {
       `bench: ${stop.signal.aborted ? messageOf(stop.signal.reason) : error instanceof Error ? error.stack : error}`,
     );
     return stop.signal.aborted ? 130 : 1;
+  } finally {
+    if (results.length > 0) process.stdout.write(`${table(results)}\n`);
+    for (const { figure } of results) process.stdout.write(`${JSON.stringify(figure)}\n`);
   }
 }
 

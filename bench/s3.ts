@@ -9,7 +9,7 @@ import { pathsIn } from '../src/config/paths.ts';
 import { overlayPaths } from '../src/host/vm/overlay.ts';
 import { pause } from '../src/lib/backoff.ts';
 import { type Bench, type BenchContext, type Measured, measured, median } from './figure.ts';
-import { bringFio, type FioJob, fio, type InGuest, packFio } from './fio.ts';
+import { bringFio, type FioJob, fio, type InGuest, NO_FIO, packFio } from './fio.ts';
 import { type S3Installation, startOnS3, type Traffic, trafficOf } from './s3-installation.ts';
 import { makeKey, type SshKey, ssh, untilBanner } from './ssh.ts';
 
@@ -69,8 +69,13 @@ class Scene {
     const alone = await fio(this.guest, WRITES);
     await this.#noise();
     proxy.poison(() => ({ delay_ms: SLOW_MS }));
+    await this.guest(`touch -d @0 ${WRITES.file}`);
     const writing = fio(this.guest, WRITES);
-    await pause(2_000);
+    // Awaited below; a failure of what is before that is told first.
+    writing.catch(() => undefined);
+    // fio is long in starting; the flush is to have its writes beside it.
+    const begun = this.guest(`until [ "$(stat -c %Y ${WRITES.file})" != 0 ]; do sleep 0.1; done`);
+    await Promise.race([writing, begun]);
     const receipt = await api.flush(this.#id);
     const flush = trafficOf(proxy.seen);
     const during = await writing;
@@ -101,6 +106,10 @@ class Scene {
 async function run(context: BenchContext): Promise<readonly Measured[]> {
   const { scratch_dir, runs, signal, say } = context;
   const packed = await packFio(scratch_dir);
+  if (!packed) {
+    say(`left out: ${NO_FIO}`);
+    return [];
+  }
   await using on = await startOnS3(context);
   const { api } = on.installation;
   const key = await makeKey(scratch_dir);

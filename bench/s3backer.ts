@@ -48,7 +48,10 @@ class S3Backer {
     const until_ms = performance.now() + MOUNT_MS;
     while (!(await stat(mounted.file).catch(() => null))) {
       if (child.exitCode !== null) throw new Error(`s3backer ended with ${child.exitCode}`);
-      if (performance.now() > until_ms) throw new Error('s3backer does not mount');
+      if (performance.now() > until_ms) {
+        child.kill('SIGKILL');
+        throw new Error('s3backer does not mount');
+      }
       await pause(50);
     }
     return mounted;
@@ -112,30 +115,28 @@ async function all({ scratch_dir, runs, signal, say }: HostContext): Promise<rea
     say(`not beside s3backer: ${without}`);
     return [];
   }
+  await using cleanup = new AsyncDisposableStack();
   const server = await S3Server.start();
+  cleanup.defer(() => server.close());
   const pool = new CompressPool();
+  cleanup.defer(() => pool.close());
   const disk = await Disk.make(join(scratch_dir, 'disk'), sequential(DIRTY_MIB, DISK_GIB));
+  cleanup.defer(() => disk.end());
   const [ours, theirs]: [number[], number[]] = [[], []];
-  try {
-    for (let round = 0; round <= runs; round++) {
-      signal.throwIfAborted();
-      const sink_ms = await intoSegments(disk, await server.bucket(), pool);
-      const peer_ms = await intoS3Backer(
-        join(scratch_dir, `mount-${round}`),
-        disk,
-        server,
-        await server.bucket(),
-      );
-      const note = round === 0 ? ' (not counted)' : '';
-      say(`round ${round}${note}: ours ${Math.round(sink_ms)} ms, s3backer ${Math.round(peer_ms)} ms`);
-      if (round === 0) continue;
-      ours.push(sink_ms);
-      theirs.push(peer_ms);
-    }
-  } finally {
-    await disk.end();
-    await pool.close();
-    await server.close();
+  for (let round = 0; round <= runs; round++) {
+    signal.throwIfAborted();
+    const sink_ms = await intoSegments(disk, await server.bucket(), pool);
+    const peer_ms = await intoS3Backer(
+      join(scratch_dir, `mount-${round}`),
+      disk,
+      server,
+      await server.bucket(),
+    );
+    const note = round === 0 ? ' (not counted)' : '';
+    say(`round ${round}${note}: ours ${Math.round(sink_ms)} ms, s3backer ${Math.round(peer_ms)} ms`);
+    if (round === 0) continue;
+    ours.push(sink_ms);
+    theirs.push(peer_ms);
   }
   const rate = (values: readonly number[]) => Math.round(DIRTY_MIB / (median(values) / 1000));
   return [

@@ -70,7 +70,7 @@ async function startOfLibvirt({ signal }: BenchContext, libvirt: Libvirt, key: S
 }
 
 /** The first start has one made, beside; the others are to go on from it. */
-async function untilTemplate({ installation, signal }: BenchContext): Promise<void> {
+export async function untilTemplate({ installation, signal }: BenchContext): Promise<void> {
   const deadline_ms = performance.now() + TEMPLATE_MS;
   while (!(await readFile(installation.log_path, 'utf8')).includes('a template was made')) {
     if (performance.now() > deadline_ms) throw new Error('no template is made');

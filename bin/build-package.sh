@@ -9,10 +9,7 @@ made=dist.new
 rm -rf "$made"
 node_modules/.bin/tsc -p tsconfig.package.json --outDir "$made"
 # What is beside the code and is read at run time.
-find src -type f \( -name '*.sql' -o -name '*.sh' \) ! -name schema.sql | while read -r file; do
-  mkdir -p "$made/$(dirname "$file")"
-  cp "$file" "$made/$file"
-done
+find src -type f \( -name '*.sql' -o -name '*.sh' \) ! -name schema.sql -exec cp --parents -t "$made" '{}' +
 mkdir -p "$made/bin"
 cp -R guest "$made/guest"
 cp bin/debian-packages.txt "$made/bin/"

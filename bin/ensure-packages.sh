@@ -18,13 +18,13 @@ install_packages() {
   # Another one may have done it while we waited for the lock.
   packages_are_there && return
   command -v npm > /dev/null || berth_fail 'npm is missing: install Node.js 20 or newer (https://nodejs.org)'
-  echo 'berth: installing the packages of this project (npm ci)'
+  echo 'berth: installing the packages of this project (npm ci)' >&2
   # The database's user must be able to run what is installed here. Not its warnings: of the npm's own Node.js, mostly, which
   # is not the one that runs this.
-  (umask 022 && npm ci --loglevel=error --include=dev --include=optional) || berth_fail 'npm ci failed, see above'
+  (umask 022 && npm ci --loglevel=error --include=dev --include=optional) >&2 || berth_fail 'npm ci failed, see above'
   [ -x "$NODE" ] || berth_fail "npm ci has brought no Node.js for this machine ($(uname -sm)); Linux on x86_64 or aarch64 is needed"
-  wanted_stamp > "$stamp.new"
-  mv "$stamp.new" "$stamp"
+  # `set -e` is off below `||`.
+  wanted_stamp > "$stamp.new" && mv "$stamp.new" "$stamp" || berth_fail "$stamp cannot be written"
 }
 
 if ! packages_are_there; then

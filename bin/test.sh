@@ -2,6 +2,7 @@
 # npm test [-- PATTERN]: every check, in the order of what it costs, up to the first that fails. With PATTERN (a regular
 # expression, as of grep -E) only the test files whose paths match are run.
 set -eu
+[ $# -le 1 ] || { echo 'usage: npm test [-- PATTERN]' >&2; exit 2; }
 cd "$(dirname "$0")/.."
 began=$(date +%s)
 pattern=${1-}

@@ -125,8 +125,11 @@ export class Berth {
   }
 
   /** Lets this session do what needs a recent password, for five minutes. */
-  async sudo(password: string): Promise<{ readonly expires_at: string; readonly cookie: string }> {
-    const { expires_at } = await this.call('grantSudo', { body: { password } });
+  async sudo(
+    password: string,
+    options?: CallOptions,
+  ): Promise<{ readonly expires_at: string; readonly cookie: string }> {
+    const { expires_at } = await this.call('grantSudo', { body: { password } }, options);
     return { expires_at, cookie: this.#transport.sudo_cookie ?? '' };
   }
 

@@ -1062,7 +1062,7 @@ export interface Operations {
     input: { path: { id: string } };
     answer: undefined;
   };
-  /** The organisations that the caller is a member of */
+  /** The organisations that the caller is a member of, those joined last first */
   listOrgs: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListOrgsResponse;

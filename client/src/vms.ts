@@ -84,8 +84,8 @@ export class VmHandle {
     this.id = id;
   }
 
-  get(): Promise<Vm> {
-    return this.#transport.call('getVm', { path: { id: this.id } });
+  get(options: CallOptions = {}): Promise<Vm> {
+    return this.#transport.call('getVm', { path: { id: this.id } }, options);
   }
 
   /** Starts it and waits until SSH works. With `await using` it is stopped, and saved, where the scope ends. */

@@ -33,7 +33,10 @@ ready() {
   tries=0
   until "$engine" exec "$name" /usr/lib/berth/node_modules/.bin/node /usr/lib/berth/healthy.mjs 2> /dev/null; do
     tries=$((tries + 1))
-    [ "$tries" -lt 900 ] || { "$engine" logs "$name" >&2; exit 1; }
+    if [ "$tries" -ge 900 ] || [ "$("$engine" inspect -f '{{.State.Running}}' "$name")" != true ]; then
+      "$engine" logs "$name" >&2
+      exit 1
+    fi
     sleep 1
   done
 }

@@ -13,6 +13,8 @@ cd "$(dirname "$0")/../.."
 umask 022
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 root=$stage/root
 lib=$root/usr/lib/berth
 doc=$root/usr/share/doc/berth
@@ -27,11 +29,15 @@ if [ -z "$tarball" ]; then
 fi
 mkdir -p "$lib" "$doc"
 tar -xzf "$tarball" -C "$lib" --strip-components=1 --no-same-owner
-"$NODE" bin/production-packages.ts | while read -r package; do
+# Through files: of a pipe only the last program's failure would be seen.
+"$NODE" bin/production-packages.ts > "$stage/packages"
+while read -r package; do
   mkdir -p "$lib/$package"
   # Those inside it have lines of their own.
-  tar -C "$package" --exclude=./node_modules -cf - . | tar -C "$lib/$package" --no-same-owner -xf -
-done
+  tar -C "$package" --exclude=./node_modules -cf "$stage/package.tar" .
+  tar -C "$lib/$package" --no-same-owner -xf "$stage/package.tar"
+done < "$stage/packages"
+rm "$stage/packages" "$stage/package.tar"
 # Node.js without its headers and manuals; PostgreSQL with the links that its package makes when it is installed.
 for node in "$lib"/node_modules/node-linux-*; do
   rm -rf "$node/include" "$node/share"

@@ -80,6 +80,8 @@ export class ControlPlaneClient {
   readonly #origin: string;
   readonly #token: string;
   readonly #agent: Agent;
+  /** Of renewals alone: they wait for nothing else that is said. */
+  readonly #lease: Agent;
   readonly #streams: Agent;
 
   constructor({ address, token, fingerprint }: ControlPlaneAddress) {
@@ -89,6 +91,7 @@ export class ControlPlaneClient {
     const plain = socket === undefined ? {} : { socketPath: socket };
     const connect = fingerprint === undefined ? plain : pinnedConnector(fingerprint);
     this.#agent = new Agent({ connect, connections: 32 });
+    this.#lease = new Agent({ connect, connections: 1 });
     // A connection each: they are not given back.
     this.#streams = new Agent({ connect });
   }
@@ -98,7 +101,7 @@ export class ControlPlaneClient {
   }
 
   renewLease(body: LeaseRequest, timeout_ms: number, signal: AbortSignal): Promise<LeaseResponse> {
-    return this.#post('/internal/v1/lease', body, timeout_ms, signal);
+    return this.#post('/internal/v1/lease', body, timeout_ms, signal, this.#lease);
   }
 
   poll(body: PollRequest, signal: AbortSignal): Promise<PollResponse> {
@@ -208,17 +211,24 @@ export class ControlPlaneClient {
 
   async close(): Promise<void> {
     await this.#streams.destroy();
+    await this.#lease.destroy();
     await this.#agent.destroy();
   }
 
-  async #post<T>(path: string, body: unknown, timeout_ms = 15_000, signal?: AbortSignal): Promise<T> {
+  async #post<T>(
+    path: string,
+    body: unknown,
+    timeout_ms = 15_000,
+    signal?: AbortSignal,
+    dispatcher = this.#agent,
+  ): Promise<T> {
     const bounded = AbortSignal.any([AbortSignal.timeout(timeout_ms), ...(signal ? [signal] : [])]);
     let text: string;
     let status: number;
     try {
       const response = await request(this.#origin + path, {
         method: 'POST',
-        dispatcher: this.#agent,
+        dispatcher,
         headers: { authorization: `Bearer ${this.#token}`, 'content-type': 'application/json' },
         body: JSON.stringify(body),
         signal: bounded,

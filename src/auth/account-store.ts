@@ -4,6 +4,9 @@ import { violates } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type UserId } from '../lib/ids.ts';
 
+/** Of an organisation's name, in characters. */
+const NAME_LENGTH = 100;
+
 export interface NewAccount {
   readonly email: string;
   readonly name: string;
@@ -26,7 +29,8 @@ export async function insertAccount(tx: Tx, account: NewAccount): Promise<UserId
       cause: error,
     });
   }
-  const org = { id: org_id, name: account.name || account.email, billing_email: account.email };
+  const name = [...(account.name || account.email)].slice(0, NAME_LENGTH).join('');
+  const org = { id: org_id, name, billing_email: account.email };
   await tx.insertInto('organisations').values(org).execute();
   // Earlier than whatever is joined in the same transaction: it is the one that it first belonged to.
   const created_at = sql<Date>`now() - interval '1 millisecond'`;

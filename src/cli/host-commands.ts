@@ -5,6 +5,7 @@ import { HOST_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
 import { pathsIn } from '../config/paths.ts';
 import { type Tx, transaction } from '../db/pool.ts';
 import {
+  countLeft,
   type FleetHost,
   insertRemoteHost,
   listFleet,
@@ -33,6 +34,12 @@ export async function addHost(server: ServerContext, name: string): Promise<stri
   });
   const token = newToken(HOST_PREFIX);
   await transaction(db, async (tx) => {
+    // Under a host that is back they would be taken for its own, and begun again from their heads as if nothing were lost.
+    const left = await countLeft(tx, name);
+    if (left > 0)
+      throw new CommandError(
+        `${left} VMs of the ${name} that was removed are not given up yet: Berth does so within seconds while it runs`,
+      );
     const id = await insertRemoteHost(tx, name, hashToken(token));
     if (id === null) throw new CommandError(`there is a host ${name} already; berth host rm takes it out`);
     await noteOperator(tx, server, 'host.add', id, { name });

@@ -34,7 +34,7 @@ export async function releaseDisk(db: Db, instance_id: InstanceId): Promise<void
   await sql`update disks set compacting_until = null where instance_id = ${instance_id}`.execute(db);
 }
 
-/** Disks whose head takes too much to read. */
+/** Disks whose head takes too much to read, the longest first: with more than can be done in time all have their turn. */
 export async function listLongChains(db: Db, limit: number): Promise<InstanceId[]> {
   const { rows } = await sql<{ instance_id: InstanceId }>`
     with recursive chain as (
@@ -58,11 +58,11 @@ export async function listLongChains(db: Db, limit: number): Promise<InstanceId[
     having count(*) filter (where not is_full) > ${LINKS_MAX}
       or coalesce(sum(bytes) filter (where not is_full), 0)
         > greatest(coalesce(sum(bytes) filter (where is_full), 0) / 2, ${DELTA_BYTES_MIN})
-    order by instance_id limit ${limit}`.execute(db);
+    order by count(*) desc, instance_id limit ${limit}`.execute(db);
   return rows.map(({ instance_id }) => instance_id);
 }
 
-/** Disks that hold what no generation shown needs. */
+/** Disks that hold what no generation shown needs, those with most of it first, for the same reason. */
 export async function listWasteful(db: Db, limit: number): Promise<InstanceId[]> {
   const { rows } = await sql<{ instance_id: InstanceId }>`
     with dropped as (
@@ -75,7 +75,7 @@ export async function listWasteful(db: Db, limit: number): Promise<InstanceId[]>
       and (dropped.links > ${DROPPED_MAX}
         or (d.durable_at < now() - interval '1 hour' and dropped.links > 0)
         or (d.holds_more and i.created_at < now() - interval '1 hour'))
-    order by d.instance_id limit ${limit}`.execute(db);
+    order by coalesce(dropped.links, 0) desc, d.instance_id limit ${limit}`.execute(db);
   return rows.map(({ instance_id }) => instance_id);
 }
 

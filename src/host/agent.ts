@@ -171,14 +171,19 @@ export class Agent {
     }
   }
 
-  /** Beside the heartbeats, which a store that does not answer must not hold up. */
+  /** Beside the heartbeats, which a store that does not answer must not hold up, nor the end. */
   async #storeChecks(signal: AbortSignal): Promise<void> {
-    const ended = new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }));
-    while (!signal.aborted) {
-      await Promise.race([this.#checkStore(), ended]);
-      this.#store_checked.resolve();
-      await pause(this.#store_problem === null ? STORE_CHECK_MS : HEARTBEAT_MS, signal);
-    }
+    const ended = new Promise<void>((resolve) =>
+      signal.addEventListener('abort', () => resolve(), { once: true }),
+    );
+    const checks = async () => {
+      while (!signal.aborted) {
+        await this.#checkStore();
+        this.#store_checked.resolve();
+        await pause(this.#store_problem === null ? STORE_CHECK_MS : HEARTBEAT_MS, signal);
+      }
+    };
+    await Promise.race([checks(), ended]);
   }
 
   async #checkStore(): Promise<void> {

@@ -1,15 +1,17 @@
-/** What is left on this host of instances that were deleted while it was away: nobody will assign them any more. */
-import { readdir, rm, stat } from 'node:fs/promises';
+/** What is left on this host of instances that were deleted while it was away, or went on elsewhere: nobody will use it any more. */
+import { rmSync } from 'node:fs';
+import { open, readdir, rm, stat } from 'node:fs/promises';
 import type { InstanceId } from '../lib/ids.ts';
 import { isId } from '../lib/ids.ts';
 import type { HostContext } from './host-context.ts';
+import { isOvertaken } from './runner/disk-state.ts';
 import { listVmFolders, vmFolder } from './runner/record.ts';
-import { overlayPaths, removeOverlay } from './vm/overlay.ts';
+import { overlayPaths, readSidecar, removeOverlay } from './vm/overlay.ts';
 
 /** As long as objects of no disk stay: a control plane that was given the wrong database is noticed by then. */
 const HORIZON_MS = 24 * 3_600_000;
 
-/** Overlays of instances that there are stay: they are their cache. `isLookedAfter` are a runner's to remove. */
+/** Overlays of instances that there are stay, as their cache, until the disk has gone on elsewhere. `isLookedAfter` are a runner's to remove. */
 export async function removeForgotten(
   { client, paths, log }: Pick<HostContext, 'client' | 'paths' | 'log'>,
   isLookedAfter: (id: InstanceId) => boolean,
@@ -20,11 +22,23 @@ export async function removeForgotten(
     ...(await listVmFolders(paths.vms)),
   ]);
   for (const instance_id of here as Set<InstanceId>) {
-    if (isLookedAfter(instance_id) || (await client.head(instance_id)) !== null) continue;
-    if (await isYoung(overlayPaths(paths.overlays, instance_id).overlay)) continue;
-    await removeOverlay(paths.overlays, instance_id);
-    await rm(vmFolder(paths.vms, instance_id).folder, { recursive: true, force: true });
-    log.info({ instance_id }, 'what was left of a deleted instance is removed');
+    const { overlay, sidecar } = overlayPaths(paths.overlays, instance_id);
+    if (isLookedAfter(instance_id) || (await isYoung(overlay))) continue;
+    const head = await client.head(instance_id);
+    if (head === null) {
+      await removeOverlay(paths.overlays, instance_id);
+      await rm(vmFolder(paths.vms, instance_id).folder, { recursive: true, force: true });
+      log.info({ instance_id }, 'what was left of a deleted instance is removed');
+      continue;
+    }
+    const worth = await readSidecar(paths.overlays, instance_id);
+    if (worth === null || !isOvertaken(worth, head)) continue;
+    // While it is open its removal takes no time, so no start comes in between; the closing gives back its room.
+    await using _held = await open(overlay).catch(() => null);
+    if (isLookedAfter(instance_id)) continue;
+    rmSync(sidecar, { force: true });
+    rmSync(overlay, { force: true });
+    log.info({ instance_id }, 'an overlay that its disk has overtaken is removed');
   }
 }
 

@@ -8,6 +8,7 @@
 import { chmod, mkdir, readlink, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
+import type { OfferResponse } from '../agent-api/types.ts';
 import { fetchImage, ImageDamagedError, storeImage } from '../disk-format/image-objects.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
@@ -73,11 +74,12 @@ export class ImageKeeper {
     }
     const under_way = this.#fetching.get(registered.version);
     if (under_way) {
-      return under_way.image.catch((error: unknown) => {
+      const shared = under_way.image.catch((error: unknown) => {
         // Whoever began it has no need of it any more: that is no reason for others.
         if (!under_way.given_up() || signal?.aborted) throw error;
         return this.forDisk(id, version, signal);
       });
+      return signal ? unlessAborted(shared, signal) : shared;
     }
     const image = this.#fetch(id, registered, signal).finally(() =>
       this.#fetching.delete(registered.version),
@@ -108,6 +110,9 @@ export class ImageKeeper {
   ): Promise<HostImage> {
     const { images_dir, store, log } = this.#options;
     const folder = join(images_dir, id, version.slice(0, 12));
+    // Whoever asked where it is, and was answered late, finds that another has fetched it, and that VMs run on it.
+    const meanwhile = await findHostImage(images_dir, id, version);
+    if (meanwhile) return meanwhile;
     log.info({ image: id, version }, 'the image is fetched from the object store');
     await mkdir(join(images_dir, id), { recursive: true });
     await chmod(join(images_dir, id), 0o711);
@@ -145,29 +150,45 @@ export class ImageKeeper {
   }
 
   async #settleNow(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
-    const { client, store, log } = this.#options;
+    const { client } = this.#options;
     const known = needed ? this.#durable : this.#settled;
     const open = images.filter(({ version }) => !known.has(version));
     if (open.length === 0) return;
     const { verdicts } = await client.offerImages({
       images: open.map(({ id, version, manifest }) => ({ id, version, recipe: manifest.version, needed })),
     });
+    const failures: unknown[] = [];
     for (const [i, image] of open.entries()) {
-      const verdict = verdicts[i];
-      if (verdict === 'removed') await this.#remove(image);
-      if (verdict === 'wanted') {
-        const { index_sha256, stored_bytes } = await storeImage(store, image.folder, image.manifest, {
-          signal,
-        });
-        await client.registerImage({
-          ...{ id: image.id, version: image.version, recipe: image.manifest.version },
-          ...{ size_bytes: image.size_bytes, newest: image.newest, index_sha256, stored_bytes },
-        });
-        log.info({ image: image.id, version: image.version, stored_bytes }, 'the image is stored');
+      try {
+        await this.#carryOut(verdicts[i], image, signal);
+      } catch (error) {
+        if (signal.aborted) throw error;
+        // Those behind it are stored, or removed, all the same.
+        failures.push(error);
       }
-      if (verdict === 'wanted' || verdict === 'stored') this.#durable.add(image.version);
-      this.#settled.add(image.version);
     }
+    if (failures.length > 0) throw failures[0];
+  }
+
+  async #carryOut(
+    verdict: OfferResponse['verdicts'][number] | undefined,
+    image: HostImage,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { client, store, log } = this.#options;
+    if (verdict === 'removed') await this.#remove(image);
+    if (verdict === 'wanted') {
+      const { index_sha256, stored_bytes } = await storeImage(store, image.folder, image.manifest, {
+        signal,
+      });
+      await client.registerImage({
+        ...{ id: image.id, version: image.version, recipe: image.manifest.version },
+        ...{ size_bytes: image.size_bytes, newest: image.newest, index_sha256, stored_bytes },
+      });
+      log.info({ image: image.id, version: image.version, stored_bytes }, 'the image is stored');
+    }
+    if (verdict === 'wanted' || verdict === 'stored') this.#durable.add(image.version);
+    this.#settled.add(image.version);
   }
 
   /** Nobody needs it; but what new disks are made over stays. */
@@ -182,4 +203,13 @@ export class ImageKeeper {
     // Where nothing is left in it: another version may be what disks lie over.
     await rmdir(join(images_dir, id)).catch(() => undefined);
   }
+}
+
+/** What is under way for others goes on; whoever waits for it leaves at once. @throws the signal's reason */
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const left = Promise.withResolvers<never>();
+  const leave = () => left.reject(signal.reason);
+  if (signal.aborted) leave();
+  signal.addEventListener('abort', leave, { once: true });
+  return Promise.race([left.promise, work]).finally(() => signal.removeEventListener('abort', leave));
 }

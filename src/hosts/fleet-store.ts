@@ -5,7 +5,22 @@ import type { HostFacts } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 
-/** A new host, or one that was removed and comes back; null when there is one of that name. */
+/** VMs that the removed host of this name had, and that nobody has given up yet. */
+export async function countLeft(tx: Tx, name: string): Promise<number> {
+  const { count } = await tx
+    .selectFrom('hosts as h')
+    .innerJoin('vms as v', 'v.host_id', 'h.id')
+    .innerJoin('instances as i', 'i.id', 'v.instance_id')
+    .select((eb) => eb.fn.countAll<number>().as('count'))
+    .where('h.name', '=', name)
+    .where('h.removed_at', 'is not', null)
+    .where('v.state', 'not in', ['stopped', 'suspended', 'failed'])
+    .where('i.deleting', '=', false)
+    .executeTakeFirstOrThrow();
+  return count;
+}
+
+/** A new host, or one that was removed and comes back, as another machine may; null when there is one of that name. */
 export async function insertRemoteHost(tx: Tx, name: string, token_hash: Buffer): Promise<HostId | null> {
   const row = await tx
     .insertInto('hosts')
@@ -13,7 +28,11 @@ export async function insertRemoteHost(tx: Tx, name: string, token_hash: Buffer)
     .onConflict((conflict) =>
       conflict
         .column('name')
-        .doUpdateSet({ token_hash, removed_at: null, lost_at: null, draining: false, lease_ms: null })
+        .doUpdateSet({
+          ...{ token_hash, removed_at: null, lost_at: null, draining: false, lease_ms: null },
+          // Nothing is placed there before it is heard of.
+          ...{ last_seen_at: null, facts: null },
+        })
         .where('hosts.removed_at', 'is not', null),
     )
     .returning('id')

@@ -12,7 +12,10 @@ import type { HostId } from '../lib/ids.ts';
 
 /** An agent that is there takes a call at once. */
 const TAKEN_WITHIN_MS = 5_000;
+/** Of each kind: commands that take long keep nobody from SSH, consoles and metrics. */
 const CALLS_A_HOST = 256;
+/** Of one answer to an agent, about: the rest goes with its next poll, which comes at once. */
+const TAKEN_BYTES = 8 * 1024 * 1024;
 
 interface Waiting {
   readonly host_id: HostId;
@@ -62,9 +65,15 @@ export class HostCalls {
     }
     // An agent that hung up is given nothing: another poll of it will come.
     if (signal.aborted) return [];
-    const found = mine();
-    for (const each of found) each.taken = true;
-    return found.map(({ pending }) => pending);
+    const found: PendingCall[] = [];
+    let bytes = 0;
+    for (const each of mine()) {
+      bytes += sizeOf(each.pending.call);
+      if (found.length > 0 && bytes > TAKEN_BYTES) break;
+      each.taken = true;
+      found.push(each.pending);
+    }
+    return found;
   }
 
   /** The host's agent is another now: nobody will answer what the one before had taken. */
@@ -103,8 +112,10 @@ export class HostCalls {
     ) => { answered: (result: unknown) => void; connect: ((stream: Duplex) => void) | null },
   ): Promise<T> {
     const { host_id, call, timeout_ms, signal } = asked;
-    const here = [...this.#waiting.values()].filter((each) => each.host_id === host_id).length;
-    if (here >= CALLS_A_HOST) throw unavailable('The host has too many calls under way.');
+    const alike = [...this.#waiting.values()].filter(
+      (each) => each.host_id === host_id && each.pending.call.kind === call.kind,
+    );
+    if (alike.length >= CALLS_A_HOST) throw unavailable('The host has too many calls under way.');
     const { promise, resolve, reject } = Promise.withResolvers<T>();
     const { answered, connect } = ends(resolve, reject);
     const id = randomUUID();
@@ -132,6 +143,11 @@ export class HostCalls {
       this.#waiting.delete(id);
     }
   }
+}
+
+function sizeOf(call: HostCall): number {
+  if (call.kind !== 'exec') return 0;
+  return call.command.reduce((bytes, each) => bytes + each.length, call.stdin.length);
 }
 
 function failure({ code, message }: { code: string; message: string }): AppError {

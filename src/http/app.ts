@@ -86,6 +86,8 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
     keepAliveTimeout: 65_000,
     routerOptions: { maxParamLength: 256 },
     exposeHeadRoutes: false,
+    // Fastify's own answer is of another shape than ours: `registerConventions` gives one.
+    return503OnClosing: false,
     // A path that cannot be decoded names nothing.
     frameworkErrors: (_error, request, reply) => {
       reply.header('x-request-id', request.id);
@@ -156,9 +158,17 @@ const HTTPS_HEADERS = { 'strict-transport-security': 'max-age=31536000' };
 function registerConventions(fastify: FastifyInstance, https: boolean): void {
   const everywhere = { ...HEADERS, ...(https ? HTTPS_HEADERS : {}) };
   const api = { ...everywhere, ...API_HEADERS };
+  let closing = false;
+  fastify.addHook('preClose', async () => {
+    closing = true;
+  });
   fastify.addHook('onRequest', async (request, reply) => {
     reply.headers(request.url.startsWith(DOCS_PREFIX) ? everywhere : api);
     reply.header('x-request-id', request.id);
+    if (closing) {
+      const message = 'The server is stopping. Try again shortly.';
+      throw new AppError('UNAVAILABLE', { message, retry_after_seconds: 1 });
+    }
     if (request.headers.host === undefined && request.raw.httpVersion === '1.1') {
       throw new AppError('INVALID_REQUEST', { message: 'HTTP/1.1 takes a Host header.' });
     }

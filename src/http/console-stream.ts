@@ -54,14 +54,21 @@ export class ConsoleStreams {
     in_all: CONSOLES_IN_ALL,
   });
 
+  readonly #ids = new WeakMap<IncomingMessage, string>();
+
   /** `ipOf`: the caller's address, as Fastify tells it of its own requests. */
   constructor(app: FastifyInstance, context: Context, ipOf: (request: IncomingMessage) => string) {
     this.#context = context;
     app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+      const request_id = newRequestId();
+      this.#ids.set(request, request_id);
       socket.on('error', () => socket.destroy());
       this.#accept(request, socket, head, ipOf(request)).catch((error: unknown) =>
-        refuseUpgrade(error, socket, newRequestId(), context.log),
+        refuseUpgrade(error, socket, request_id, context.log),
       );
+    });
+    this.#server.on('headers', (headers, request) => {
+      headers.push(`X-Request-Id: ${this.#ids.get(request)}`);
     });
     this.#server.on('wsClientError', ({ message }, socket) => {
       refuseUpgrade(
@@ -95,7 +102,8 @@ export class ConsoleStreams {
     let taken = false;
     this.#server.handleUpgrade(request, socket, head, (client) => {
       taken = true;
-      log.info({ instance_id, credential: holder.credential.id }, 'a console was opened');
+      const request_id = this.#ids.get(request);
+      log.info({ instance_id, credential: holder.credential.id, request_id }, 'a console was opened');
       splice(client, line);
       this.#watch(client, holder, ip);
     });

@@ -10,6 +10,7 @@ import {
   CONSOLE_PROTOCOL,
   consoleStreamPath,
 } from '../agent-api/host-calls.ts';
+import { joinStreams } from '../agent-api/join-streams.ts';
 import type { ReportResponse } from '../agent-api/types.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
@@ -68,19 +69,8 @@ export function registerHostCalls(
     if (!place) throw new AppError('NOT_FOUND');
     const call = { kind: 'ssh', instance_id, vm_id: place.vm_id } as const;
     const line = await host_calls.open(place.host_id, call, TUNNEL_OPEN_MS, gone.signal);
-    line.on('error', () => line.destroy());
     begin(socket, head);
-    for (const [from, to] of [
-      [socket, line],
-      [line, socket],
-    ] as const) {
-      from.once('close', () => {
-        // What it has said to its end is still on its way; an end without one ends both.
-        if (!from.readableEnded) to.destroy();
-      });
-    }
-    if (socket.destroyed) line.destroy();
-    socket.pipe(line).pipe(socket);
+    joinStreams(socket, line);
   }
 }
 

@@ -63,6 +63,8 @@ import { registerImageCalls } from './internal-images.ts';
 /** SSH connections to other machines take one each. */
 const CONNECTIONS_OF_HOSTS = 20_000;
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
+/** A host that vanished says nothing; the SSH connections to it are found to be over by this. */
+const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 
 export interface InternalContext extends Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'> {
   /** Of hosts that are not the only one. */
@@ -90,7 +92,7 @@ export function createInternalApp(
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_LIMIT_BYTES,
     keepAliveTimeout: 65_000,
-    ...(tls ? { https: { ...tls, minVersion: 'TLSv1.3' as const } } : {}),
+    ...(tls ? { https: { ...tls, ...KEEP_ALIVE, minVersion: 'TLSv1.3' as const } } : {}),
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   endConnectionsAtClose(app);
@@ -240,7 +242,7 @@ function registerIngress(app: FastifyInstance, { db, hub }: InternalContext): vo
     try {
       return await transaction(db, (tx) => wakeVm(tx, instance_id));
     } catch (error) {
-      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE'].includes(error.code))
+      if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE', 'CONFLICT'].includes(error.code))
         throw error;
       request.log.warn({ instance_id, reason: error.message }, 'a connection could not wake its VM');
       return { outcome: 'refused', why: error.message };

@@ -29,6 +29,8 @@ export interface Mutation {
   readonly action: string;
   /** The work asks nothing of the database. */
   readonly blind?: boolean;
+  /** Of work that goes on after its answer was kept: whether it has not failed since. If it has, it is done again. */
+  readonly holds?: (tx: Tx, kept: unknown) => Promise<boolean>;
 }
 
 export interface Outcome<Status extends number, Body> {
@@ -56,7 +58,7 @@ export async function mutate<Status extends number, Body>(
   const run = mutation.blind === true && wanted === null ? blindTransaction : transaction;
   return run(context.db, async (tx: Tx) => {
     const before = wanted && (await claim(tx, context.idempotency, wanted));
-    if (before) {
+    if (before && (await mutation.holds?.(tx, before.body)) !== false) {
       reply.header('idempotency-replayed', 'true');
       return before as { status: Status; body: Body };
     }

@@ -20,6 +20,10 @@ const WAKE_EVERY_MS = 1_000;
 /** A connection to a port without a target asks whether that is still so, at most so often. */
 const LOOK_MS = 1_000;
 const LOOK_GAP_MS = 50;
+/** After a reading for connections, so many times what it took: whoever knocks at closed ports costs a part of the time. */
+const LOOK_REST = 4;
+/** Whoever has the port of an instance may give it back. */
+const REOPEN_MS = 2_000;
 /** What is on its way gets through before the process ends. */
 const CLOSE_MS = 1_000;
 
@@ -29,6 +33,11 @@ export class Ingress {
   readonly #waking = new Set<InstancePort>();
   readonly #totals = new Totals();
   readonly #closing = new AbortController();
+  /** The routes that were taken over last, and their etag. */
+  #routes: readonly IngressRoute[] = [];
+  #seen: string | null = null;
+  /** Ends the poll under way. */
+  #polling = new AbortController();
   /** Routes are taken over one answer after another. */
   #applying: Promise<void> = Promise.resolve();
   /** How many answers were taken over, or are to be. */
@@ -57,31 +66,46 @@ export class Ingress {
 
   /** Follows the routes until `signal` aborts, then closes every port. */
   async run(signal: AbortSignal): Promise<void> {
-    const reporting = this.#activity.run(signal);
-    let seen: string | null = null;
+    const beside = [this.#activity.run(signal), this.#reopen(signal)];
     for (let failures = 0; !signal.aborted; ) {
+      const polling = new AbortController();
+      this.#polling = polling;
       try {
         const blocked = [...this.#blocked].map(([port, problem]) => ({ port, problem }));
-        const answer = await this.#client.routes({ seen: blocked.length > 0 ? null : seen, blocked }, signal);
+        const either = AbortSignal.any([signal, polling.signal]);
+        const { routes, etag } = await this.#client.routes({ seen: this.#seen, blocked }, either);
         failures = 0;
-        await this.apply(answer.routes);
-        seen = answer.etag;
-        if (this.#blocked.size > 0) await pause(2_000, signal);
+        await this.apply(routes, etag);
       } catch (error) {
         if (signal.aborted) break;
+        if (polling.signal.aborted) continue;
         if (failures === 6) {
           this.#log.warn({ reason: messageOf(error) }, 'the control plane is away; the last routes stay');
         }
         await pause(backoffMs(failures++, 100, 2_000), signal);
       }
     }
-    await Promise.all([this.close(), reporting]);
+    await Promise.all([this.close(), ...beside]);
+  }
+
+  async #reopen(signal: AbortSignal): Promise<void> {
+    while (await pause(REOPEN_MS, signal)) {
+      if (this.#blocked.size > 0) await this.#inTurn(() => this.#apply(this.#routes));
+    }
   }
 
   /** Opens, points and closes ports so that they are as `routes` says, after what was said before. */
-  apply(routes: readonly IngressRoute[]): Promise<void> {
+  apply(routes: readonly IngressRoute[], etag: string | null = null): Promise<void> {
     this.#answers += 1;
-    const turn = this.#applying.then(() => this.#apply(routes));
+    return this.#inTurn(async () => {
+      this.#routes = routes;
+      await this.#apply(routes);
+      this.#seen = etag;
+    });
+  }
+
+  #inTurn(work: () => Promise<void>): Promise<void> {
+    const turn = this.#applying.then(work);
     this.#applying = turn.catch(() => undefined);
     return turn;
   }
@@ -147,8 +171,12 @@ export class Ingress {
   async #lookAfterRest(): Promise<void> {
     await this.#rest;
     this.#next_look = null;
+    const began_ms = performance.now();
     const reading = this.#readRoutes();
-    this.#rest = Promise.all([reading, pause(LOOK_GAP_MS, this.#closing.signal)]);
+    this.#rest = reading.then(() => {
+      const rest_ms = Math.max(LOOK_GAP_MS, LOOK_REST * (performance.now() - began_ms));
+      return pause(rest_ms, this.#closing.signal);
+    });
     await reading;
   }
 
@@ -157,9 +185,14 @@ export class Ingress {
     try {
       for (;;) {
         const before = this.#answers;
-        const { routes } = await this.#client.routes({ seen: null, blocked: [] }, bounded);
+        const { routes, etag } = await this.#client.routes({ seen: null, blocked: [] }, bounded);
         // The poll's answer has come meanwhile, and may be newer than this one.
-        if (this.#answers === before) return await this.apply(routes);
+        if (this.#answers !== before) continue;
+        const polled = this.#seen;
+        await this.apply(routes, etag);
+        // It is held as long as all is as it was before this one.
+        if (etag !== polled) this.#polling.abort();
+        return;
       }
     } catch {
       // The control plane is away: the last routes stay.

@@ -6,7 +6,7 @@ import { append } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
-import { findInstance, type InstanceRow, lockInstance, setHostKeys } from './store.ts';
+import { findInstance, type InstanceRow, lockInstance, setHostKeys, updateInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
 /**
@@ -20,11 +20,14 @@ export async function restoreInstance(
   principal: Principal,
   id: InstanceId,
   generation: number,
+  /** Called with the version found under the lock; throws to refuse. */
+  check: (version: number) => void,
 ): Promise<InstanceRow> {
   await lockInstance(tx, id);
   const row = await findInstance(tx, principal.org_id, id);
   if (!row) throw new AppError('NOT_FOUND');
   if (!(await findRetained(tx, id, generation))) throw noSuchGeneration(generation);
+  check(row.version);
   if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
   const state = row.state ?? 'stopped';
   if (state !== 'stopped') {
@@ -32,6 +35,8 @@ export async function restoreInstance(
     throw new AppError('CONFLICT', { message });
   }
   await insertRestored(tx, id, generation);
+  // Whoever has seen the disk before has not seen this one.
+  await updateInstance(tx, id, {});
   await setHostKeys(tx, id, null);
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its restore');
   await append(tx, {

@@ -100,7 +100,7 @@ export const KINDS = {
   'webhook.disabled': {
     severity: 'critical',
     mail: 'on',
-    when: 'A webhook was disabled because its deliveries kept failing.',
+    when: 'A webhook was disabled: its deliveries kept failing, its receiver said 410, or somebody disabled it.',
     whom: "the webhook's creator, owners and admins",
   },
   'org.invited': {

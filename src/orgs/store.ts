@@ -32,15 +32,27 @@ export async function lockOrganisation(tx: Tx, id: OrgId) {
     .executeTakeFirst();
 }
 
-/** Those that a user is a member of. */
+/**
+ * Those that a user is a member of, the ones joined last first: the end of the list is where a session acts by itself.
+ * @param before a `position` of this list: `<microseconds of joining>.org_…`
+ */
 export async function listOrganisations(tx: Tx, user_id: UserId, before: string | null, limit: number) {
   let query = tx
     .selectFrom('organisations as o')
     .innerJoin('memberships as m', 'm.org_id', 'o.id')
     .select(['o.id', 'o.name', 'o.billing_email', 'o.created_at'])
+    .select(
+      sql<string>`(extract(epoch from m.created_at) * 1000000)::bigint || '.' || m.org_id`.as('position'),
+    )
     .where('m.user_id', '=', user_id);
-  if (before !== null) query = query.where('o.id', '<', before as OrgId);
-  return query.orderBy('o.id', 'desc').limit(limit).execute();
+  if (before !== null) {
+    const [micros, org_id] = before.split('.');
+    query = query.where(
+      sql<boolean>`(m.created_at, m.org_id) <
+        (timestamptz 'epoch' + ${micros}::bigint * interval '1 microsecond', ${org_id})`,
+    );
+  }
+  return query.orderBy('m.created_at', 'desc').orderBy('m.org_id', 'desc').limit(limit).execute();
 }
 
 export async function updateOrganisation(

@@ -242,8 +242,8 @@ function tasksOf(
     { name: 'free-memory', every_ms: 600_000, run: () => freeMemory(db, store, log) },
     { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },
     { name: 'drop-generations', every_ms: 300_000, run: async () => void (await dropOldGenerations(db)) },
-    { name: 'checkpoint-disks', every_ms: 60_000, run: () => checkpointDisks(disks, log) },
-    { name: 'compact-disks', every_ms: 300_000, run: () => compactDisks(disks, log) },
+    { name: 'checkpoint-disks', every_ms: 60_000, run: () => checkpointDisks(disks, log, signal) },
+    { name: 'compact-disks', every_ms: 300_000, run: () => compactDisks(disks, log, signal) },
     { name: 'sweep-orphans', every_ms: 6 * 3_600_000, run: () => sweepOrphans(db, store, log) },
     {
       name: 'events',

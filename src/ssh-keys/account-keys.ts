@@ -7,6 +7,7 @@ import { newId, type SshKeyId } from '../lib/ids.ts';
 import { parsePublicKey } from './public-key.ts';
 import { countSshKeys, deleteSshKey, hostsOfUserKeys, insertSshKey, lockSshKey } from './store.ts';
 import { tellOfKeys } from './tell-of-keys.ts';
+import { sshKeyView } from './view.ts';
 
 export const MAX_KEYS_PER_ACCOUNT = 100;
 
@@ -32,7 +33,7 @@ export async function addSshKey(tx: Tx, principal: Principal, request: { name: s
   await append(tx, {
     org_id: principal.org_id,
     type: 'ssh_key.added',
-    data: { ssh_key: { id: row.id, name: row.name, fingerprint } },
+    data: { ssh_key: sshKeyView(row) },
     actor: actorOf(principal),
   });
   await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
@@ -49,7 +50,7 @@ export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId) {
   await append(tx, {
     org_id: principal.org_id,
     type: 'ssh_key.revoked',
-    data: { ssh_key: gone },
+    data: { ssh_key: sshKeyView(gone) },
     actor: actorOf(principal),
   });
   await tellOfKeys(tx, hosts);

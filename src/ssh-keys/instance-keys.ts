@@ -2,6 +2,8 @@ import { actorOf, type Principal } from '../auth/principal.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { findInstance, lockInstance } from '../instances/store.ts';
+import { instanceView } from '../instances/view.ts';
+import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, isId, type SshKeyId } from '../lib/ids.ts';
 import { allowedKeys, holdMemberKeys, replaceKeySet } from './store.ts';
@@ -58,11 +60,12 @@ export async function replaceKeys(
     throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of the organisation's members`);
   await replaceKeySet(tx, id, ids === null ? 'account' : 'explicit', wanted as SshKeyId[]);
   const set = await readKeySet(tx, principal, id);
+  const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
   await append(tx, {
     org_id: principal.org_id,
     instance_id: id,
     type: 'instance.ssh_keys_replaced',
-    data: { instance: { id, name: row.name }, ssh_keys: { mode: set.mode, data: set.data } },
+    data: { instance: instanceView(after), ssh_keys: { mode: set.mode, data: set.data } },
     actor: actorOf(principal),
   });
   await tellOfKeys(tx, row.host_id === null ? [] : [row.host_id]);

@@ -4,6 +4,8 @@ import type { HostId, InstanceId, OrgId, SshKeyId, UserId } from '../lib/ids.ts'
 
 const SHOWN = ['id', 'name', 'type', 'fingerprint', 'public_key', 'created_at', 'last_used_at'] as const;
 
+export type SshKeyRow = Awaited<ReturnType<typeof insertSshKey>>;
+
 export interface NewSshKey {
   readonly id: SshKeyId;
   readonly user_id: UserId;
@@ -57,7 +59,7 @@ export async function deleteSshKey(tx: Tx, user_id: UserId, id: SshKeyId) {
     .deleteFrom('ssh_keys')
     .where('user_id', '=', user_id)
     .where('id', '=', id)
-    .returning(['id', 'name', 'fingerprint'])
+    .returning(SHOWN)
     .executeTakeFirst();
 }
 

@@ -7,15 +7,13 @@ import { openDataKeys } from '../disks/data-keys.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type CompactOptions, discard } from './compact-disk.ts';
-import { eachClaimed } from './compact-disks.ts';
+import { DISKS_MAX, eachClaimed } from './compact-disks.ts';
 import { diskPrefix } from './free-deleted.ts';
 
-const BATCH = 20;
-
-/** Gives heads whose chain is long a full map, so that a start and a restore need not read all of it. */
-export async function checkpointDisks(options: CompactOptions, log: Log): Promise<void> {
-  const due = await listLongChains(options.db, BATCH);
-  await eachClaimed(options, due, log, async (instance_id) => {
+/** Gives heads whose chain is long a full map, so that a start and a restore need not read all of it; as {@link compactDisks}. */
+export async function checkpointDisks(options: CompactOptions, log: Log, signal: AbortSignal): Promise<void> {
+  const due = await listLongChains(options.db, DISKS_MAX);
+  await eachClaimed(options, due, { log, signal }, async (instance_id) => {
     await checkpointDisk(options, instance_id);
   });
 }

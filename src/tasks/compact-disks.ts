@@ -3,12 +3,13 @@ import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type CompactOptions, compactDisk } from './compact-disk.ts';
 
-const BATCH = 20;
+/** Of one run: as many as there may be, for between two runs the task rests. */
+export const DISKS_MAX = 1_000;
 
-/** Compacts the disks that hold what no generation shown needs. */
-export async function compactDisks(options: CompactOptions, log: Log): Promise<void> {
-  const due = await listWasteful(options.db, BATCH);
-  await eachClaimed(options, due, log, async (instance_id) => {
+/** Compacts the disks that hold what no generation shown needs; begins none after `signal` aborts. */
+export async function compactDisks(options: CompactOptions, log: Log, signal: AbortSignal): Promise<void> {
+  const due = await listWasteful(options.db, DISKS_MAX);
+  await eachClaimed(options, due, { log, signal }, async (instance_id) => {
     if (await compactDisk(options, instance_id)) log.info({ instance_id }, 'disk compacted');
   });
 }
@@ -20,10 +21,11 @@ export async function compactDisks(options: CompactOptions, log: Log): Promise<v
 export async function eachClaimed(
   { db }: CompactOptions,
   due: readonly InstanceId[],
-  log: Log,
+  { log, signal }: { readonly log: Log; readonly signal: AbortSignal },
   work: (instance_id: InstanceId) => Promise<void>,
 ): Promise<void> {
   for (const instance_id of due) {
+    if (signal.aborted) return;
     if (!(await claimDisk(db, instance_id))) continue;
     try {
       await work(instance_id);

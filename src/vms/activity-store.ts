@@ -7,11 +7,15 @@ import type { InstanceId } from '../lib/ids.ts';
 /** Without a report as young as this there is no verdict: connections may be open that nobody has told of. */
 const REPORT_VALID_S = 20;
 
+/** What was in use comes first: once a report counts as heard, all that it says must be. */
 export async function recordActivity(tx: Tx, { watched_ms, active }: ActivityReport): Promise<void> {
+  if (active.length > 0) await markActive(tx, active);
   await sql`
     insert into ingress_watch (since, reported_at) values (now() - ${seconds(watched_ms)}, now())
     on conflict (one) do update set since = excluded.since, reported_at = excluded.reported_at`.execute(tx);
-  if (active.length === 0) return;
+}
+
+async function markActive(tx: Tx, active: ActivityReport['active']): Promise<void> {
   const ids = active.map((each) => each.instance_id);
   const agos = active.map((each) => each.ago_ms / 1000);
   await sql`

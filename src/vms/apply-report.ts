@@ -17,6 +17,7 @@ import {
   listLively,
   listOverdue,
   markReleased,
+  reasonOf,
   setAppliedKeys,
   updateVm,
   type VmChange,
@@ -162,14 +163,6 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
         stopped_at: new Date(),
       };
   }
-}
-
-function reasonOf(vm: VmRow): VmReason {
-  return {
-    code: vm.reason_code ?? 'ready',
-    message: vm.reason_message ?? '',
-    actor: vm.reason_actor ?? 'system',
-  };
 }
 
 async function announce(tx: Tx, vm: VmRow, next: VmState, seen: Observation, actor: string): Promise<void> {

@@ -43,6 +43,18 @@ export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): 
   return { kind: 'queued', flush_id: await queueFlush(tx, row) };
 }
 
+/** Whether it has not failed: a replay of one that has is a flush of its own. */
+export async function stillHolds(tx: Tx, begun: BegunFlush): Promise<boolean> {
+  switch (begun.kind) {
+    case 'nothing_to_do':
+      return true;
+    case 'join_final':
+      return (await findFinalFlush(tx, begun.vm_id))?.state !== 'failed';
+    case 'queued':
+      return (await findFlush(tx, begun.flush_id))?.state !== 'failed';
+  }
+}
+
 /** Waits for the receipt. @throws AppError CONFLICT, UNAVAILABLE */
 export function awaitReceipt(
   db: Db,

@@ -5,6 +5,9 @@ import { assert } from '../lib/assert.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
 import { deadlineMs, type VmState } from './model.ts';
 
+/** What is given up of a host in one go; other hosts are to be watched meanwhile. */
+const ON_HOST_MAX = 200;
+
 export type VmRow = Awaited<ReturnType<typeof findVm>> & object;
 
 export async function findVm(tx: Tx, id: VmId) {
@@ -32,6 +35,15 @@ export interface NewVm {
 }
 export interface VmReason extends Reason {
   readonly actor: string;
+}
+
+/** The one that it has. */
+export function reasonOf(row: Pick<VmRow, 'reason_code' | 'reason_message' | 'reason_actor'>): VmReason {
+  return {
+    code: row.reason_code ?? 'ready',
+    message: row.reason_message ?? '',
+    actor: row.reason_actor ?? 'system',
+  };
 }
 
 function deadlineOf(state: VmState): Date | null {
@@ -169,28 +181,22 @@ export async function listLively(tx: Tx): Promise<{ id: VmId; instance_id: Insta
     .execute();
 }
 
-/** What somebody still waits for of a host: VMs that are not at rest, flushes, and the end of deleted instances. */
+/**
+ * Some of what somebody still waits for of a host: VMs that are not at rest, the end of deleted instances, and flushes. Each
+ * kind by its index: most boots on a host were over long ago, and this is asked for every second.
+ */
 export async function listOnHost(tx: Tx, host_id: HostId): Promise<{ id: VmId; instance_id: InstanceId }[]> {
-  return tx
-    .selectFrom('vms as v')
-    .innerJoin('instances as i', 'i.id', 'v.instance_id')
-    .select(['v.id', 'v.instance_id'])
-    .where('v.host_id', '=', host_id)
-    .where((eb) =>
-      eb.or([
-        eb('v.state', 'not in', ['stopped', 'suspended', 'failed']),
-        eb.and([eb('i.deleting', '=', true), eb('v.released', '=', false)]),
-        eb.exists(
-          eb
-            .selectFrom('flushes as f')
-            .select('f.id')
-            .whereRef('f.vm_id', '=', 'v.id')
-            .where('f.state', 'in', ['queued', 'running']),
-        ),
-      ]),
-    )
-    .orderBy('v.instance_id')
-    .execute();
+  const { rows } = await sql<{ id: VmId; instance_id: InstanceId }>`
+    select id, instance_id from vms
+    where host_id = ${host_id} and state not in ('stopped', 'suspended', 'failed') and not released
+    union
+    select v.id, v.instance_id from instances i join vms v on v.instance_id = i.id
+    where i.deleting and v.host_id = ${host_id} and not v.released
+    union
+    select v.id, v.instance_id from flushes f join vms v on v.id = f.vm_id
+    where f.state in ('queued', 'running') and v.host_id = ${host_id}
+    order by instance_id limit ${ON_HOST_MAX}`.execute(tx);
+  return rows;
 }
 
 /** The host has removed everything of a deleted instance. */

@@ -18,7 +18,7 @@ import { listIdle } from './activity-store.ts';
 import { failFlushes } from './flushes.ts';
 import { handMemoryOn } from './memory-store.ts';
 import { type CallRule, remedy, ruleFor, type VmCall, type VmState } from './model.ts';
-import { beginEpoch, countReboots, insertVm, markUsed, updateVm, type VmReason } from './store.ts';
+import { beginEpoch, countReboots, insertVm, markUsed, reasonOf, updateVm, type VmReason } from './store.ts';
 
 /** Looks at the instance as the call found it, under the lock; throws to refuse. */
 export type CallCheck = (found: InstanceRow) => void;
@@ -90,7 +90,7 @@ export function startVm(tx: Tx, principal: Principal, id: InstanceId, check: Cal
 
 /**
  * Starts the VM because a connection waits at its port: under the same rules, as `system`.
- * @throws AppError QUOTA_EXCEEDED, UNAVAILABLE
+ * @throws AppError QUOTA_EXCEEDED, UNAVAILABLE, CONFLICT
  */
 export async function wakeVm(tx: Tx, id: InstanceId): Promise<WakeResponse> {
   await lockInstance(tx, id);
@@ -149,14 +149,16 @@ export function stopVm(
   force: boolean,
 ): Promise<CallResult> {
   return call(tx, principal, id, 'stop', check, async (row, reason) => {
+    const asked = reason(
+      'stop_requested',
+      force ? 'A stop without the guest was asked for.' : 'A stop was asked for.',
+    );
     await updateVm(tx, vmOf(row), {
       state: 'stopping',
       desired: 'stopped',
       ...(force ? { force: true } : {}),
-      reason: reason(
-        'stop_requested',
-        force ? 'A stop without the guest was asked for.' : 'A stop was asked for.',
-      ),
+      // A final flush that waits is told of once: what it waits for stays the reason.
+      reason: row.reason_code === 'flush_pending' ? reasonOf(row) : asked,
     });
   });
 }

@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
-import { after, before, describe, test } from 'node:test';
+import { after, before, describe, type TestContext, test } from 'node:test';
 import type { Page } from 'playwright-core';
 import {
   accessibilityFindings,
@@ -50,14 +50,13 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
       .then(({ data }) => data[0] as InstanceBody);
 
   /** On a machine busy with other things a boot may miss its deadline. A person presses Start again, and so does this. */
-  const comesUp = async () => {
+  const comesUp = async (t: TestContext) => {
     for (let attempt = 1; ; attempt++) {
       await state('running').or(state('failed')).first().waitFor({ timeout: BOOT_MS });
       if (await state('running').isVisible()) return;
-      assert.ok(
-        attempt < BOOTS,
-        `the VM has failed ${BOOTS} times: ${await page.locator('.reason').innerText()}`,
-      );
+      const why = await page.locator('.reason').innerText();
+      assert.ok(attempt < BOOTS, `the VM has failed ${BOOTS} times: ${why}`);
+      t.diagnostic(`the VM has failed: ${why}`);
       await button('Start').click();
       await state('starting').waitFor();
     }
@@ -124,7 +123,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     assert.deepEqual([cookie?.httpOnly, cookie?.secure, cookie?.sameSite], [true, true, 'Strict']);
   });
 
-  test('makes an instance in one dialog and shows its VM come up by itself, with the command that logs in', async () => {
+  test('makes an instance in one dialog and shows its VM come up by itself, with the command that logs in', async (t) => {
     await button('New instance').first().click();
     await dialog().getByLabel('Name', { exact: true }).fill('web');
     await dialog().getByLabel('Memory, MiB').fill('256');
@@ -136,7 +135,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await button('Create').click();
     await heading('web').waitFor();
     await state('starting').waitFor();
-    await comesUp();
+    await comesUp(t);
     const { id } = await instance();
     const ssh = await berth.client.expect<SshBody>(200, 'GET', `/v1/instances/${id}/ssh`);
     await page.getByText(`ssh -p ${ssh.port} root@${ssh.host}`).waitFor();

@@ -67,7 +67,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
       assert(isAlive(qemu), 'the VM was not touched');
       await writer.stop();
       const hashes = await guest.sh(`sync; ${HASH}`);
-      if (role === 'agent') await guest.moveThroughStore();
+      await guest.moveThroughStore();
       assert.equal(await guest.sh(HASH), hashes);
     });
   }
@@ -101,6 +101,8 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
       await answer;
       const { disk } = await guest.vm();
       assert(disk.generation === generation || disk.generation === generation + 1, `${disk.generation}`);
+      const verified = await berth.cli('disk', 'verify', guest.id);
+      assert.equal(verified.code, 0, `${verified.out}${verified.err}`);
       await guest.start();
       assert.equal(await guest.sh(HASH), hashes);
       await guest.flush();
@@ -154,6 +156,25 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
     await berth.removeOverlays(guest.id);
     await guest.start();
     assert.equal(await guest.sh('sha256sum /srv/big'), hash);
+  });
+
+  test('a flush, of the control-plane at its commit: it is asked for again, and counts once', async () => {
+    const { qemu } = guest;
+    await dirty();
+    const { generation } = (await guest.vm()).disk;
+    const { answer, letGo } = await commitUnderWay();
+    await berth.kill('control-plane');
+    await letGo();
+    await berth.recovered('control-plane');
+    await answer;
+    const committed = async () => {
+      const { disk } = await guest.vm();
+      return disk.generation !== generation && disk.generation;
+    };
+    assert.equal(await until('it is committed', committed, { timeout_ms: SLOW_MS }), generation + 1);
+    const verified = await berth.cli('disk', 'verify', guest.id);
+    assert.equal(verified.code, 0, `${verified.out}${verified.err}`);
+    assert(isAlive(qemu), 'the VM was not touched');
   });
 
   test('the first flush after a death, of the agent as it ends: the next flush works, and has everything', async () => {
@@ -258,7 +279,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
   for (const moment of ['before', 'after'] as const) {
     const extent = moment === 'before' ? THOROUGH : {};
     test(
-      `a start, of the agent, ${moment} the guest is let go: the VM comes up with its data`,
+      `a start, of the agent, ${moment === 'before' ? 'as the machine is launched' : 'after the guest is let go'}: the VM comes up with its data`,
       extent,
       async () => {
         await guest.start();

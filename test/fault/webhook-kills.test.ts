@@ -11,7 +11,7 @@ import { until } from '../support/waiting.ts';
 const EVENTS = process.env['BERTH_TEST_FAULTS'] === 'all' ? 10_000 : 1_000;
 const PATIENCE = { timeout_ms: 240_000, every_ms: 100 };
 
-describe('webhooks and the death of', { timeout: 900_000 }, () => {
+describe('webhooks and the death of', { timeout: 3_600_000 }, () => {
   let lab: DeliveryLab;
   let next = 0;
 
@@ -72,7 +72,10 @@ describe('webhooks and the death of', { timeout: 900_000 }, () => {
     for (const id of sent) assert.ok((copies.get(id)?.length ?? 0) >= 2, `${id} is sent again, with its id`);
   });
 
-  test('workers, the database and the receiver, while events happen', THOROUGH, async (t) => {
+  test('workers, the database and the receiver, while events happen', {
+    ...THOROUGH,
+    timeout: 2_400_000,
+  }, async (t) => {
     await receiver('busy');
     const [first, count] = [next, EVENTS + 50];
     next += count;

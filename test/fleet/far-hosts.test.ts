@@ -1,19 +1,21 @@
 /** Hosts on other machines: how they join, whom they believe, how their VMs are reached, and how they leave. */
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
+import { joinStreams } from '../../src/agent-api/join-streams.ts';
 import { parseJoinToken } from '../../src/agent-api/join-token.ts';
 import { addHost, drainHost, listHosts, removeHost } from '../../src/cli/host-commands.ts';
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { joinStreams } from '../../src/host/calls/open-ssh.ts';
 import { SilenceWatch } from '../../src/hosts/silence.ts';
+import { listLiveHosts } from '../../src/hosts/store.ts';
 import { createInternalApp } from '../../src/http/internal.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
@@ -25,6 +27,7 @@ import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
 import { dial, readAll, target } from '../support/sockets.ts';
 import { stateOf } from '../support/states.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
@@ -84,6 +87,23 @@ test('it joins over TLS, and speaks to the one certificate in its token alone', 
     return true;
   });
   await misled.close();
+});
+
+test('a host that vanishes is noticed by the system, though nobody speaks to it', async (t) => {
+  const { port } = new URL(origin);
+  const socket = dial(t, Number(port));
+  await once(socket, 'connect');
+  const at = (port: string | number) =>
+    `0100007F:${Number(port).toString(16).toUpperCase().padStart(4, '0')}`;
+  await until('its keepalive runs', () =>
+    readFileSync('/proc/net/tcp', 'utf8')
+      .split('\n')
+      .map((line) => line.trim().split(/\s+/))
+      .some(
+        ([, local, remote, , , timer]) =>
+          local === at(port) && remote === at(socket.localPort ?? 0) && timer?.startsWith('02:'),
+      ),
+  );
 });
 
 test("the listener for hosts serves nobody else: neither this machine's token nor the ingress's calls", async () => {
@@ -180,10 +200,18 @@ test('a drained host gets no VM; one with VMs is not taken out, but for good', a
 
   await removeHost(onServer(), 'far', true);
   await assert.rejects(far.heartbeat(), /401/);
+  await assert.rejects(addHost(onServer(), 'far'), /2 VMs of the far that was removed are not given up yet/);
   await loseSilentHosts(api.db, new SilenceWatch(), log);
   const lost = await stateOf(api, owner, there.id);
   assert.deepEqual([lost.state, lost.reason?.code], ['failed', 'host_lost']);
   assert.doesNotMatch(await listHosts(onServer()), /far/);
 
   assert.notEqual((await addHost(onServer(), 'far')).trim(), token, 'a machine may come back');
+  assert.match(await listHosts(onServer()), /far +expected/);
+  const live = await listLiveHosts(api.db);
+  assert.deepEqual(
+    live.map(({ id }) => id),
+    [api.host_id],
+    'nothing is placed there before it has joined',
+  );
 });

@@ -11,6 +11,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  statSync,
   utimesSync,
   writeFileSync,
 } from 'node:fs';
@@ -56,8 +57,8 @@ after(async () => {
 });
 
 /** A process that looks like the VM of an instance. */
-async function lookalike(instance_id: InstanceId, vm_id: VmId) {
-  const socket = join(paths.vms, instance_id, 'run', 'qmp.sock');
+async function lookalike(instance_id: InstanceId, vm_id: VmId, vms = paths.vms) {
+  const socket = join(vms, instance_id, 'run', 'qmp.sock');
   const child = spawn(
     process.execPath,
     [
@@ -78,19 +79,24 @@ async function lookalike(instance_id: InstanceId, vm_id: VmId) {
 describe('the fencer', () => {
   test('pauses what runs when the lease is over, as long as it is, and ends with the lease', async () => {
     const vm = await lookalike(newId('inst'), newId('vm'));
-    const stranger = children.at(-1)?.pid !== undefined && identityOf(process.pid);
+    const stranger = await lookalike(newId('inst'), newId('vm'), join(data, 'of-another', 'vms'));
     writeLease(paths.lease, bootMs() + 1_000, 1_000);
     startFencer(paths, 'info');
     const fencer = await until('the fencer watches', () => runningFencer(paths));
     await until('the VM is paused', () => isStopped(vm));
     assert.equal(leftMs(readLease(paths.lease) ?? assert.fail('no lease')), 0, 'not before its end');
-    assert(stranger && !isStopped(stranger));
+    assert(!isStopped(stranger), 'the VM of another data folder');
     killProcess(vm, 'SIGCONT');
     await until('it is paused again', () => isStopped(vm));
     writeLease(paths.lease, bootMs() + 60_000, 60_000);
     // The fencer may just have looked.
     await until('it goes on', () => killProcess(vm, 'SIGCONT') && !isStopped(vm));
     const newer = await lookalike(newId('inst'), newId('vm'));
+    // Each look reads the lease, and a little more; one may be on its way.
+    const read_bytes = () =>
+      Number(/^rchar: (\d+)$/m.exec(readFileSync(`/proc/${fencer.pid}/io`, 'latin1'))?.[1]);
+    const enough = read_bytes() + 3 * statSync(paths.lease).size;
+    await until('the fencer has looked', () => read_bytes() >= enough);
     assert(!isStopped(newer), 'a lease that was renewed holds');
     rmSync(paths.lease);
     await until('the fencer has ended', () => !isAlive(fencer));
@@ -148,7 +154,7 @@ describe("an agent's lease", () => {
     const promised = await until('a lease is promised', async () => (await listLeases(api.db))[0]);
     assert.equal(promised.lease_ms, LEASE_MS);
     assert(runningFencer(paths), 'the fencer was there before');
-    assert(lease.isHeld);
+    await until('it is held', () => lease.isHeld);
   });
 
   test('cut off, VMs are paused in time; back, those that are still wanted go on and the others are ended', async () => {
@@ -209,7 +215,7 @@ describe("an agent's lease", () => {
       const now = runningFencer(paths);
       return now !== null && now.pid !== fencer.pid;
     });
-    assert(next.isHeld);
+    await until('its lease is held', () => next.isHeld);
     second.abort();
     await Promise.all(running);
   });

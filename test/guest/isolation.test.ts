@@ -126,6 +126,7 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
         'cat /sys/firmware/qemu_fw_cfg/by_name/etc/*/raw 2> /dev/null | tr -c "[:print:]" "\\n"; true',
       ].join('; '),
     );
+    assert.match(told, /console=/, 'it can read');
     for (const secret of [berth.data_dir, neighbour.id, process.cwd()]) {
       assert.ok(!told.includes(secret), `${secret} is told`);
     }

@@ -38,6 +38,7 @@ after(async () => {
 });
 const model = { api, owner, store, pool };
 const options: CompactOptions = { db, store, disk_keys: context.disk_keys };
+const never = new AbortController().signal;
 const all = Array.from({ length: BLOCKS }, (_, block) => block);
 
 async function objects(prefix = 'disks/'): Promise<string[]> {
@@ -193,7 +194,7 @@ describe('compaction', () => {
     assert.deepEqual(await listWasteful(db, 10), [bad.id, good.id].sort());
     const [lost] = (await readLayers(db, bad.id, 11)).map(({ key }) => key);
     await store.delete(lost ?? assert.fail());
-    await compactDisks(options, context.log);
+    await compactDisks(options, context.log, never);
     // The bad one is left alone for a while; nothing of it was changed.
     assert.deepEqual(await listWasteful(db, 10), []);
     await sql`update disks set compacting_until = now() - interval '1 second'`.execute(db);
@@ -212,7 +213,7 @@ describe('a checkpoint', () => {
     assert.deepEqual(await listLongChains(db, 10), []);
     await disk.flush([3], 'text');
     assert.deepEqual(await listLongChains(db, 10), [disk.id]);
-    await checkpointDisks(options, context.log);
+    await checkpointDisks(options, context.log, never);
     assert.deepEqual(await listLongChains(db, 10), []);
     assert.equal((await readLayers(db, disk.id, 33)).length, 1);
     await disk.flush([4], 'noise');

@@ -6,6 +6,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { setImmediate } from 'node:timers/promises';
 import {
   fetchImage,
   imagePrefix,
@@ -137,24 +138,88 @@ test('a host stores what it has before a disk on it is durable, and fetches what
   );
 });
 
-test('an image that two wait for comes to the one when the other needs it no more', async (t) => {
+/** Two that wait for one image: the one that began to fetch it, and one that came to it. */
+async function twoWait(t: TestContext) {
   const { store, images_dir, version, rootfs } = await scene(t);
   const { client } = controlPlane();
   const keeper = new ImageKeeper({ images_dir, client, store, log: createLog('test', 'fatal') });
   await keeper.stored('own', version, AbortSignal.timeout(60_000));
   rmSync(join(images_dir, 'own'), { recursive: true });
-  const [both_wait, leaving] = [Promise.withResolvers<void>(), new AbortController()];
+  const released = Promise.withResolvers<void>();
   const get = store.get.bind(store);
-  t.mock.method(store, 'get', async (...wanted: Parameters<typeof get>) => {
-    await both_wait.promise;
+  const got = t.mock.method(store, 'get', async (...wanted: Parameters<typeof get>) => {
+    await released.promise;
     return get(...wanted);
   });
   const asked = t.mock.method(client, 'findImage');
-  const first = keeper.forDisk('own', version, leaving.signal);
-  const second = keeper.forDisk('own', version, AbortSignal.timeout(60_000));
-  await until('both have asked where it is', () => asked.mock.callCount() === 2);
-  leaving.abort(new Error('something else is wanted now'));
-  both_wait.resolve();
+  const wait = (leaving: AbortController) => {
+    const image = keeper.forDisk('own', version, leaving.signal);
+    image.catch(() => undefined);
+    return image;
+  };
+  const [leaving_first, leaving_second] = [new AbortController(), new AbortController()];
+  const first = wait(leaving_first);
+  await until('the first fetches it', () => got.mock.callCount() === 1);
+  const second = wait(leaving_second);
+  await until('the second has asked where it is', () => asked.mock.callCount() === 2);
+  // Until it waits for the first's: its answer is there already.
+  await setImmediate();
+  return { rootfs, first, second, leaving_first, leaving_second, release: released.resolve };
+}
+
+test('an image that two wait for comes to the one when the other needs it no more', async (t) => {
+  const { first, second, leaving_first, release, rootfs } = await twoWait(t);
+  leaving_first.abort(new Error('something else is wanted now'));
+  release();
   await assert.rejects(first, /something else is wanted now/);
   assert.ok(readFileSync((await second).rootfs_path).equals(rootfs));
+});
+
+test('whoever needs an image no more does not wait for it to be fetched for another', async (t) => {
+  const { first, second, leaving_second, release, rootfs } = await twoWait(t);
+  leaving_second.abort(new Error('something else is wanted now'));
+  await assert.rejects(second, /something else is wanted now/);
+  release();
+  assert.ok(readFileSync((await first).rootfs_path).equals(rootfs));
+});
+
+test('an image that another has fetched since is not fetched again from under its VMs', async (t) => {
+  const { store, images_dir, version } = await scene(t);
+  const { client } = controlPlane();
+  const keeper = new ImageKeeper({ images_dir, client, store, log: createLog('test', 'fatal') });
+  await keeper.stored('own', version, AbortSignal.timeout(60_000));
+  rmSync(join(images_dir, 'own'), { recursive: true });
+  const [asked, answered] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const find = client.findImage;
+  t.mock.method(
+    client,
+    'findImage',
+    async (...wanted: Parameters<typeof find>) => {
+      const found = await find(...wanted);
+      asked.resolve();
+      await answered.promise;
+      return found;
+    },
+    { times: 1 },
+  );
+  const late = keeper.forDisk('own', version);
+  await asked.promise;
+  const { rootfs_path } = await keeper.forDisk('own', version);
+  const { ino } = statSync(rootfs_path);
+  answered.resolve();
+  assert.equal(statSync((await late).rootfs_path).ino, ino);
+});
+
+test('an image that cannot be stored keeps none behind it from being stored', async (t) => {
+  const { store, images_dir, version } = await scene(t);
+  const bad = await writeHostImage(join(images_dir, 'bad', 'made'), 'bad', randomBytes(MIB));
+  writeFileSync(join(images_dir, 'bad', 'made', 'vmlinuz'), 'another');
+  const { rows, client } = controlPlane();
+  const keeper = new ImageKeeper({ images_dir, client, store, log: createLog('test', 'fatal') });
+  const ending = new AbortController();
+  const running = keeper.run(ending.signal);
+  await until('the other is stored', () => rows.has(version));
+  ending.abort();
+  await running;
+  assert(!rows.has(bad.files['rootfs.img']));
 });

@@ -1,6 +1,6 @@
 /** Which accelerator is believed, tried for real on this host. Needs the guest image (BERTH_TEST_IMAGE_DIR). */
 import assert from 'node:assert/strict';
-import { copyFileSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -31,13 +31,14 @@ describe('the accelerator', {
   });
   after(() => rmSync(folder, { recursive: true, force: true }));
 
-  test('is kvm only if a test guest boots on it, with a reason for a person, and quick the second time', async (context) => {
+  test('is kvm only if a test guest boots on it, with a reason for a person, and not tried a second time', async (context) => {
     const first = await chooseAccelerator({ ...image, setting: 'auto', cache_path });
     context.diagnostic(`${first.accel}: ${first.reason}`);
     assert.ok(first.reason.length > 10);
-    const begin = performance.now();
-    assert.deepEqual(await chooseAccelerator({ ...image, setting: 'auto', cache_path }), first);
-    assert.ok(performance.now() - begin < 1_000);
+    const noted = JSON.parse(readFileSync(cache_path, 'utf8'));
+    writeFileSync(cache_path, JSON.stringify({ ...noted, reason: 'as it was noted' }));
+    const second = await chooseAccelerator({ ...image, setting: 'auto', cache_path });
+    assert.deepEqual(second, { ...first, reason: 'as it was noted' });
     writeFileSync(cache_path, '{"key":');
     assert.deepEqual(await chooseAccelerator({ ...image, setting: 'auto', cache_path }), first);
     const forced = chooseAccelerator({ ...image, setting: 'kvm' });

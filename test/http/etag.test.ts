@@ -5,6 +5,7 @@ import { present } from '../../src/lib/assert.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Method } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
+import { makeGenerations } from '../support/generations.ts';
 import { makeKey, makeSshKey, makeSudo, type Person } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
 import { makeWebhook } from '../support/webhooks.ts';
@@ -35,6 +36,14 @@ const RESOURCES: Record<string, Resource> = {
       { method: 'PATCH', path: '', json: async () => ({ name: newName() }) },
       { method: 'DELETE', path: '', last: true },
     ],
+  },
+  'an instance with a generation': {
+    make: async (who) => {
+      const { id } = await api.instance(who);
+      await makeGenerations(api.db, id, 1);
+      return `/v1/instances/${id}`;
+    },
+    changes: [{ method: 'POST', path: '/restore', json: async () => ({ generation: 1 }) }],
   },
   "an instance's key set": {
     make: async (who) => `/v1/instances/${(await api.instance(who)).id}/ssh-keys`,

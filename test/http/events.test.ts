@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { append, appendPrivate } from '../../src/events/append.ts';
-import { EVENT_TYPES, PRIVATE_EVENT_TYPES } from '../../src/events/model.ts';
+import { EVENT_TYPES, type EventType, PRIVATE_EVENT_TYPES } from '../../src/events/model.ts';
 import { deleteOldEvents } from '../../src/events/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
@@ -101,6 +101,20 @@ describe('200', () => {
     assert.deepEqual(await of(webhook), ['webhook.disabled']);
     assert.deepEqual(await of(newId('inst')), []);
     assert.deepEqual(await typesOf(who, `?resource=${one.id}&type=vm.failed`), ['vm.failed']);
+  });
+
+  test('SSH keys and the instance of a key set are as the API shows them', async () => {
+    const who = await api.person();
+    const line = randomPublicKey().line;
+    const key = await api.as(who).post<{ id: string }>('/v1/me/ssh-keys', { name: 'a', public_key: line });
+    const { id } = await api.instance(who);
+    await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [key.body.id] });
+    const instance = await api.as(who).get(`/v1/instances/${id}`);
+    await api.as(who).delete(`/v1/me/ssh-keys/${key.body.id}`);
+    const dataOf = async (type: EventType) => (await events(who, `?type=${type}`)).data[0]?.data;
+    assert.deepEqual((await dataOf('ssh_key.added'))?.['ssh_key'], key.body);
+    assert.deepEqual((await dataOf('ssh_key.revoked'))?.['ssh_key'], key.body);
+    assert.deepEqual((await dataOf('instance.ssh_keys_replaced'))?.['instance'], instance.body);
   });
 
   test('instances, VMs, disks and keys with instances:read, the others with org:read', async () => {

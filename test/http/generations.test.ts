@@ -212,7 +212,7 @@ describe('POST …/restore 409', () => {
 });
 
 describe('retention', () => {
-  /** Says that a generation was made so many days ago, at noon. */
+  /** Says that a generation was made so many days ago, by days of UTC. */
   async function age(id: InstanceId, days: readonly number[]): Promise<void> {
     for (const [i, back] of days.entries()) {
       const at = new Date(Date.now() - back * 86_400_000);

@@ -6,8 +6,10 @@ import type { IngressRoute } from '../../src/agent-api/types.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { stopIdle } from '../../src/tasks/stop-idle.ts';
+import { listIdle } from '../../src/vms/activity-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
+import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { makePerson, makeSshKey, type Person } from '../support/people.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
 
@@ -140,6 +142,22 @@ describe('a wake', () => {
     assert(answer.outcome === 'refused');
     assert.match(answer.why, /quota/);
   });
+
+  test('is refused for a disk that its image has outgrown, with the reason', async () => {
+    const { id } = await api.instance(owner, { disk_gib: 1, wake_on_connect: true });
+    const version = 'a'.repeat(64);
+    await db
+      .insertInto('image_versions')
+      .values({
+        ...{ image_id: 'debian-12', version, recipe: 'r', index_sha256: version, current: true },
+        ...{ size_bytes: 2 * 2 ** 30, stored_bytes: 1, removed_at: null },
+      })
+      .execute();
+    const answer = await wake(id);
+    await db.deleteFrom('image_versions').execute();
+    assert(answer.outcome === 'refused');
+    assert.match(answer.why, /takes a disk of 2 GiB/);
+  });
 });
 
 describe('an idle stop', () => {
@@ -214,6 +232,20 @@ describe('an idle stop', () => {
     assert.equal(await isStopped(id), false);
     await report(LONG);
     assert.equal(await isStopped(id), true);
+  });
+
+  test('is nobody’s verdict by a report of which only half has been heard', async () => {
+    const id = await idler();
+    await sql`update ingress_watch set reported_at = now() - interval '1 minute'`.execute(db);
+    const { reported } = await db.transaction().execute(async (tx) => {
+      await sql`select from vms where instance_id = ${id} for update`.execute(tx);
+      const reported = report(LONG, [{ instance_id: id, ago_ms: 0 }]);
+      await untilLocksAreWaitedFor(db, 1);
+      assert.deepEqual(await listIdle(db), []);
+      return { reported };
+    });
+    await reported;
+    assert.equal(await isStopped(id), false);
   });
 
   test('never comes without a timeout', async () => {

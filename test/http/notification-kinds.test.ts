@@ -5,7 +5,7 @@ import { after, describe, test } from 'node:test';
 import { tellOfExpiry } from '../../src/api-keys/tell-of-expiry.ts';
 import { appendPrivate } from '../../src/events/append.ts';
 import { KIND_NAMES } from '../../src/notifications/model.ts';
-import { apiForFile } from '../support/api.ts';
+import { apiForFile, type VmOut } from '../support/api.ts';
 import {
   makeServiceAccount,
   makeServiceKey,
@@ -115,7 +115,11 @@ describe('of an instance: its creator and the organisation’s owners and admins
     const people = await organisation();
     const { id } = await instanceIn(api, people.member, 'stopping');
     const reason = { code: 'flush_pending', message: 'The final flush waits.' } as const;
-    for (let n = 0; n < 3; n++) await agent.observe(id, { kind: 'flush_pending', reason });
+    for (let n = 0; n < 3; n++) {
+      await agent.observe(id, { kind: 'flush_pending', reason });
+      const again = await api.as(people.member).delete<VmOut>(`/v1/instances/${id}/vm`);
+      assert.deepEqual([again.status, again.body.reason?.code], [202, 'flush_pending']);
+    }
     const item = await assertOfResource(people, 'disk.flush_failed', id);
     assert.deepEqual([item.data['cause'], item.count], ['final', 1]);
   });

@@ -1,7 +1,7 @@
 /** Organisations: /v1/orgs, one describe a status. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { newId, type OrgId } from '../../src/lib/ids.ts';
+import { type ApiKeyId, newId, type OrgId } from '../../src/lib/ids.ts';
 import { setQuota } from '../../src/orgs/quotas.ts';
 import { accessApiForFile, auditOf, makeInstance } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
@@ -31,6 +31,30 @@ describe('200', () => {
     const ids = [...first.body.data, ...rest.body.data].map((org) => org.id);
     assert.deepEqual(ids, [...made].sort().reverse());
     assert.equal(rest.body.next_cursor, null);
+  });
+
+  test('the last of the list is where a session acts by itself, also when an older organisation was joined later', async () => {
+    const older = await api.member();
+    const ann = await api.member();
+    await db
+      .insertInto('memberships')
+      .values({ org_id: older.org_id, user_id: ann.user_id, role: 'member' })
+      .execute();
+    const ids: string[] = [];
+    for (let cursor = ''; ; ) {
+      const { body } = await api.as(ann).get<Page<Org>>(`/v1/orgs?limit=1${cursor}`);
+      ids.push(...body.data.map(({ id }) => id));
+      if (body.next_cursor === null) break;
+      cursor = `&cursor=${body.next_cursor}`;
+    }
+    assert.deepEqual(ids, [older.org_id, ann.org_id]);
+    const made = await api.as(ann).post<{ id: string }>('/v1/api-keys', { name: 'here', scope: 'org:read' });
+    const key = await db
+      .selectFrom('api_keys')
+      .select('org_id')
+      .where('id', '=', made.body.id as ApiKeyId)
+      .executeTakeFirstOrThrow();
+    assert.equal(key.org_id, ids.at(-1));
   });
 
   test('any member reads the organisation that the path names, whatever Berth-Org says', async () => {

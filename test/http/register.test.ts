@@ -46,6 +46,13 @@ describe('201', () => {
     assert.equal(member.body.role, 'owner');
   });
 
+  test('without a name: its organisation is called by the address, as far as a name goes', async () => {
+    const email = `${'a'.repeat(60)}@${'b'.repeat(60)}.org`;
+    const { session_token } = (await register(open, { email })).body;
+    const orgs = await open.as(session_token).get<{ data: { name: string }[] }>('/v1/orgs');
+    assert.equal(orgs.body.data[0]?.name, email.slice(0, 100));
+  });
+
   test('closed, but invited: also a member there, and acts in its own organisation by default', async () => {
     const email = newEmail();
     const { owner, token } = await invitation(closed, email);

@@ -210,8 +210,10 @@ describe('the live line', () => {
       'FORBIDDEN',
     ]);
     const socket = dial(await ticketOf(), { origin: api.context.public_url });
+    const upgraded = once(socket, 'upgrade');
     await agent.client.openConsole((await agent.nextCall('console')).id);
-    await once(socket, 'open');
+    const [response] = await upgraded;
+    assert.match(response.headers['x-request-id'], /^req_[0-9a-f]{24}$/);
     socket.close();
   });
   test('409 when the VM has ended meanwhile, 404 for what is no instance', async () => {

@@ -186,6 +186,28 @@ describe('503', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
 
+  test('the same Idempotency-Key asks anew after a flush that failed, and replays the one that did not', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const headers = { 'idempotency-key': 'once' };
+    const ask = () =>
+      api.as(owner).call<FlushReceipt>('POST', `/v1/instances/${id}/vm/flush`, { json: {}, headers });
+    const first = ask();
+    const first_id = await agent.askedToFlush(id);
+    await agent.beginFlush(first_id);
+    await agent.failFlush(first_id);
+    assertError(await first, 'UNAVAILABLE');
+    const second = ask();
+    const second_id = await agent.askedToFlush(id, first_id);
+    await agent.beginFlush(second_id);
+    await agent.endFlush(second_id);
+    const made = await second;
+    assert.deepEqual([made.status, made.headers['idempotency-replayed']], [200, undefined], made.text);
+    const again = await ask();
+    assert.deepEqual([again.status, again.headers['idempotency-replayed']], [200, 'true']);
+    assert.equal(again.text, made.text);
+    assert.equal((await rows(id)).length, 2);
+  });
+
   test('a flush that another one of the same disk has overtaken was interrupted', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const first = flush(id);

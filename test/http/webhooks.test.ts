@@ -1,6 +1,7 @@
 /** Webhooks themselves: made, read, changed, deleted. What is sent stands in the files beside this one. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { invalid } from '../../src/lib/errors.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { MAX_WEBHOOKS } from '../../src/webhooks/model.ts';
 import { apiForFile } from '../support/api.ts';
@@ -71,6 +72,20 @@ describe('201', () => {
     assert.ok(!JSON.stringify(row).includes(secret.slice(6)));
     assert.ok(!row.secret.toString('latin1').includes(secret.slice(6)));
     assert.equal(api.context.webhooks.secrets.open(row.secret, id), secret);
+  });
+
+  test('a replayed Idempotency-Key returns the first answer, also when the name is another address meanwhile', async (t) => {
+    const owner = await api.person();
+    const headers = { 'idempotency-key': 'once' };
+    const ask = (key: object = headers) =>
+      api.as(owner).call<MadeWebhook>('POST', PATH, { json: BODY, headers: { ...key } });
+    const first = await ask();
+    t.mock.method(api.context.webhooks.outbound, 'checkUrl', async () => {
+      throw invalid('url', 'is at a private address');
+    });
+    const again = await ask();
+    assert.deepEqual([again.status, again.body], [201, first.body]);
+    assertError(await ask({}), 'INVALID_REQUEST');
   });
 
   test('a replayed Idempotency-Key returns the first answer, secret included, and makes nothing', async () => {

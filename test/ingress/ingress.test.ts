@@ -11,6 +11,7 @@ import { Ingress } from '../../src/ingress/ingress.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { dial, HOST, listen, readAll, target } from '../support/sockets.ts';
+import { until } from '../support/waiting.ts';
 
 const log = createLog('test', 'silent');
 const nowhere = new ControlPlaneClient({ address: 'http://127.0.0.1:1', token: 'none' });
@@ -194,22 +195,52 @@ test('routes that were read for a connection do not undo newer ones that the pol
   assert.equal(String(await readAll(dial(t, port))), 'hello');
 });
 
-test('a port that another program holds is reported, and opened once it is free', async (t) => {
+test('after routes that were read for a connection the poll is for changes of those', async (t) => {
+  const port = await freeLoopbackPort();
+  const address = await target(t, (socket) => socket.end('hello'));
+  const [held, anew] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  let first = true;
+  await runIngress(t, ({ seen }, answer) => {
+    if (seen === 'before') held.resolve();
+    else if (seen === 'after') anew.resolve();
+    else if (first) {
+      first = false;
+      answer('before', [route(port)]);
+    } else answer('after', [route(port, { target: address })]);
+  });
+  await held.promise;
+  assert.equal(String(await readAll(dial(t, port))), 'hello');
+  await anew.promise;
+});
+
+test('a port that another program holds is reported, keeps no change waiting, and is opened once it is free', async (t) => {
   const blocker = createServer();
-  const port = await listen(blocker);
+  const [port, other] = [await listen(blocker), await freeLoopbackPort()];
+  const change = { instance_id: newId('inst'), target: await target(t, (socket) => socket.end()) };
   const reported = Promise.withResolvers<RoutesRequest['blocked']>();
-  const opened = Promise.withResolvers<void>();
-  const seen: RoutesRequest[] = [];
   t.after(() => blocker.close());
-  await runIngress(t, (asked, answer) => {
-    seen.push(asked);
-    if (asked.blocked.length > 0) reported.resolve(asked.blocked);
-    else if (seen.some((each) => each.blocked.length > 0)) opened.resolve();
-    if (asked.seen === 'e1' && asked.blocked.length === 0) return;
-    answer('e1', [route(port)]);
+  await runIngress(t, ({ seen, blocked }, answer) => {
+    if (seen === null) answer('e1', [route(port)]);
+    else if (seen === 'e1') {
+      reported.resolve(blocked);
+      answer('e2', [route(port), route(other, change)]);
+    }
   });
   assert.deepEqual(await reported.promise, [{ port, problem: 'another program has the port' }]);
-  blocker.close();
-  await opened.promise;
-  assert.equal((await readAll(dial(t, port))).length, 0, 'it is open, and its VM does not run');
+  await until('the other is open', () => isOpen(other));
+  await new Promise((resolve) => blocker.close(resolve));
+  await until('it is open', () => isOpen(port));
+  assert.equal((await readAll(dial(t, port))).length, 0, 'its VM does not run');
 });
+
+async function isOpen(port: number): Promise<boolean> {
+  const socket = connect({ port, host: HOST });
+  try {
+    await once(socket, 'connect');
+    return true;
+  } catch {
+    return false;
+  } finally {
+    socket.destroy();
+  }
+}

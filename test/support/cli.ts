@@ -25,10 +25,14 @@ export interface Running {
 export class Cli {
   readonly home: string;
   readonly env: Record<string, string>;
+  readonly #children = new Set<ChildProcess>();
 
   constructor(env: Record<string, string> = {}) {
     this.home = mkdtempSync(join(tmpdir(), 'berth-home-'));
-    after(() => rmSync(this.home, { recursive: true, force: true }));
+    after(() => {
+      for (const child of this.#children) child.kill('SIGKILL');
+      rmSync(this.home, { recursive: true, force: true });
+    });
     this.env = { PATH: process.env['PATH'] ?? '', HOME: this.home, ...env };
   }
 
@@ -44,6 +48,8 @@ export class Cli {
 
   private spawn(program: string, args: readonly string[], input: string | null): Running {
     const child = spawn(program, args, { env: this.env, cwd: this.home, stdio: ['pipe', 'pipe', 'pipe'] });
+    this.#children.add(child);
+    child.once('close', () => this.#children.delete(child));
     let out = '';
     let err = '';
     child.stdout.setEncoding('utf8').on('data', (text: string) => {

@@ -1,5 +1,6 @@
 /** A small client for tests: any method, any body or none, nothing added that was not asked for. */
 import { type Agent, request } from 'undici';
+import { assertDeclared } from './declared.ts';
 
 export interface Answer<T> {
   readonly status: number;
@@ -67,12 +68,9 @@ export class Client {
     if (is_stream) response.body.on('error', () => undefined).destroy();
     const text = is_stream ? '' : await response.body.text();
     const is_json = String(response.headers['content-type'] ?? '').startsWith('application/json');
-    return {
-      status: response.statusCode,
-      headers: response.headers,
-      body: (is_json ? JSON.parse(text) : undefined) as T,
-      text,
-    };
+    const body = (is_json ? JSON.parse(text) : undefined) as T & Partial<ErrorBody>;
+    if (typeof body?.error?.code === 'string') assertDeclared(method, path, body.error.code);
+    return { status: response.statusCode, headers: response.headers, body, text };
   }
 
   get<T = ErrorBody>(path: string, options?: CallOptions) {

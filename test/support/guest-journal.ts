@@ -79,9 +79,9 @@ export class GuestJournal {
     this.#writer?.kill();
     await this.#writer?.ended;
     this.#writer = undefined;
-    // The guest's end of the connection may live on for a moment.
+    // The guest's end of the connection may live on for a moment. The pattern does not match the shell that has it.
     await this.#guest
-      .sh('pkill -f bin/journal; while pgrep -f bin/journal > /dev/null; do sleep 0.05; done')
+      .sh("pkill -f '[b]in/journal'; while pgrep -f '[b]in/journal' > /dev/null; do sleep 0.05; done")
       .catch(() => '');
     return acknowledged;
   }

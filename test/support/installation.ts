@@ -300,12 +300,15 @@ export class Installation {
       await Promise.race([this.#launcher?.ended, sleep(20_000, undefined, { ref: false })]);
     } finally {
       this.#launcher?.child.kill('SIGKILL');
-      await this.#endLeftovers();
-      live.delete(this);
-      if (!this.#own_templates) await keepTemplates(this.paths);
-      this.#undo();
-      rmSync(this.data_dir, { recursive: true, force: true, maxRetries: 5 });
+      await this.#endLeftovers().finally(() => this.#forget());
     }
+  }
+
+  async #forget(): Promise<void> {
+    live.delete(this);
+    if (!this.#own_templates) await keepTemplates(this.paths);
+    this.#undo();
+    rmSync(this.data_dir, { recursive: true, force: true, maxRetries: 5 });
   }
 
   async #endLeftovers(): Promise<void> {

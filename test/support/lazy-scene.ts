@@ -202,6 +202,9 @@ export class LazyScene {
     const qmp = await untilWorks('QEMU listens', () => {
       assert.equal(child.exitCode, null, 'QEMU runs');
       return QmpClient.connect(socket);
+    }).catch((error: unknown) => {
+      child.kill('SIGKILL');
+      throw error;
     });
     this.#qemu = { child, qmp };
     await this.qmp.execute('block-dirty-bitmap-add', {

@@ -40,8 +40,13 @@ export class NameServer {
       { stdio: 'ignore', env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' } },
     );
     const server = new NameServer(process, folder, `127.0.0.1:${port}`);
-    await server.#answersWith(0);
-    return server;
+    try {
+      await server.#answersWith(0);
+      return server;
+    } catch (error) {
+      await server.close();
+      throw error;
+    }
   }
 
   /** From here on these are all the names there are. */

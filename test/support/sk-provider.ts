@@ -17,7 +17,15 @@ export function skProvider(): string {
     const work = mkdtempSync(join(CACHE, 'openssh-tests-'));
     try {
       const options = { cwd: work, stdio: 'pipe' } as const;
-      execFileSync('apt-get', ['-q', '-o', 'APT::Sandbox::User=root', 'download', 'openssh-tests'], options);
+      const apt = (...words: string[]) =>
+        execFileSync('apt-get', ['-q', '-o', 'APT::Sandbox::User=root', ...words], options);
+      try {
+        apt('download', 'openssh-tests');
+      } catch {
+        // There may be no lists of packages, or old ones.
+        apt('update');
+        apt('download', 'openssh-tests');
+      }
       execFileSync('sh', ['-c', 'dpkg-deb -x openssh-tests_*.deb x'], options);
       rmSync(FOLDER, { recursive: true, force: true });
       renameSync(join(work, 'x'), FOLDER);

@@ -1,6 +1,8 @@
 import type { CreateApiKeyRequest } from '../../../client/src/berth.ts';
 import type { CreateApiKeyResponse, ServiceAccount } from '../../../client/src/generated.ts';
+import { scopeOfRole } from '../../../client/src/role-scopes.ts';
 import { call } from '../api.ts';
+import { role } from '../live/membership.ts';
 import { Field, Select } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
 import { ScopeChoice } from './scope-choice.tsx';
@@ -29,7 +31,7 @@ function readForm(form: FormData, holder: ServiceAccount | undefined): CreateApi
     .filter(Boolean);
   return {
     name: String(form.get('name')).trim(),
-    scope: scopeOf(form),
+    scope: scopeOf(form, holder?.scope ?? scopeOfRole(role.value ?? 'member')),
     ...(days > 0 ? { expires_in_seconds: days * DAY_S } : {}),
     ...(allowed_cidrs.length > 0 ? { allowed_cidrs } : {}),
     ...(holder ? { service_account_id: holder.id } : {}),

@@ -9,9 +9,7 @@ export function ScopeChoice({ issue }: { readonly issue?: string | undefined }) 
       <legend>What it may do</legend>
       <label>
         <input type="radio" name="scope-kind" value="all" checked={all} onChange={() => setAll(true)} />
-        <span>
-          Everything that its holder may <code>*</code>
-        </span>
+        <span>Everything that its holder may</span>
       </label>
       <label>
         <input type="radio" name="scope-kind" value="some" checked={!all} onChange={() => setAll(false)} />

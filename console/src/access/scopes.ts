@@ -10,7 +10,7 @@ export const RESOURCES = [
   'audit',
 ] as const;
 
-/** What is ticked, as a scope string; `*` where all is. */
-export function scopeOf(form: FormData): string {
-  return form.get('scope-kind') === 'all' ? '*' : form.getAll('scope').join(' ');
+/** What is ticked, as a scope string; `all` where everything is. */
+export function scopeOf(form: FormData, all: string): string {
+  return form.get('scope-kind') === 'all' ? all : form.getAll('scope').join(' ');
 }

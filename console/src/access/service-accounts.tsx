@@ -73,7 +73,7 @@ interface CreateProps {
 
 function CreateAccount({ onClose, onMade }: CreateProps) {
   const work = async (form: FormData) => {
-    const body = { name: String(form.get('name')).trim(), scope: scopeOf(form) };
+    const body = { name: String(form.get('name')).trim(), scope: scopeOf(form, '*') };
     await call('createServiceAccount', { body });
     await onMade();
   };

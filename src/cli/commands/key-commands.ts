@@ -130,13 +130,24 @@ async function createKey(call: Call): Promise<undefined> {
   const { options, args } = call;
   const body = {
     name: args[0] ?? '',
-    scope: options.text('scope') ?? '*',
+    scope: options.text('scope') ?? (await wholeScope(call)),
     expires_in_seconds: lifetime(options.text('expires')),
     allowed_cidrs: options.list('from') === undefined ? undefined : [...(options.list('from') ?? [])],
     service_account_id: options.text('service-account'),
   };
   const made = await call.session.berth().createApiKey(body);
   printNewKey(call, made, `${made.name} may ${made.scope === '*' ? 'do all that you may' : made.scope}.`);
+}
+
+/** All that the key's holder may, as far as can be asked: of a key from the environment nothing says which it is. */
+async function wholeScope({ session, options }: Call): Promise<string> {
+  const id = options.text('service-account');
+  if (id !== undefined) {
+    return (await session.berth().call('getServiceAccount', { path: { id } })).scope;
+  }
+  const { profile } = session;
+  if (profile === undefined || session.env['BERTH_API_KEY']) return '*';
+  return (await session.berth().call('getApiKey', { path: { id: profile.api_key_id } })).scope;
 }
 
 /** `90d`, `12h` in seconds. */
@@ -215,7 +226,7 @@ export const KEY_COMMANDS: readonly Command[] = [
       scope: {
         type: 'string',
         value: 'SCOPE',
-        help: 'resource:action, several separated by spaces; * unless said',
+        help: 'resource:action, several separated by spaces; else all that your login, or the service account, may',
       },
       expires: { type: 'string', value: 'TIME', help: '12h, 90d; never unless said' },
       from: { type: 'string', value: 'CIDR', multiple: true, help: 'usable from these networks only' },

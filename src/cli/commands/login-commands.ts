@@ -1,6 +1,7 @@
 /** Who one is: login, logout, whoami, sudo. A login leaves an API key of this machine in a file that only its owner reads. */
 import { hostname } from 'node:os';
 import { Berth, BerthError } from '../../../client/src/berth.ts';
+import { scopeOfRole } from '../../../client/src/role-scopes.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
@@ -28,7 +29,7 @@ export async function login(call: Call): Promise<undefined> {
   try {
     const orgs = await berth.call('listOrgs', { query: { limit: 200 } });
     const wanted = options.text('org');
-    // The one that a session first belonged to is the last of a list that is newest first.
+    // The one that the account first belonged to is the last of a list whose first is the one joined last.
     const org = wanted
       ? orgs.data.find(({ id, name }) => id === wanted || name === wanted)
       : orgs.data.at(-1);
@@ -38,7 +39,9 @@ export async function login(call: Call): Promise<undefined> {
       });
     }
     const acting = new Berth({ url, token: opened.session_token, org: org.id, user_agent: USER_AGENT });
-    const made = await acting.createApiKey({ name: `cli on ${hostname()}`.slice(0, 100), scope: '*' });
+    const { role } = await acting.call('getMember', { path: { id: org.id, user_id: opened.user.id } });
+    const name = `cli on ${hostname()}`.slice(0, 100);
+    const made = await acting.createApiKey({ name, scope: scopeOfRole(role) });
     session.keep(profile_name, {
       url,
       email: opened.user.email,

@@ -3,6 +3,7 @@
  * answer once. An answer that cannot be delivered is dropped: its caller is gone with the control plane.
  */
 import type { CallAnswer, CallFailure, HostCall, PendingCall } from '../../agent-api/host-calls.ts';
+import { joinStreams } from '../../agent-api/join-streams.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
@@ -12,7 +13,7 @@ import type { Machine } from '../runner/machine.ts';
 import { vmFolder } from '../runner/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
-import { dialSshd, joinStreams } from './open-ssh.ts';
+import { dialSshd } from './open-ssh.ts';
 import { readConsole } from './read-console.ts';
 import { runCommand } from './run-command.ts';
 import type { VmMeters } from './vm-meters.ts';

@@ -1,7 +1,6 @@
 /** A connection to a VM's sshd for the ingress of another machine: the guest's port is open on our loopback alone. */
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
-import type { Duplex } from 'node:stream';
 import { messageOf } from '../../lib/errors.ts';
 import type { Machine } from '../runner/machine.ts';
 import { CallError } from './call-error.ts';
@@ -21,19 +20,4 @@ export async function dialSshd({ record }: Machine): Promise<Socket> {
     socket.destroy();
     throw new CallError('not_running', `The guest's sshd is not reached: ${messageOf(error)}`);
   }
-}
-
-/** Until one of them ends. */
-export function joinStreams(one: Duplex, other: Duplex): void {
-  for (const [from, to] of [
-    [one, other],
-    [other, one],
-  ] as const) {
-    from.on('error', () => from.destroy());
-    from.once('close', () => {
-      // What it has said to its end is still on its way; an end without one ends both.
-      if (!from.readableEnded) to.destroy();
-    });
-  }
-  one.pipe(other).pipe(one);
 }

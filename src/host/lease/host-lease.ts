@@ -8,7 +8,7 @@
  * After a renewal of a lease that was over, the assignments are read before any VM goes on: those that were given up
  * meanwhile are ended.
  */
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { Assignment } from '../../agent-api/types.ts';
 import type { Paths } from '../../config/paths.ts';
 import { pause } from '../../lib/backoff.ts';
@@ -45,6 +45,8 @@ export class HostLease {
   /** What the control plane wants kept. */
   #wanted_ms: number | null = null;
   #over = false;
+  /** What was said last of why it is not renewed. */
+  #told: string | null = null;
   #held = Promise.withResolvers<void>();
 
   constructor(options: HostLeaseOptions) {
@@ -104,7 +106,7 @@ export class HostLease {
   }
 
   async #renew(signal: AbortSignal): Promise<boolean> {
-    const { client, log } = this.#options;
+    const { client } = this.#options;
     try {
       const kept_ms = this.#wanted_ms !== null && runningFencer(this.#options.paths) ? this.#wanted_ms : null;
       const sent_ms = bootMs();
@@ -112,11 +114,22 @@ export class HostLease {
       const { lease_ms } = await client.renewLease({ kept_ms }, bound_ms, signal);
       if (lease_ms === null) await this.#doWithout(signal);
       else await this.#keep(sent_ms, lease_ms, kept_ms, signal);
+      this.#told = null;
       return lease_ms === null || kept_ms === lease_ms;
     } catch (error) {
-      if (!signal.aborted) log.debug({ reason: messageOf(error) }, 'the lease was not renewed');
+      if (!signal.aborted) this.#tell(error);
       return false;
     }
+  }
+
+  /** A control plane that is away is told of by who polls it. All else is said here, once: at last it pauses all VMs. */
+  #tell(error: unknown): void {
+    const { log } = this.#options;
+    const reason = messageOf(error);
+    const away = error instanceof ControlPlaneUnavailable;
+    if (away || this.#told === reason) log.debug({ reason }, 'the lease was not renewed');
+    else log.warn({ err: error }, 'the lease cannot be renewed');
+    if (!away) this.#told = reason;
   }
 
   async #keep(sent_ms: number, lease_ms: number, kept_ms: number | null, signal: AbortSignal): Promise<void> {

@@ -266,6 +266,14 @@ export function judgeSidecar(
   return (same || own) && sidecar.placement >= own_since ? 'unsaved' : 'none';
 }
 
+/** Pure: of no worth against any head to come either, for generations and epochs only rise. */
+export function isOvertaken(
+  sidecar: OverlaySidecar,
+  head: Pick<DiskHead, 'generation' | 'head_epoch'>,
+): boolean {
+  return head.generation > sidecar.generation && head.head_epoch > sidecar.placement;
+}
+
 function isSameLayers(a: DiskHead['layers'], b: DiskHead['layers']): boolean {
   return a.length === b.length && a.every(({ key }, i) => b[i]?.key === key);
 }

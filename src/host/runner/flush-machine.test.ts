@@ -2,16 +2,50 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { test } from 'node:test';
+import { type TestContext, test } from 'node:test';
 import { BlockMap } from '../../disk-format/block-map.ts';
 import { newId } from '../../lib/ids.ts';
 import { createLog } from '../../lib/log.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
 import { type FlushOptions, flushMachine } from './flush-machine.ts';
 
-test('a copy that QEMU began and whose speed it does not answer for is cancelled, and its guest goes on', async (t) => {
+const DISK = {
+  ...{ instance_id: newId('inst'), key_prefix: 'disks/x', size_bytes: 65_536, write_key: null },
+  ...{ head: { generation: 0, durable_at: null }, map: new BlockMap(), load: async () => undefined },
+};
+const optionsOf = (machine: object, quiesce: FlushOptions['quiesce']) =>
+  ({
+    ...{ context: { log: createLog('test', 'silent') }, machine, disk: DISK },
+    ...{ owner: null, quiesce, signal: new AbortController().signal },
+  }) as unknown as FlushOptions;
+
+async function runtimeFolder(t: TestContext): Promise<string> {
   const runtime = await mkdtemp(join(tmpdir(), 'bfm-'));
   t.after(() => rm(runtime, { recursive: true, force: true }));
+  return runtime;
+}
+
+test('a receipt says crash where the guest was not frozen, also when nothing on its disk was marked', async (t) => {
+  const record = { epoch: 1, full_compare: false, frozen: false, flush: null };
+  const machine = {
+    folder: { runtime: await runtimeFolder(t) },
+    qmp: { execute: async () => [] },
+    record,
+    agent: {
+      fsfreeze: () => Promise.reject(new Error('no reply')),
+      thaw: async () => 0,
+      fsfreezeStatus: async () => 'thawed',
+    },
+    ...{ resets: 0, gone: false, broken: false },
+    ...{ isUntouched: async () => false, markedBytes: async () => 0, noteThaw: async () => undefined },
+    update: async (change: object) => Object.assign(record, change),
+  };
+  const receipt = await flushMachine(optionsOf(machine, 'freeze'));
+  assert.deepEqual([receipt.consistency, receipt.uploaded_bytes, record.frozen], ['crash', 0, false]);
+});
+
+test('a copy that QEMU began and whose speed it does not answer for is cancelled, and its guest goes on', async (t) => {
+  const runtime = await runtimeFolder(t);
   let job: string | null = null;
   const asked: string[] = [];
   const execute = async (command: string) => {
@@ -32,14 +66,7 @@ test('a copy that QEMU began and whose speed it does not answer for is cancelled
     markedBytes: async () => 65_536,
     resumeIfStalled: async () => asked.push('resumed'),
   };
-  const disk = {
-    ...{ instance_id: newId('inst'), key_prefix: 'disks/x', size_bytes: 65_536, write_key: null },
-    ...{ head: { generation: 0, durable_at: null }, map: new BlockMap(), load: async () => undefined },
-  };
-  const flushed = flushMachine({
-    ...{ context: { log: createLog('test', 'silent') }, machine, disk },
-    ...{ owner: null, quiesce: 'crash', signal: new AbortController().signal },
-  } as unknown as FlushOptions);
+  const flushed = flushMachine(optionsOf(machine, 'crash'));
   await assert.rejects(flushed, QmpTimeoutError);
   const after_it = asked.slice(asked.indexOf('block-job-set-speed') + 1);
   assert.ok(after_it.includes('job-cancel') && after_it.includes('resumed'), after_it.join());

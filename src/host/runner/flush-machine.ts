@@ -76,10 +76,10 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   });
   try {
     server.addExport('flush', sink);
-    const consistency = await begin(options, server.path, job_id);
-    if (consistency === null) {
+    const { consistency, dirty } = await begin(options, server.path, job_id);
+    if (!dirty) {
       await sink.abort();
-      return receiptOf(disk, started, { consistency: quietConsistency(options.quiesce) });
+      return receiptOf(disk, started, { consistency });
     }
     return await complete(options, sink, { generation, job_id, consistency, started });
   } catch (error) {
@@ -88,10 +88,6 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   } finally {
     await server.close(1_000);
   }
-}
-
-function quietConsistency(quiesce: FlushOptions['quiesce']): Consistency {
-  return quiesce === 'freeze' ? 'filesystem' : quiesce;
 }
 
 function receiptOf(
@@ -125,12 +121,12 @@ async function clearLeftovers(machine: Machine, job_id: string): Promise<void> {
   if (machine.record.flush?.job_id === job_id) await machine.update({ flush: null });
 }
 
-/** Phase one: the point in time. Resolves with its consistency; null when nothing was dirty. */
+/** Phase one: the point in time. Where nothing was dirty, no job is begun. */
 async function begin(
   options: FlushOptions,
   socket_path: string,
   job_id: string,
-): Promise<Consistency | null> {
+): Promise<{ readonly consistency: Consistency; readonly dirty: boolean }> {
   const { machine, quiesce } = options;
   const { qmp } = machine;
   await qmp.execute('blockdev-add', {
@@ -139,11 +135,11 @@ async function begin(
     server: { type: 'unix', path: socket_path },
     export: 'flush',
   });
-  let consistency = quietConsistency(quiesce);
+  let consistency: Consistency = quiesce === 'freeze' ? 'filesystem' : quiesce;
   let begun = false;
   try {
     if (quiesce === 'freeze' && !(await freeze(machine))) consistency = 'crash';
-    if ((await machine.markedBytes()) === 0) return null;
+    if ((await machine.markedBytes()) === 0) return { consistency, dirty: false };
     if (machine.record.full_compare) await removeBitmap(machine);
     await qmp.execute('transaction', { actions: backupActions(job_id, machine.record.full_compare) });
     begun = true;
@@ -151,7 +147,7 @@ async function begin(
     if (quiesce === 'freeze' && machine.record.frozen) await thaw(machine);
     if (!begun) await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE }).catch(() => undefined);
   }
-  return consistency;
+  return { consistency, dirty: true };
 }
 
 /** A job that has ended already needs none, and QEMU refuses it. Left slow it would go on for hours. */

@@ -49,7 +49,7 @@ export const TCG_CACHE_MIB = 64;
  * Against a CPU that is emulated the mitigations guard nothing. The kernel's test of its timer counts ticks in a few
  * milliseconds of real time: on a host whose processors were all busy it found none, and panicked.
  */
-const TCG_KERNEL_WORDS = ['mitigations=off', 'no_timer_check'] as const;
+export const TCG_KERNEL_WORDS = ['mitigations=off', 'no_timer_check'] as const;
 
 /** An NBD export that unwritten clusters of the overlay read from until the overlay is whole. */
 export interface LazyBacking {

@@ -9,7 +9,7 @@ import { AppError } from '../../lib/errors.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
-import { setEtag } from '../etag.ts';
+import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
@@ -133,7 +133,7 @@ function registerRestore(app: App, context: AppContext): void {
       tags: ['Generations'],
       params: InstanceParams,
       body: RestoreRequest,
-      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
@@ -144,7 +144,9 @@ function registerRestore(app: App, context: AppContext): void {
         reply,
         { action: 'instance.restore' },
         async (tx, principal) => {
-          const row = await restoreInstance(tx, principal, id, generation);
+          const row = await restoreInstance(tx, principal, id, generation, (version) =>
+            requireMatch(request, version),
+          );
           setEtag(reply, row.version);
           return { status: 200, body: instanceView(row), target: id, data: { generation } };
         },

@@ -40,7 +40,8 @@ const IdleTimeout = nullable(
   Type.Integer({
     minimum: 60,
     maximum: 2_592_000,
-    description: 'Stop the VM after so long without SSH connection and without a call on it; null never does',
+    description:
+      'Stop the VM after so long without SSH connection and without a call that asks something of it; null never does',
   }),
 );
 const WakeOnConnect = Type.Boolean({
@@ -113,7 +114,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       summary: 'Make an instance',
       tags: ['Instances'],
       body: CreateInstanceRequest,
-      response: { 201: Instance, ...errors(...COMMON, 'CONFLICT') },
+      response: { 201: Instance, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
     },
     handler: async (request, reply) => {
       const { body } = request;
@@ -207,7 +208,10 @@ function registerOne(app: App, context: AppContext): void {
       tags: ['Instances'],
       params: InstanceParams,
       body: ChangeInstanceRequest,
-      response: { 200: Instance, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: {
+        200: Instance,
+        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED', 'QUOTA_EXCEEDED'),
+      },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);

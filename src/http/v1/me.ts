@@ -11,6 +11,7 @@ import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { addSshKey, revokeSshKey } from '../../ssh-keys/account-keys.ts';
 import { listSshKeys } from '../../ssh-keys/store.ts';
+import { sshKeyView } from '../../ssh-keys/view.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import { appendAudit } from '../append-audit.ts';
@@ -70,15 +71,6 @@ const SshKey = named('SshKey', {
     }),
   ),
 });
-type SshKeyRow = Awaited<ReturnType<typeof listSshKeys>>[number];
-
-function sshKeyView(row: SshKeyRow): Static<typeof SshKey> {
-  return {
-    ...row,
-    created_at: rfc3339(row.created_at),
-    last_used_at: row.last_used_at === null ? null : rfc3339(row.last_used_at),
-  };
-}
 
 export function registerMe(app: App, context: AppContext, cursors: CursorSealer, limits: RateLimits): void {
   registerAccount(app, context);

@@ -71,7 +71,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
     config: { access: 'session' },
     schema: {
       operationId: 'listOrgs',
-      summary: 'The organisations that the caller is a member of',
+      summary: 'The organisations that the caller is a member of, those joined last first',
       tags: ['Organisations'],
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(Org), ...errors(...COMMON) },
@@ -79,9 +79,12 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
     handler: (request) => {
       const principal = principalOf(request);
       return pageOfList(cursors, principal, request, {
-        route: 'orgs',
-        list: (before, count) => listOrganisations(db, userOf(principal), before, count),
-        show: organisationView,
+        route: 'orgs by joining',
+        list: async (before: string | null, count: number) => {
+          const rows = await listOrganisations(db, userOf(principal), before, count);
+          return rows.map((row) => ({ id: row.position, row }));
+        },
+        show: ({ row }) => organisationView(row),
       });
     },
   });

@@ -50,7 +50,7 @@ export function registerVmExec(app: App, context: AppContext): void {
       operationId: 'execInVm',
       summary: 'Run a command in the guest, as root, and wait for its end',
       description:
-        'In `/`, in a session of its own, through the guest agent. At `timeout_seconds` the command and what it started in its session are killed, and what it printed by then is answered with `exit_code` null. The audit log keeps the program, not its arguments.',
+        'In `/`, in a session of its own, through the guest agent. At `timeout_seconds` the command and what it started in its session are killed, and what it printed by then is answered with `exit_code` null. The audit log keeps the program, not its arguments. It takes no Idempotency-Key, since nothing of a command is kept: sent again, it runs again.',
       tags: ['VM'],
       params: InstanceParams,
       body: ExecRequest,

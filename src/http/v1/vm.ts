@@ -5,7 +5,7 @@ import { findInstances, type InstanceRow } from '../../instances/store.ts';
 import { vmView } from '../../instances/view.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
-import { awaitReceipt, beginFlush } from '../../vms/flush-vm.ts';
+import { awaitReceipt, type BegunFlush, beginFlush, stillHolds } from '../../vms/flush-vm.ts';
 import { type CallResult, restartVm, startVm, stopVm, suspendVm } from '../../vms/vm-calls.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
@@ -169,7 +169,11 @@ function registerCalls(app: App, context: AppContext): void {
     config: { access: 'vm:write', idempotent: true },
     schema: {
       ...describe('startVm', 'Start the VM'),
-      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: {
+        200: Vm,
+        202: Vm,
+        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED', 'QUOTA_EXCEEDED'),
+      },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
@@ -248,12 +252,12 @@ function registerCalls(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      // What is kept for the key is the flush that was begun: a replay waits for the same receipt.
+      // What is kept for the key is the flush that was begun: a replay waits for the same receipt, unless it failed.
       const { body } = await mutate(
         context,
         request,
         reply,
-        { action: 'vm.flush' },
+        { action: 'vm.flush', holds: (tx, kept) => stillHolds(tx, kept as BegunFlush) },
         async (tx, principal) => ({
           status: 200,
           body: await beginFlush(tx, principal, id),

@@ -119,11 +119,15 @@ function registerCreate(app: App, context: AppContext): void {
       response: { 201: CreateWebhookResponse, ...errors(...COMMON, 'QUOTA_EXCEEDED') },
     },
     handler: async (request, reply) => {
-      // Before the transaction: a name server may take its time.
-      const url = (await outbound.checkUrl(request.body.url)).href;
+      // Before the transaction, since a name server may take its time; told within it, since a kept answer comes first.
+      const judged = await outbound.checkUrl(request.body.url).then(
+        ({ href }) => ({ href }),
+        (refusal: unknown) => ({ refusal }),
+      );
       const mutation = { action: 'webhook.create' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const made = await createWebhook(tx, principal, secrets, { ...request.body, url });
+        if ('refusal' in judged) throw judged.refusal;
+        const made = await createWebhook(tx, principal, secrets, { ...request.body, url: judged.href });
         const shown = webhookView(made);
         setEtag(reply, etagValue(made));
         return {

@@ -1,0 +1,18 @@
+/** All that a role may, as the scope of a key: the server makes none with more than its maker may (docs/permissions.md). */
+import type { Member } from './generated.ts';
+
+const ANY = [
+  'instances:read vm:read webhooks:read org:read',
+  'ssh_keys:read ssh_keys:write notifications:read notifications:write api_keys:read api_keys:write',
+].join(' ');
+
+const SCOPES: Readonly<Record<Member['role'], string>> = {
+  owner: '*',
+  admin: '*',
+  member: `${ANY} instances:write vm:write`,
+  billing: `${ANY} org:write`,
+};
+
+export function scopeOfRole(role: Member['role']): string {
+  return SCOPES[role];
+}

@@ -1,0 +1,46 @@
+import assert from 'node:assert/strict';
+import { Duplex } from 'node:stream';
+import { test } from 'node:test';
+import type { HostCall } from '../agent-api/host-calls.ts';
+import { type HostId, newId } from '../lib/ids.ts';
+import { HostCalls } from './host-calls.ts';
+
+const HOST: HostId = newId('host');
+const never = new AbortController().signal;
+const vm = { instance_id: newId('inst'), vm_id: newId('vm') };
+const exec = (stdin = ''): HostCall => ({ kind: 'exec', ...vm, command: ['cat'], stdin, timeout_ms: 1_000 });
+
+test('commands that take long keep nobody from a stream', async () => {
+  const calls = new HostCalls();
+  const asked = Array.from({ length: 256 }, () => calls.ask(HOST, exec(), 60_000, never));
+  const ended = Promise.allSettled(asked);
+  assert.equal((await calls.take(HOST, 1_000, never)).length, 256);
+  await assert.rejects(calls.ask(HOST, exec(), 60_000, never), /too many calls/);
+  const opened = calls.open(HOST, { kind: 'ssh', ...vm }, 60_000, never);
+  const [ssh] = await calls.take(HOST, 1_000, never);
+  assert.equal(ssh?.call.kind, 'ssh');
+  assert(calls.connect(HOST, ssh.id, new Duplex()));
+  await opened;
+  calls.close();
+  await ended;
+});
+
+test('one poll takes no more than fits into an answer; the next ones take the rest, each call once', async () => {
+  const calls = new HostCalls();
+  const ended = Promise.allSettled(
+    Array.from({ length: 20 }, () => calls.ask(HOST, exec('x'.repeat(1024 * 1024)), 60_000, never)),
+  );
+  const taken: string[][] = [];
+  for (let left = 20; left > 0; ) {
+    const found = await calls.take(HOST, 1_000, never);
+    taken.push(found.map(({ id }) => id));
+    left -= found.length;
+  }
+  assert.deepEqual(
+    taken.map(({ length }) => length),
+    [7, 7, 6],
+  );
+  assert.equal(new Set(taken.flat()).size, 20);
+  calls.close();
+  await ended;
+});

@@ -1,0 +1,35 @@
+import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
+import { pathsIn } from '../../src/config/paths.ts';
+import { HostLease } from '../../src/host/lease/host-lease.ts';
+import { logLines } from '../support/log-lines.ts';
+import { until } from '../support/waiting.ts';
+
+test('a lease that cannot be written here is said once, with its cause; a control plane that is away is not', async (t) => {
+  const data = mkdtempSync(join(tmpdir(), 'bt-'));
+  t.after(() => rmSync(data, { recursive: true }));
+  const { log, lines } = logLines();
+  const ending = new AbortController();
+  let renewals = 0;
+  const client = {
+    renewLease: async () => {
+      renewals += 1;
+      if (renewals < 2) throw new ControlPlaneUnavailable('it is away');
+      return { lease_ms: 3_000 };
+    },
+  } as unknown as ControlPlaneClient;
+  // Without its folder.
+  const lease = new HostLease({ client, paths: pathsIn(data), log, startFencer: assert.fail });
+  const running = lease.run(ending.signal);
+  await until('it was tried again and again', () => renewals > 3);
+  ending.abort();
+  await running;
+  const said = lines.map((line) => JSON.parse(line)).filter(({ level }) => level >= 40);
+  assert.equal(said.length, 1);
+  assert.equal(said[0].msg, 'the lease cannot be renewed');
+  assert.match(said[0].err.message, /ENOENT.*lease/);
+});
