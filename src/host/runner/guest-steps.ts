@@ -44,12 +44,14 @@ export async function awaitGuest(
     const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
     if (resumed) await wakeGuest(machine, undisturbed);
     else await agentUp(machine, machine.record.template ? GUEST_AWAKE_MS : GUEST_UP_MS, undisturbed);
-    // Side by side: both wait for the guest, and nobody gets in before the keys are there.
-    const [applied_keys] = await Promise.all([
+    // Side by side: all wait for the guest, and nobody gets in before the keys are there. The host key is there before the
+    // guest's agent, but for images that make it beside: where sshd listens, it is.
+    const [applied_keys, early] = await Promise.all([
       applyUntilClear(keys, machine, undisturbed),
+      readHostKeys(machine.agent).catch(() => null),
       waitForSshd(machine.agent, port, SSHD_UP_MS, undisturbed),
     ]);
-    const host_keys = await untilAnswered(() => readHostKeys(machine.agent), undisturbed);
+    const host_keys = early ?? (await untilAnswered(() => readHostKeys(machine.agent), undisturbed));
     await give(AbortSignal.any([signal, machine.upset(resets)]));
     if (otherwise()) return null;
     if (resumed) await machine.update({ resuming: false });
