@@ -88,6 +88,16 @@ export class Api {
     throw new Error('the VM does not stop');
   }
 
+  /** Resolves when its memory and its disk are saved. */
+  async suspendVm(id: string): Promise<void> {
+    await this.call('POST', `/v1/instances/${id}/vm/suspend`);
+    for (let tries = 0; tries < 6; tries++) {
+      const vm = await this.call<VmView>('GET', `/v1/instances/${id}/vm?wait=suspended&timeout_seconds=60`);
+      if (vm.state === 'suspended') return;
+    }
+    throw new Error('the VM is not suspended');
+  }
+
   ssh(id: string): Promise<SshView> {
     return this.call('GET', `/v1/instances/${id}/ssh`);
   }

@@ -1,7 +1,7 @@
 /**
  * How long a new instance's first start takes: from `POST …/vm` to the SSH server's greeting at the instance's port,
  * and to the end of a first `ssh … true`, the way a client learns of it (`GET …/vm?wait=running`, `GET …/ssh`).
- * Once booted (an installation of its own, without templates), and once from a template.
+ * Once booted (an installation of its own, without templates), once from a template, and once suspended before and resumed.
  * Beside it a bare QEMU start (bare-machine.ts), from the start of its process, its port tried as soon as its guest agent answers.
  * And beside `virsh start` of the same image (libvirt-machine.ts), where libvirt is installed.
  * All boot the image for the first time on a new overlay: growing the file system is in each, and a host key, which Berth
@@ -23,13 +23,19 @@ interface Times {
   readonly login_s: number;
 }
 
+type How = 'new' | 'resumed';
+
 async function startOfBerth(
   { signal }: BenchContext,
   { api }: Installation,
-  name: string,
-  key: SshKey,
+  { name, how, key }: { readonly name: string; readonly how: How; readonly key: SshKey },
 ): Promise<Times> {
   const { id } = await api.createInstance(name);
+  if (how === 'resumed') {
+    await api.startVm(id);
+    await api.untilRunning(id);
+    await api.suspendVm(id);
+  }
   const started_ms = performance.now();
   await api.startVm(id);
   await api.untilRunning(id);
@@ -124,11 +130,12 @@ async function rounds(
   context: BenchContext,
   { booting, key, image, libvirt }: Sides,
 ): Promise<readonly Measured[]> {
-  const berth = (installation: Installation) => (round: number) =>
-    startOfBerth(context, installation, `start-${round}`, key);
+  const berth = (installation: Installation, how: How) => (round: number) =>
+    startOfBerth(context, installation, { name: `start-${how}-${round}`, how, key });
   const sides = [
-    { name: 'Berth', start: berth(booting) },
-    { name: 'Berth, from a template', start: berth(context.installation) },
+    { name: 'Berth', start: berth(booting, 'new') },
+    { name: 'Berth, from a template', start: berth(context.installation, 'new') },
+    { name: 'Berth, resumed', start: berth(context.installation, 'resumed') },
     { name: 'bare QEMU', start: () => startOfBare(context, image, key) },
     ...(libvirt ? [{ name: 'virsh start', start: () => startOfLibvirt(context, libvirt, key) }] : []),
   ].map((side) => ({ ...side, times: [] as Times[] }));
@@ -149,10 +156,11 @@ async function rounds(
 function figures(
   sides: readonly { readonly name: string; readonly times: readonly Times[] }[],
 ): readonly Measured[] {
-  const [booted, fast, bare, virsh] = sides;
+  const [booted, fast, resumed, bare, virsh] = sides;
   const pairs = [
     { suffix: '', berth: booted, beside: bare },
     { suffix: '_from_template', berth: fast, beside: bare },
+    { suffix: '_resumed', berth: resumed, beside: bare },
     { suffix: '_libvirt', berth: booted, beside: virsh },
   ];
   return pairs.flatMap(({ suffix, berth, beside }) => {
@@ -174,6 +182,6 @@ function figures(
 export const startBench: Bench = {
   name: 'start',
   summary:
-    'POST …/vm to the SSH banner and to a finished first ssh, booted and from a template, beside a bare QEMU start and `virsh start`',
+    'POST …/vm to the SSH banner and to a finished first ssh, booted, from a template and resumed, beside a bare QEMU start and `virsh start`',
   run,
 };
