@@ -109,7 +109,8 @@ function frameOf(text: string): StreamFrame | undefined {
   let event = 'message';
   const data: string[] = [];
   for (const line of text.split(/\r?\n/)) {
-    const [, name, value = ''] = /^([a-z]+): ?(.*)$/.exec(line) ?? [];
+    // JSON leaves U+2028 and U+2029 as they are, and they end no line here.
+    const [, name, value = ''] = /^([a-z]+): ?(.*)$/s.exec(line) ?? [];
     if (name === 'id') id = value;
     if (name === 'event') event = value;
     if (name === 'data') data.push(value);
