@@ -22,16 +22,22 @@ export const org_id = signal<string | null>(readChoice('org'));
 /** Those that take a password: 401 there may say that it was wrong, and saying it twice would count twice. */
 const TAKES_A_PASSWORD = /^\/v1\/(auth\/|me\/email$)/;
 
+/** The list to choose from: with the choice, which may be of an organisation left since, it would be refused. */
+const ORGANISATIONS = '/v1/orgs';
+
 async function authorisedFetch(input: RequestInfo | URL, init: RequestInit = {}): Promise<Response> {
-  if (isAboutToExpire() && !(await renew())) forget('Your session has ended. Log in again.');
+  const { pathname } = new URL(String(input));
+  // What cannot be renewed just now is used as long as it lasts.
+  const renewed = isAboutToExpire() ? await renew().catch(() => null) : true;
+  if (renewed === false) forget('Your session has ended. Log in again.');
   const send = () => {
     const headers = new Headers(init.headers);
     headers.set('authorization', `Bearer ${tokenNow() ?? ''}`);
-    if (org_id.value !== null) headers.set('berth-org', org_id.value);
+    if (org_id.value !== null && pathname !== ORGANISATIONS) headers.set('berth-org', org_id.value);
     return fetch(input, { ...init, headers });
   };
   const response = await send();
-  if (response.status !== 401 || TAKES_A_PASSWORD.test(new URL(String(input)).pathname)) return response;
+  if (response.status !== 401 || TAKES_A_PASSWORD.test(pathname)) return response;
   if (tokenNow() !== null && (await renew())) return send();
   forget('Your session has ended. Log in again.');
   return response;

@@ -1,10 +1,10 @@
 /** Which page stands at which path, and who may see it. */
-import { useEffect } from 'preact/hooks';
+import { useEffect, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 import { instances, runInstances } from './live/instances.ts';
-import { loadMembership, org, switches } from './live/membership.ts';
+import { leaveMembership, loadMembership, org, switches } from './live/membership.ts';
 import { runStreams } from './live/streams.ts';
-import { runUnread } from './live/unread.ts';
+import { runUnread, unread } from './live/unread.ts';
 import { AccountPage } from './pages/account.tsx';
 import { ApiKeysPage } from './pages/api-keys.tsx';
 import { AuditPage } from './pages/audit.tsx';
@@ -12,6 +12,7 @@ import { ConfirmEmailPage } from './pages/confirm-email.tsx';
 import { InstancePage } from './pages/instance.tsx';
 import { InstancesPage } from './pages/instances.tsx';
 import { InvitationPage } from './pages/invitation.tsx';
+import { keptInvitation } from './pages/invitation-token.ts';
 import { LoginPage } from './pages/login.tsx';
 import { NotFoundPage } from './pages/not-found.tsx';
 import { NotificationsPage } from './pages/notifications.tsx';
@@ -26,8 +27,9 @@ import { resumeSession, session, user } from './session.ts';
 import { Shell } from './shell.tsx';
 import { Button } from './ui/button.tsx';
 import { Gate } from './ui/gate.tsx';
+import { Loaded } from './ui/page.tsx';
 import { SudoDialog } from './ui/sudo-dialog.tsx';
-import { Toasts, tell } from './ui/toasts.tsx';
+import { Toasts } from './ui/toasts.tsx';
 
 export function App() {
   return (
@@ -62,28 +64,45 @@ function Unreachable() {
 }
 
 function Inside() {
+  const [failure, setFailure] = useState<string | null>(null);
+  const [attempts, setAttempts] = useState(1);
   useEffect(() => {
     const stop = new AbortController();
+    setFailure(null);
     const begin = async () => {
-      await loadMembership();
+      await loadMembership(stop.signal);
       if (stop.signal.aborted) return;
       runUnread(stop.signal);
       runInstances(stop.signal);
       runStreams(stop.signal);
     };
-    begin().catch((error: unknown) => tell('bad', sayError(error)));
+    begin().catch((error: unknown) => {
+      if (!stop.signal.aborted) setFailure(sayError(error));
+    });
     return () => {
       stop.abort();
       // What one person has seen is not shown to the next.
+      if (session.value !== 'in') {
+        leaveMembership();
+        unread.value = 0;
+      }
       org.value = null;
       instances.value = undefined;
     };
-  }, []);
-  return <Shell>{org.value === null ? null : <Page />}</Shell>;
+  }, [attempts]);
+  const begun = { data: undefined, error: failure, reload: async () => setAttempts(attempts + 1) };
+  return (
+    <Shell>
+      {failure !== null && <Loaded query={begun}>{() => null}</Loaded>}
+      {failure === null && org.value !== null && <Page />}
+    </Shell>
+  );
 }
 
 function Page() {
-  const [first = 'instances', second, third] = partsOf(path.value);
+  const [there = 'instances', second, third] = partsOf(path.value);
+  // Who has logged in for an invitation is asked for it now.
+  const first = there === 'login' && keptInvitation() !== '' ? 'invitation' : there;
   switch (first) {
     case 'instances':
     case 'login':

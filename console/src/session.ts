@@ -9,6 +9,7 @@
 import { signal } from '@preact/signals';
 import { Berth, BerthError } from '../../client/src/berth.ts';
 import type { SessionResponse, User } from '../../client/src/generated.ts';
+import { answerSudo } from './sudo-request.ts';
 
 type State = 'unknown' | 'out' | 'in' | 'unreachable';
 
@@ -18,7 +19,7 @@ export const user = signal<User | null>(null);
 export const ended = signal<string | null>(null);
 
 let token: string | null = null;
-let expires_at_ms = 0;
+let renew_at_ms = 0;
 let renewing: Promise<boolean> | null = null;
 
 /** A token is renewed when it has less than this left. */
@@ -41,12 +42,14 @@ export function tokenNow(): string | null {
 }
 
 export function isAboutToExpire(): boolean {
-  return token !== null && expires_at_ms - Date.now() < MARGIN_MS;
+  return token !== null && Date.now() > renew_at_ms;
 }
 
 function keep(next: { readonly session_token: string; readonly expires_at: string }): void {
   token = next.session_token;
-  expires_at_ms = Date.parse(next.expires_at);
+  const at_ms = Date.parse(next.expires_at) - MARGIN_MS;
+  // By a clock that is ahead a new token is an old one. Then the server says when it has ended.
+  renew_at_ms = at_ms > Date.now() ? at_ms : Number.POSITIVE_INFINITY;
 }
 
 /** False: the session is over. One request, however many ask. @throws what a failed request throws */
@@ -92,17 +95,18 @@ export function begin(opened: SessionResponse): void {
 
 export function forget(why: string | null): void {
   token = null;
+  // What one person has asked for is not done for the next.
+  answerSudo(false);
   user.value = null;
   ended.value = why;
   session.value = 'out';
 }
 
-/** Ends the session on the server too. */
+/** Ends the session on the server; while that fails, one is in. @throws BerthError, BerthConnectionError */
 export async function logout(): Promise<void> {
-  try {
+  // A token that has expired ends nothing, and the cookie would open the session again.
+  if (await renew())
     await new Berth({ url: location.origin, token: token ?? '' }).call('logout', { body: {} });
-  } finally {
-    forget(null);
-    tabs?.postMessage('out');
-  }
+  forget(null);
+  tabs?.postMessage('out');
 }

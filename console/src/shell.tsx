@@ -2,6 +2,7 @@
 import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
+import { attempt } from './attempt.ts';
 import { chooseOrganisation, leads, org, orgs } from './live/membership.ts';
 import { unread } from './live/unread.ts';
 import { partsOf, path } from './router.ts';
@@ -97,7 +98,7 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
               class="icon-button"
               aria-label="Log out"
               title="Log out"
-              onClick={() => void logout()}
+              onClick={() => void attempt(logout)}
             >
               <Icon name="leave" />
             </button>

@@ -5,7 +5,13 @@
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
+import {
+  type Browser,
+  type BrowserContext,
+  type BrowserContextOptions,
+  chromium,
+  type Page,
+} from 'playwright-core';
 
 const EXECUTABLE = '/usr/bin/chromium';
 /** Why there is no browser here, for `skip`; false when there is one. */
@@ -28,7 +34,7 @@ const MOST_SHIFT = 0.002;
 
 export interface WatchedBrowser {
   /** With cookies and storage of its own. */
-  newContext(): Promise<BrowserContext>;
+  newContext(options?: BrowserContextOptions): Promise<BrowserContext>;
   /** Fails if a page was refused something, asked somebody else, or its scripts failed. */
   assertQuiet(): void;
   close(): Promise<void>;
@@ -58,8 +64,8 @@ export async function startBrowser(origin: string): Promise<WatchedBrowser> {
     });
   };
   return {
-    newContext: async () => {
-      const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
+    newContext: async (options) => {
+      const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
       context.setDefaultTimeout(PATIENCE_MS);
       await context.exposeFunction('tellViolation', (what: string) => violations.push(what));
       await context.addInitScript(TELL_VIOLATIONS);

@@ -24,19 +24,25 @@ export function chooseOrganisation(id: string | null): void {
   switches.value += 1;
 }
 
-export async function loadMembership(): Promise<void> {
+export async function loadMembership(stop?: AbortSignal): Promise<void> {
   const me = user.value;
   if (!me) return;
-  // Without a choice: this list does not depend on it, and a choice may be of an organisation left since.
   const found: Org[] = [];
   for await (const each of berth.list('listOrgs', {})) found.push(each);
+  if (stop?.aborted) return;
   orgs.value = found;
   const chosen = found.find(({ id }) => id === org_id.value);
   // The first that the account belonged to is the last of the list, and the server's own choice.
   const current = chosen ?? found.at(-1) ?? null;
   org_id.value = current?.id ?? null;
+  const member = current && (await berth.call('getMember', { path: { id: current.id, user_id: me.id } }));
+  if (stop?.aborted) return;
+  role.value = member?.role ?? null;
   org.value = current;
-  role.value = current
-    ? (await berth.call('getMember', { path: { id: current.id, user_id: me.id } })).role
-    : null;
+}
+
+/** Of another person these are others. */
+export function leaveMembership(): void {
+  orgs.value = [];
+  role.value = null;
 }

@@ -39,8 +39,8 @@ export function runStreams(signal: AbortSignal): void {
   };
   const read = () =>
     Promise.all([
-      again(signal, () => readEvents(signal, tell)),
-      again(signal, () => readNotifications(signal, tell)),
+      again(signal, tell, (onOpen) => readEvents(signal, tell, onOpen)),
+      again(signal, tell, (onOpen) => readNotifications(signal, tell, onOpen)),
     ]);
   // A tab that takes over may have been told less than all.
   const lead = () => {
@@ -52,10 +52,15 @@ export function runStreams(signal: AbortSignal): void {
 }
 
 /** The client goes on by itself over cuts; what it cannot mend is a token that has expired, which the next call does. */
-async function again(signal: AbortSignal, read: () => Promise<void>): Promise<void> {
-  while (!signal.aborted && session.value === 'in') {
+async function again(
+  signal: AbortSignal,
+  tell: (told: Told) => void,
+  read: (onOpen: () => void) => Promise<void>,
+): Promise<void> {
+  for (let ended = false; !signal.aborted && session.value === 'in'; ended = true) {
     try {
-      await read();
+      // A new stream begins now: what came since the one before it has ended is in neither.
+      await read(() => ended && tell({ kind: 'reset' }));
     } catch (error) {
       const renewed = error instanceof BerthError && error.status === 401;
       if (signal.aborted) return;
@@ -65,14 +70,16 @@ async function again(signal: AbortSignal, read: () => Promise<void>): Promise<vo
   }
 }
 
-async function readEvents(signal: AbortSignal, tell: (told: Told) => void): Promise<void> {
-  for await (const event of berth.events({}, { signal })) tell({ kind: 'event', event });
-}
+type Read = (signal: AbortSignal, tell: (told: Told) => void, onOpen: () => void) => Promise<void>;
 
-async function readNotifications(signal: AbortSignal, tell: (told: Told) => void): Promise<void> {
-  for await (const { event, data } of berth.notifications({ signal })) {
+const readEvents: Read = async (signal, tell, onOpen) => {
+  for await (const event of berth.events({}, { signal, onOpen })) tell({ kind: 'event', event });
+};
+
+const readNotifications: Read = async (signal, tell, onOpen) => {
+  for await (const { event, data } of berth.notifications({ signal, onOpen })) {
     if (event === 'notification') tell({ kind: 'notification', notification: data as Notification });
     else if (event === 'unread') tell({ kind: 'unread', count: (data as { count: number }).count });
     else tell({ kind: 'reset' });
   }
-}
+};

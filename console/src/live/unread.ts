@@ -1,5 +1,6 @@
 /** How many notifications are unread, and news of those that should not wait until somebody looks. */
 import { signal } from '@preact/signals';
+import { berth } from '../api.ts';
 import { tell } from '../ui/toasts.tsx';
 import { listen } from './streams.ts';
 
@@ -7,8 +8,15 @@ export const unread = signal(0);
 
 /** Until the signal says so. */
 export function runUnread(stop: AbortSignal): void {
+  // Another tab may hold the stream, which tells the number only when it changes.
+  const ask = async () => {
+    const { count } = await berth.call('countUnreadNotifications', {}, { signal: stop });
+    unread.value = count;
+  };
+  ask().catch(() => undefined);
   const ended = listen((told) => {
     if (told.kind === 'unread') unread.value = told.count;
+    if (told.kind === 'reset') ask().catch(() => undefined);
     if (told.kind !== 'notification') return;
     const { severity, title } = told.notification;
     if (severity !== 'info') tell(severity === 'critical' ? 'bad' : 'news', title, '/notifications');

@@ -1,0 +1,157 @@
+/** The console when a session, an organisation or the server is not as it was. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { NO_BROWSER } from '../support/browser.ts';
+import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
+import { makeKey, makeNotification, type Person } from '../support/people.ts';
+import { tellAll } from '../support/telling.ts';
+
+const HOUR_MS = 3_600_000;
+
+describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
+  if (NO_BROWSER) return;
+  const { api, visit }: ConsoleForFile = await consoleForFile();
+
+  /** As after an hour: the browser's session is left, and its refresh cookie. */
+  const endTokens = ({ user_id, session_id }: Person) =>
+    api.db
+      .deleteFrom('session_tokens')
+      .where('session_id', 'in', (query) =>
+        query.selectFrom('sessions').select('id').where('user_id', '=', user_id),
+      )
+      .where('session_id', '!=', session_id)
+      .execute();
+
+  test('shows another organisation where the chosen one is no longer one’s own', async () => {
+    const { page, heading, leave } = await visit();
+    await heading('No instances yet').waitFor();
+    await page.evaluate("localStorage.setItem('berth.org', 'org_00000000000000000000000000')");
+    await page.reload();
+    await heading('No instances yet').waitFor();
+    await leave();
+  });
+
+  test('stays logged in where logging out fails, and says so', async () => {
+    const { page, button, heading, leave } = await visit();
+    await page.route('**/v1/auth/logout', (route) => route.abort());
+    await button('Log out').click();
+    await page.locator('.toast.bad').waitFor();
+    assert.equal(await heading('Log in').count(), 0);
+    await page.unroute('**/v1/auth/logout');
+    await button('Log out').click();
+    await heading('Log in').waitFor();
+    await leave();
+  });
+
+  test('ends the session at a logout also where its token has expired', async () => {
+    const { who, page, button, heading, leave } = await visit();
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.reload();
+    await streams;
+    await endTokens(who);
+    await button('Log out').click();
+    await heading('Log in').waitFor();
+    await page.reload();
+    await heading('Log in').waitFor();
+    await leave();
+  });
+
+  test('offers another try where it could not begin', async () => {
+    const { page, button, heading, leave } = await visit();
+    const error = { code: 'RATE_LIMITED', message: 'Too many.', request_id: 'req_1' };
+    await page.route(/\/v1\/orgs(\?|$)/, (route) =>
+      route.fulfill({ status: 429, headers: { 'retry-after': '60' }, json: { error } }),
+    );
+    await page.reload();
+    await heading('This could not be loaded').waitFor();
+    await page.unrouteAll();
+    await button('Try again').click();
+    await heading('No instances yet').waitFor();
+    await leave();
+  });
+
+  test('counts what is unread in a second tab too', async () => {
+    const { who, page, place, leave } = await visit();
+    for (const _ of [1, 2]) await makeNotification(api.db, who.user_id);
+    await page.reload();
+    await place('Notifications').filter({ hasText: '2' }).waitFor();
+    const other = await page.context().newPage();
+    await other.goto('/notifications');
+    await other.locator('#side .count').filter({ hasText: '2' }).waitFor();
+    await other.getByRole('button', { name: 'Mark all as read', disabled: false }).click();
+    await other.locator('#side .count').waitFor({ state: 'detached' });
+    await leave();
+  });
+
+  test('remembers an invitation over the login', async () => {
+    const { page, button, heading, logIn, leave } = await visit();
+    await button('Log out').click();
+    await heading('Log in').waitFor();
+    await page.goto('/invitation#token=secret');
+    await heading('You are invited').waitFor();
+    await page.getByRole('link', { name: 'Log in instead' }).click();
+    await logIn();
+    await heading('Invitation').waitFor();
+    assert.equal(await page.getByLabel('Token of the mail').inputValue(), 'secret');
+    await leave();
+  });
+
+  test('renews its token once, however far its clock is ahead', async () => {
+    const { page, place, heading, leave } = await visit();
+    const { href } = new URL('/', page.url());
+    // What the page asks before has another clock.
+    await page.goto('about:blank');
+    let renewals = 0;
+    page.on('request', (request) => {
+      if (request.url().endsWith('/v1/auth/refresh')) renewals += 1;
+    });
+    await page.clock.setFixedTime(Date.now() + 2 * HOUR_MS);
+    await page.goto(href);
+    for (const name of ['SSH keys', 'Webhooks', 'API keys']) {
+      await place(name).click();
+      await heading(name).waitFor();
+    }
+    await heading('No API keys yet').waitFor();
+    assert.equal(renewals, 1);
+    await leave();
+  });
+
+  test('uses a token that cannot be renewed just now as long as it lasts', async () => {
+    const { page, place, heading, leave } = await visit();
+    await heading('No instances yet').waitFor();
+    await page.route('**/v1/auth/refresh', (route) => route.abort());
+    await page.clock.setFixedTime(Date.now() + HOUR_MS - 60_000);
+    await place('SSH keys').click();
+    await heading('No SSH keys yet').waitFor();
+    await leave();
+  });
+
+  test('asks nobody for a password after the session of who wanted it', async () => {
+    const { who, page, button, heading, dialog, leave } = await visit('/api-keys');
+    await makeKey(api.db, who, '*');
+    await page.reload();
+    await button('Rotate test').click();
+    await dialog().getByRole('button', { name: 'Rotate', exact: true }).click();
+    await heading('Confirm it is you').waitFor();
+    const other = await page.context().newPage();
+    await other.goto('/');
+    await other.getByRole('button', { name: 'Log out' }).click();
+    await heading('Log in').waitFor();
+    assert.equal(await dialog().count(), 0);
+    await leave();
+  });
+
+  test('shows what happened when a token ended, once its streams go on', async () => {
+    const { who, page, heading, leave } = await visit();
+    const { id, name } = await api.instance(who);
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.goto(`/instances/${name}/activity`);
+    await heading('Nothing yet').waitFor();
+    await streams;
+    await endTokens(who);
+    await api.as(who).post(`/v1/instances/${id}/vm`);
+    await tellAll(api.db);
+    await page.getByRole('cell', { name: 'instance.created' }).waitFor();
+    await leave();
+  });
+});

@@ -1,0 +1,101 @@
+/** The console in a browser, on a control plane in this process: what a person meets where no guest is needed. */
+import { join } from 'node:path';
+import type { Locator, Page, Route } from 'playwright-core';
+import { apiForFile, type TestApi } from './api.ts';
+import { startBrowser } from './browser.ts';
+import type { Person, PersonOptions } from './people.ts';
+
+const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
+const PASSWORD = 'harbour lantern seven';
+const PATIENCE_MS = 60_000;
+
+export interface Visit {
+  readonly who: Person;
+  readonly page: Page;
+  readonly button: (name: string) => Locator;
+  readonly heading: (name: string) => Locator;
+  readonly dialog: () => Locator;
+  readonly alert: () => Locator;
+  readonly place: (name: string) => Locator;
+  readonly logIn: () => Promise<void>;
+  readonly leave: () => Promise<void>;
+}
+
+export interface ConsoleForFile {
+  readonly api: TestApi;
+  /** Somebody new in a browser of their own, logged in, at `path`. */
+  readonly visit: (path?: string, options?: PersonOptions) => Promise<Visit>;
+}
+
+/** To be awaited at the top of a file. */
+export async function consoleForFile(): Promise<ConsoleForFile> {
+  await import('../../console/build.ts');
+  const api = await apiForFile({ context: { console_dir: CONSOLE_DIR } });
+  const origin = api.origin.replace('127.0.0.1', 'localhost');
+  const browser = await startBrowser(origin);
+  api.beforeClose(() => browser.close());
+  const visit = async (path = '/', options: PersonOptions = {}) => {
+    const who = await api.person({ ...options, password: PASSWORD });
+    const context = await browser.newContext({ baseURL: origin });
+    context.setDefaultTimeout(PATIENCE_MS);
+    const page = await context.newPage();
+    const visited = visitOf(page, who);
+    await page.goto(path);
+    await visited.logIn();
+    await visited.button('Log out').waitFor();
+    return visited;
+  };
+  return { api, visit };
+}
+
+function visitOf(page: Page, who: Person): Visit {
+  const button = (name: string) => page.getByRole('button', { name, exact: true });
+  return {
+    who,
+    page,
+    button,
+    heading: (name) => page.getByRole('heading', { name, exact: true }),
+    dialog: () => page.getByRole('dialog'),
+    alert: () => page.getByRole('alert').filter({ hasText: /\S/ }),
+    place: (name) => page.getByRole('navigation', { name: 'Console' }).getByRole('link', { name }),
+    logIn: async () => {
+      await page.getByLabel('E-mail').fill(who.email);
+      await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
+      await button('Log in').click();
+    },
+    leave: () => page.context().close(),
+  };
+}
+
+export interface Held {
+  /** Somebody waits for the answer, which is made already. */
+  readonly asked: Promise<void>;
+  /** They get it, and it has come. */
+  readonly release: () => Promise<void>;
+}
+
+/** Holds the next answer to what fits; those after it pass. */
+export async function holdNext(page: Page, fits: (url: URL, method: string) => boolean): Promise<Held> {
+  const asked = Promise.withResolvers<void>();
+  const released = Promise.withResolvers<void>();
+  const given = Promise.withResolvers<void>();
+  let first = true;
+  const hold = async (route: Route) => {
+    if (!first || !fits(new URL(route.request().url()), route.request().method())) return route.fallback();
+    first = false;
+    const response = await route.fetch();
+    asked.resolve();
+    await released.promise;
+    await route.fulfill({ response });
+    await route.request().response();
+    given.resolve();
+  };
+  await page.route('**/v1/**', hold);
+  return {
+    asked: asked.promise,
+    release: async () => {
+      released.resolve();
+      await given.promise;
+    },
+  };
+}
