@@ -1,4 +1,4 @@
-/** A list of the API, page by page as somebody asks for more; looked at anew from its beginning. */
+/** A list of the API, page by page as somebody asks for more; looked at anew as far as it is shown. */
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 import { listen, type Told } from './live/streams.ts';
@@ -34,20 +34,37 @@ export function useList<T>(
     key,
     error: null,
   });
-  const now = useRef({ ask, changes });
-  now.current = { ask, changes };
-  const take = useCallback(
-    async (before: readonly T[], position: Position) => {
+  /** `rows`: how many somebody has asked for. */
+  const now = useRef({ key, ask, changes, rows: 0 });
+  now.current = { key, ask, changes, rows: now.current.key === key ? now.current.rows : 0 };
+  const turns = useRef({ asked: 0, answered: 0 });
+  /** What another list, or a later question, has overtaken is dropped. */
+  const read = useCallback(
+    async (before: Page<T>) => {
+      const { ask: askNow, rows } = now.current;
+      turns.current.asked += 1;
+      const turn = turns.current.asked;
+      const put: typeof setState = (next) => {
+        if (now.current.key !== key || turn < turns.current.answered) return;
+        turns.current.answered = turn;
+        setState(next);
+      };
       try {
-        const { data, next_cursor } = await now.current.ask(position);
-        setState({ key, page: { data: [...before, ...data], next_cursor }, error: null });
+        const data = [...before.data];
+        let cursor = before.next_cursor;
+        do {
+          const page = await askNow(cursor === null ? {} : { cursor });
+          data.push(...page.data);
+          cursor = page.next_cursor;
+        } while (cursor !== null && data.length < rows);
+        put({ key, page: { data, next_cursor: cursor }, error: null });
       } catch (error) {
-        setState((was) => ({ ...was, error: sayError(error) }));
+        put((was) => ({ ...(was.key === key ? was : { key }), error: sayError(error) }));
       }
     },
     [key],
   );
-  const reload = useCallback(() => take([], {}), [take]);
+  const reload = useCallback(() => read({ data: [], next_cursor: null }), [read]);
   useEffect(() => void reload(), [reload]);
   useEffect(
     () => listen((told) => void ((now.current.changes?.(told) || told.kind === 'reset') && reload())),
@@ -55,7 +72,10 @@ export function useList<T>(
   );
 
   const page = state.key === key ? state.page : undefined;
-  const cursor = page?.next_cursor ?? null;
-  const more = page && cursor !== null ? () => take(page.data, { cursor }) : undefined;
-  return { data: page?.data, error: state.error, reload, more };
+  const readMore = (shown: Page<T>) => {
+    now.current.rows = shown.data.length + 1;
+    return read(shown);
+  };
+  const more = page && page.next_cursor !== null ? () => readMore(page) : undefined;
+  return { data: page?.data, error: state.key === key ? state.error : null, reload, more };
 }

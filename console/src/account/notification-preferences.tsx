@@ -43,6 +43,8 @@ function Form({
               type="checkbox"
               checked={mailed}
               disabled={isFixed(kind)}
+              // One at a time: each sends them all.
+              onClick={(event) => action.busy && event.preventDefault()}
               onChange={(event) => void action.run(kind, event.currentTarget.checked)}
             />
             <code>{kind}</code>

@@ -16,19 +16,20 @@ interface Props {
 }
 
 export function ActionButtons({ instance, small = false, only }: Props) {
-  const [busy, setBusy] = useState<VmAction | null>(null);
+  // Several at once: a flush may last minutes, and a stop does not wait for it.
+  const [busy, setBusy] = useState<readonly VmAction[]>([]);
   // It stands where Stop was: a second press there would be one too many.
   const [asked, setAsked] = useState(false);
   const possible = actionsOf(instance);
   const run = async (action: VmAction) => {
-    if (busy !== null) return;
-    setBusy(action);
+    if (busy.includes(action)) return;
+    setBusy((before) => [...before, action]);
     await attempt(async () => {
       await runAction(action, instance);
       if (action === 'flush' && small)
         tell('good', `${instance.name} is flushed.`, `/instances/${instance.name}`);
     });
-    setBusy(null);
+    setBusy((before) => before.filter((each) => each !== action));
   };
   const first: VmAction = possible.includes('start') ? 'start' : possible.includes('halt') ? 'halt' : 'stop';
   const shown = (only ?? [
@@ -45,7 +46,7 @@ export function ActionButtons({ instance, small = false, only }: Props) {
           key={action}
           small={small}
           kind={action === 'start' && !small ? 'primary' : 'plain'}
-          busy={busy === action}
+          busy={busy.includes(action)}
           disabled={!works() || !possible.includes(action)}
           title={ACTIONS[action].about}
           aria-label={small ? `${ACTIONS[action].name} ${instance.name}` : undefined}

@@ -14,13 +14,21 @@ const LEAST_SPAN_MS = 120_000;
 
 export function Charts({ instance }: { readonly instance: Instance }) {
   const { id } = instance;
-  const metrics = useQuery(`metrics ${id}`, () => call('getVmMetrics', { path: { id } }));
+  const metrics = useQuery(`metrics ${id}`, (signal) => call('getVmMetrics', { path: { id } }, { signal }));
   const { reload } = metrics;
   useEffect(() => {
-    const timer = setInterval(() => {
-      if (!document.hidden) void reload();
-    }, EVERY_MS);
-    return () => clearInterval(timer);
+    let ended = false;
+    let timer: ReturnType<typeof setTimeout>;
+    // Only after an answer, however long that takes: asking again gives up the question before.
+    const again = async () => {
+      if (!document.hidden) await reload();
+      if (!ended) timer = setTimeout(again, EVERY_MS);
+    };
+    timer = setTimeout(again, EVERY_MS);
+    return () => {
+      ended = true;
+      clearTimeout(timer);
+    };
   }, [reload]);
   const samples = metrics.data ? [...metrics.data.samples, metrics.data.now] : [];
   const span_ms = spanOf(samples.map(({ at }) => Date.parse(at)));

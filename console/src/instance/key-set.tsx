@@ -3,6 +3,7 @@ import { useEffect, useState } from 'preact/hooks';
 import type { Instance, KeySet } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { works } from '../live/membership.ts';
+import { listen, type Told } from '../live/streams.ts';
 import { Form } from '../ui/form.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
 import { Table } from '../ui/table.tsx';
@@ -13,11 +14,20 @@ import { chosenKeys, KeyChoice } from './key-choice.tsx';
 export function KeySetPanel({ instance }: { readonly instance: Instance }) {
   const { id } = instance;
   const query = useQuery(`key-set ${id}`, () => call('getKeySet', { path: { id } }));
+  const { reload } = query;
+  useEffect(() => listen((told) => void (changesKeys(told, id) && reload())), [reload, id]);
   return (
     <Section title="Keys" lead="Live connections of a key that is taken away are closed within seconds.">
       <Loaded query={query}>{(keys) => <Edit instance={instance} keys={keys} onSaved={query.put} />}</Loaded>
     </Section>
   );
+}
+
+function changesKeys(told: Told, id: string): boolean {
+  if (told.kind !== 'event') return told.kind === 'reset';
+  const { type, data } = told.event;
+  if (type === 'instance.ssh_keys_replaced') return (data['instance'] as Instance | undefined)?.id === id;
+  return type === 'ssh_key.added' || type === 'ssh_key.revoked' || type === 'member.removed';
 }
 
 interface EditProps {

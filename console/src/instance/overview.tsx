@@ -4,7 +4,7 @@ import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { bytes, duration } from '../format.ts';
 import { Copyable } from '../ui/copy.tsx';
-import { Section } from '../ui/page.tsx';
+import { Loaded, Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
 import { useQuery } from '../use-query.ts';
 import { Charts } from './charts.tsx';
@@ -49,7 +49,8 @@ function SshCommand({ instance }: Props) {
   const { id, vm } = instance;
   const details = useQuery(`ssh ${id} ${vm.boot}`, () => call('getSsh', { path: { id } }));
   const { data, error } = details;
-  if (!data) return <p class="panel connect dim">{error ?? 'Asking how to connect…'}</p>;
+  if (!data && error !== null) return <Loaded query={details}>{() => null}</Loaded>;
+  if (!data) return <p class="panel connect dim">Asking how to connect…</p>;
   const known = data.known_hosts.map((line) => `echo '${line}' >> ~/.ssh/known_hosts`).join('\n');
   return (
     <div class="panel connect stack">

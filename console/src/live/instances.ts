@@ -32,6 +32,12 @@ export function isOnItsWay({ vm, deleting }: Instance): boolean {
 
 let timer: ReturnType<typeof setTimeout> | undefined;
 let running: AbortController | null = null;
+/** The run whose look is under way. */
+let looking: AbortController | null = null;
+/** Asked for since then: what that look finds may be older. */
+let asked_again = false;
+/** How many answers were put into the list: what was asked for before them is older. */
+let puts = 0;
 
 function planNext(within_ms?: number): void {
   clearTimeout(timer);
@@ -47,9 +53,13 @@ function planNext(within_ms?: number): void {
 
 async function look(): Promise<void> {
   const controller = running;
-  if (controller === null) return;
+  // One at a time. What is asked for meanwhile follows it.
+  if (controller === null || looking === controller) return;
   // Nobody sees it; when somebody does again, it is asked for at once.
   if (document.hidden) return;
+  looking = controller;
+  asked_again = false;
+  const puts_before = puts;
   try {
     const found: Instance[] = [];
     for await (const each of berth.list(
@@ -61,14 +71,18 @@ async function look(): Promise<void> {
       if (found.length >= AT_MOST) break;
     }
     if (controller !== running) return;
-    instances.value = found;
     instances_error.value = null;
-    found.forEach(sample);
+    if (puts === puts_before) {
+      instances.value = found;
+      found.forEach(sample);
+    }
   } catch (error) {
     if (controller !== running) return;
     instances_error.value = sayError(error);
+  } finally {
+    if (looking === controller) looking = null;
   }
-  planNext();
+  planNext(asked_again ? AT_ONCE_MS : undefined);
 }
 
 function sample({ id, disk, vm }: Instance): void {
@@ -80,11 +94,13 @@ function sample({ id, disk, vm }: Instance): void {
 
 /** Soon, once for many askings. */
 export function lookAgain(): void {
+  asked_again = true;
   planNext(AT_ONCE_MS);
 }
 
 /** What an answer has just said of one, until the next look. */
 export function putInstance(next: Instance): void {
+  puts += 1;
   const list = instances.value ?? [];
   instances.value = list.some(({ id }) => id === next.id)
     ? list.map((each) => (each.id === next.id ? next : each))
@@ -93,6 +109,7 @@ export function putInstance(next: Instance): void {
 }
 
 export function putVm(vm: Vm): void {
+  puts += 1;
   instances.value = instances.value?.map((each) =>
     each.id === vm.instance_id ? { ...each, vm, disk: vm.disk } : each,
   );
@@ -104,6 +121,7 @@ export function runInstances(stop: AbortSignal): void {
   running?.abort();
   running = new AbortController();
   instances.value = undefined;
+  instances_error.value = null;
   const ended = listen(({ kind }) => {
     if (kind === 'event' || kind === 'reset') lookAgain();
   });

@@ -15,7 +15,11 @@ import { useList } from '../use-list.ts';
 export function ApiKeysPage() {
   const [creating, setCreating] = useState(false);
   const [made, setMade] = useState<MadeKey | null>(null);
-  const list = useList('api-keys', (query) => call('listApiKeys', { query }));
+  const list = useList(
+    'api-keys',
+    (query) => call('listApiKeys', { query }),
+    (told) => told.kind === 'event' && told.event.type.startsWith('api_key.'),
+  );
   const create = (
     <Button kind="primary" onClick={() => setCreating(true)}>
       <Icon name="plus" />

@@ -80,8 +80,11 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
           verb={nameOf(asked.action, asked.row)}
           onClose={() => setAsked(null)}
           work={async () => {
-            await asked.action.work(asked.row);
-            await props.onDone?.();
+            try {
+              await asked.action.work(asked.row);
+            } finally {
+              await props.onDone?.();
+            }
           }}
         >
           <p>{warningOf(asked.action, asked.row)}</p>
