@@ -14,7 +14,11 @@ export interface Action<A extends readonly unknown[]> {
 
 const NOTHING = { error: null, issues: {} } as const;
 
-export function useAction<A extends readonly unknown[]>(work: (...args: A) => Promise<void>): Action<A> {
+/** @param say what is shown of a failure */
+export function useAction<A extends readonly unknown[]>(
+  work: (...args: A) => Promise<void>,
+  say: (error: unknown) => string = sayError,
+): Action<A> {
   const [busy, setBusy] = useState(false);
   const [wrong, setWrong] = useState<{ error: string | null; issues: Readonly<Record<string, string>> }>(
     NOTHING,
@@ -27,7 +31,7 @@ export function useAction<A extends readonly unknown[]>(work: (...args: A) => Pr
       await work(...args);
       return true;
     } catch (error) {
-      if (!(error instanceof SudoRefused)) setWrong({ error: sayError(error), issues: fieldIssues(error) });
+      if (!(error instanceof SudoRefused)) setWrong({ error: say(error), issues: fieldIssues(error) });
       return false;
     } finally {
       setBusy(false);

@@ -25,8 +25,8 @@ interface Props {
 }
 
 function readForm(form: FormData, holder: ServiceAccount | undefined): CreateApiKeyRequest {
-  const days = Number(form.get('days'));
-  const allowed_cidrs = String(form.get('cidrs'))
+  const days = Number(form.get('expires_in_seconds'));
+  const allowed_cidrs = String(form.get('allowed_cidrs'))
     .split(/[\s,]+/)
     .filter(Boolean);
   return {
@@ -60,7 +60,7 @@ export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
           />
           <ScopeChoice issue={issues['scope']} />
           <div class="columns">
-            <Select label="Ends after" name="days" issue={issues['expires_in_seconds']}>
+            <Select label="Ends after" name="expires_in_seconds" issue={issues['expires_in_seconds']}>
               {LASTING.map(([days, name]) => (
                 <option key={days} value={days} selected={days === 90}>
                   {name}
@@ -70,7 +70,7 @@ export function CreateKeyDialog({ holder, onClose, onMade }: Props) {
             </Select>
             <Field
               label="Only from these networks"
-              name="cidrs"
+              name="allowed_cidrs"
               placeholder="203.0.113.0/24"
               hint="Empty: from everywhere"
               spellcheck={false}

@@ -8,7 +8,8 @@ import { NewPasswordField } from './credential-fields.tsx';
 
 export function PasswordForm() {
   const work = async (form: FormData, element: HTMLFormElement) => {
-    const body = { current_password: String(form.get('current')), new_password: String(form.get('new')) };
+    const said = (name: string) => String(form.get(name));
+    const body = { current_password: said('current_password'), new_password: said('new_password') };
     await call('changePassword', { body });
     element.reset();
     tell('good', 'The password is changed; your other sessions have ended.');
@@ -21,12 +22,12 @@ export function PasswordForm() {
             <input type="hidden" name="username" autocomplete="username" value={user.value?.email ?? ''} />
             <Field
               label="Present password"
-              name="current"
+              name="current_password"
               type="password"
               autocomplete="current-password"
               required
             />
-            <NewPasswordField label="New password" name="new" issue={issues['new_password']} />
+            <NewPasswordField label="New password" name="new_password" issue={issues['new_password']} />
           </>
         )}
       </Form>

@@ -8,7 +8,7 @@ import { tell } from '../ui/toasts.tsx';
 export function ProfileForm() {
   const rename = async (form: FormData) => {
     const name = String(form.get('name')).trim();
-    user.value = await call('changeMe', { body: name === '' ? {} : { name } });
+    user.value = await call('changeMe', { body: { name } });
     tell('good', 'Saved.');
   };
   const move = async (form: FormData, element: HTMLFormElement) => {
@@ -30,6 +30,7 @@ export function ProfileForm() {
             <Field
               label="Name"
               name="name"
+              required
               maxLength={100}
               autocomplete="name"
               defaultValue={user.value?.name ?? ''}

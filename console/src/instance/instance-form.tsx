@@ -43,7 +43,8 @@ export function SettingsFields({
           label="Automatic flush, seconds"
           name="auto_flush_seconds"
           type="number"
-          min={1}
+          min={5}
+          max={86_400}
           defaultValue={of.auto_flush_seconds ?? ''}
           placeholder="never"
           hint="Empty: only when you ask, and at a stop"
@@ -54,6 +55,7 @@ export function SettingsFields({
           name="idle_timeout_seconds"
           type="number"
           min={60}
+          max={2_592_000}
           defaultValue={of.idle_timeout_seconds ?? ''}
           placeholder="never"
           hint="Stops, with its flush, when nobody uses it"
@@ -135,6 +137,12 @@ export function readSize(form: FormData): Size {
   return { cpus, memory_mib, disk_gib };
 }
 
+export function labelsText(labels: Readonly<Record<string, string>>): string {
+  return Object.entries(labels)
+    .map(([key, value]) => `${key}=${value}`)
+    .join(', ');
+}
+
 /** `a=1, b=2` → {a: '1', b: '2'}. @throws Error for a person to read */
 export function readLabels(text: string): Record<string, string> {
   const pairs = text
@@ -157,12 +165,11 @@ export function LabelsField({
   readonly of?: Readonly<Record<string, string>>;
   readonly issue: string | undefined;
 }) {
-  const text = Object.entries(of ?? {}).map(([key, value]) => `${key}=${value}`);
   return (
     <Field
       label="Labels"
       name="labels"
-      defaultValue={text.join(', ')}
+      defaultValue={labelsText(of ?? {})}
       placeholder="team=web, env=dev"
       issue={issue}
       spellcheck={false}

@@ -13,6 +13,7 @@ import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
 import {
   LabelsField,
+  labelsText,
   readLabels,
   readSettings,
   readSize,
@@ -25,9 +26,11 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
   const { id, name, vm, generations_keep: keep } = instance;
   const fixed = vm.state !== 'stopped';
   const work = async (form: FormData) => {
+    const labels = String(form.get('labels'));
     const body = {
       name: String(form.get('name')).trim(),
-      labels: readLabels(String(form.get('labels'))),
+      // Sent only if they were changed: a value may hold a comma, which this text cannot say.
+      ...(labels === labelsText(instance.labels) ? {} : { labels: readLabels(labels) }),
       ...readSettings(form),
       generations_keep: { last: Number(form.get('last')), daily_days: Number(form.get('daily_days')) },
       ...(fixed ? {} : readSize(form)),
@@ -35,7 +38,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
     const changed = await call('changeInstance', { path: { id }, body });
     putInstance(changed);
     tell('good', 'Saved.');
-    navigate(`/instances/${changed.name}/settings`, { replace: true });
+    if (changed.name !== name) navigate(`/instances/${changed.name}/settings`, { replace: true });
   };
   return (
     <>
@@ -92,6 +95,7 @@ function KeptFields({ keep, issues }: KeptProps) {
         label="Keep the newest generations"
         name="last"
         min={1}
+        max={1000}
         defaultValue={keep.last}
         issue={issues['generations_keep.last']}
       />
@@ -100,6 +104,7 @@ function KeptFields({ keep, issues }: KeptProps) {
         label="Then one a day, days"
         name="daily_days"
         min={0}
+        max={365}
         defaultValue={keep.daily_days}
         issue={issues['generations_keep.daily_days']}
       />

@@ -49,9 +49,12 @@ function Entries() {
   );
   const choose = async (form: FormData) => {
     const said = (name: string) => String(form.get(name)).trim();
+    const actor = actorOf(said('actor'));
+    if (actor.includes('@'))
+      throw new Error('Nobody here has this address. Who has left is found by their id (usr_…).');
     setFilter({
       ...(said('action') === '' ? {} : { action: said('action') }),
-      ...(said('actor') === '' ? {} : { actor: actorOf(said('actor')) }),
+      ...(actor === '' ? {} : { actor }),
     });
   };
   return (

@@ -39,7 +39,7 @@ export function LoginPage() {
 
 function PasswordForm({ onFactorNeeded }: { readonly onFactorNeeded: (first: FirstStep) => void }) {
   const work = async (form: FormData) => {
-    const first = { email: String(form.get('email')), password: String(form.get('password')) };
+    const first = { email: String(form.get('email')).trim(), password: String(form.get('password')) };
     try {
       begin(await anonymous.call('login', { body: first }));
     } catch (error) {

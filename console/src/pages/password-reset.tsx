@@ -26,7 +26,7 @@ export function PasswordResetPage() {
 
 function Ask({ onSent }: { readonly onSent: () => void }) {
   const work = async (form: FormData) => {
-    await anonymous.call('requestPasswordReset', { body: { email: String(form.get('email')) } });
+    await anonymous.call('requestPasswordReset', { body: { email: String(form.get('email')).trim() } });
     onSent();
   };
   return (
@@ -43,7 +43,8 @@ function Ask({ onSent }: { readonly onSent: () => void }) {
 
 function SetPassword({ token }: { readonly token: string }) {
   const work = async (form: FormData) => {
-    const body = { token: String(form.get('token')).trim(), new_password: String(form.get('password')) };
+    const said = (name: string) => String(form.get(name));
+    const body = { token: said('token').trim(), new_password: said('new_password') };
     await anonymous.call('confirmPasswordReset', { body });
     ended.value = 'The password is set. Log in with it.';
     navigate('/login', { replace: true });
@@ -53,7 +54,7 @@ function SetPassword({ token }: { readonly token: string }) {
       {() => (
         <>
           <TokenField token={token} />
-          <NewPasswordField label="New password" name="password" />
+          <NewPasswordField label="New password" name="new_password" />
         </>
       )}
     </Form>

@@ -10,6 +10,8 @@ interface Props {
   readonly wide?: boolean;
   /** What is shown once must be closed on purpose. */
   readonly stubborn?: boolean;
+  /** What it asked for is under way; it stays to say what comes of it. */
+  readonly busy?: boolean;
 }
 
 /** By dialog, what had the focus before it: the opener, and behind it the opener of the dialog that this one is in. */
@@ -30,7 +32,7 @@ function open(dialog: HTMLDialogElement): () => void {
   };
 }
 
-export function Dialog({ title, onClose, children, wide = false, stubborn = false }: Props) {
+export function Dialog({ title, onClose, children, wide = false, stubborn = false, busy = false }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   const title_id = useId();
   useEffect(() => (element.current ? open(element.current) : undefined), []);
@@ -41,19 +43,19 @@ export function Dialog({ title, onClose, children, wide = false, stubborn = fals
       aria-labelledby={title_id}
       onCancel={(event) => {
         event.preventDefault();
-        if (!stubborn) onClose();
+        if (!stubborn && !busy) onClose();
       }}
       onClose={() => {
         // Browsers let nobody hold a dialog open against a second Escape. Gone already: it was closed by us.
         if (!element.current) return;
-        if (stubborn) element.current.showModal();
+        if (stubborn || busy) element.current.showModal();
         else onClose();
       }}
     >
       <header class="dialog-head">
         <h2 id={title_id}>{title}</h2>
         {!stubborn && (
-          <button type="button" class="icon-button" aria-label="Close" onClick={onClose}>
+          <button type="button" class="icon-button" aria-label="Close" disabled={busy} onClick={onClose}>
             <Icon name="close" />
           </button>
         )}

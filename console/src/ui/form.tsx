@@ -1,5 +1,8 @@
 /** A form, on a page or in a dialog: what is filled in goes to `work`; what went wrong stands above the button. */
 import type { ComponentChildren } from 'preact';
+import { useRef } from 'preact/hooks';
+import { BerthError } from '../../../client/src/berth.ts';
+import { sayError } from '../api.ts';
 import { type Action, useAction } from '../use-action.ts';
 import { Button } from './button.tsx';
 import { Dialog, DialogActions } from './dialog.tsx';
@@ -16,14 +19,36 @@ interface Props {
   readonly children: (issues: Issues) => ComponentChildren;
 }
 
+/** The API calls its fields by their names; who fills in a form knows them by their labels. */
+function sayByLabels(error: unknown, form: HTMLFormElement | null): string {
+  if (!(error instanceof BerthError) || error.code !== 'INVALID_REQUEST' || error.details.length === 0)
+    return sayError(error);
+  return error.details.map(({ field, issue }) => `${labelOf(field, form) ?? field}: ${issue}`).join('. ');
+}
+
+/** Of `generations_keep.last` the field is `last`, of `allowed_cidrs.0` it is `allowed_cidrs`. */
+function labelOf(name: string, form: HTMLFormElement | null): string | undefined {
+  for (const part of name.split('.').toReversed()) {
+    const field = form?.elements.namedItem(part);
+    if (field && 'labels' in field) return (field as HTMLInputElement).labels?.[0]?.textContent;
+  }
+  return undefined;
+}
+
+/** The browser shows what is wrong with a field where that can be seen; folded away, a press would do nothing. */
+function unfold(event: Event): void {
+  (event.target as Element).closest('details')?.setAttribute('open', '');
+}
+
 function useForm(work: FormWork, onDone?: () => void) {
-  const action = useAction(work);
+  const form = useRef<HTMLFormElement>(null);
+  const action = useAction(work, (error) => sayByLabels(error, form.current));
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     const element = event.currentTarget as HTMLFormElement;
     if (await action.run(new FormData(element), element)) onDone?.();
   };
-  return { ...action, submit };
+  return { ...action, form: { ref: form, onSubmit: submit, onInvalidCapture: unfold } };
 }
 
 interface FormProps extends Props {
@@ -35,9 +60,9 @@ interface FormProps extends Props {
 }
 
 export function Form({ work, verb, children, primary = false, disabled = false, aside, ...rest }: FormProps) {
-  const { submit, busy, error, issues } = useForm(work);
+  const { form, busy, error, issues } = useForm(work);
   return (
-    <form class={rest.class ?? 'stack'} onSubmit={submit}>
+    <form {...form} class={rest.class ?? 'stack'}>
       {children(issues)}
       <div class="form-end">
         <Failure text={error} />
@@ -61,14 +86,16 @@ interface DialogProps extends Props {
 }
 
 export function FormDialog({ work, verb, title, onClose, onDone = onClose, children, ...rest }: DialogProps) {
-  const { submit, busy, error, issues } = useForm(work, onDone);
+  const { form, busy, error, issues } = useForm(work, onDone);
   return (
-    <Dialog title={title} onClose={onClose} wide={rest.wide ?? false}>
-      <form onSubmit={submit}>
+    <Dialog title={title} onClose={onClose} wide={rest.wide ?? false} busy={busy}>
+      <form {...form}>
         <div class="dialog-body">{children(issues)}</div>
         <DialogActions>
           <Failure text={error} />
-          <Button onClick={onClose}>Cancel</Button>
+          <Button disabled={busy} onClick={onClose}>
+            Cancel
+          </Button>
           <Button
             submit
             kind={rest.danger ? 'danger' : 'primary'}
