@@ -65,6 +65,9 @@ const COLOURS = {
   brightWhite: '#ffffff',
 };
 
+/** The server takes at most 64 KiB in one message; a paste may be longer. */
+const MESSAGE_BYTES = 16 * 1024;
+
 export function openScreen(place: HTMLElement, socket: WebSocket): Screen {
   const terminal = new Terminal({
     theme: COLOURS,
@@ -89,7 +92,10 @@ export function openScreen(place: HTMLElement, socket: WebSocket): Screen {
   socket.addEventListener('message', ({ data }) => terminal.write(new Uint8Array(data as ArrayBuffer)));
   const sent = new TextEncoder();
   terminal.onData((text) => {
-    if (socket.readyState === WebSocket.OPEN) socket.send(sent.encode(text));
+    if (socket.readyState !== WebSocket.OPEN) return;
+    const bytes = sent.encode(text);
+    for (let at = 0; at < bytes.length; at += MESSAGE_BYTES)
+      socket.send(bytes.subarray(at, at + MESSAGE_BYTES));
   });
   terminal.attachCustomKeyEventHandler((event) => {
     if (!(event.key === 'Escape' && event.ctrlKey && event.shiftKey)) return true;

@@ -15,7 +15,6 @@ const CLOSED: Readonly<Record<number, string>> = {
   1001: 'The server is restarting. Connect again in a moment.',
   1006: 'The connection broke. Connect again.',
   1008: 'Your session may not use this console any more.',
-  1013: 'The page was too slow to follow. Connect again.',
 };
 
 type Line = 'closed' | 'opening' | 'open';
@@ -32,7 +31,10 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
     setProblem(null);
     try {
       const [{ openScreen }, { ticket }] = await Promise.all([
-        import('./terminal-screen.ts'),
+        import('./terminal-screen.ts').catch((cause: unknown) => {
+          // A newer server has a newer one, of another name.
+          throw new Error('The terminal could not be loaded. Reload the page and connect again.', { cause });
+        }),
         call('createConsoleTicket', { path: { id: instance.id }, body: {} }),
       ]);
       if (!place.current) return;

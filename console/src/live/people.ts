@@ -41,11 +41,15 @@ export function peopleKnown(): boolean {
 /** As people say it; null where only the id is known. */
 export function nameOf(actor: string): string | null {
   if (actor.startsWith('host_')) return 'the host';
-  return actor === 'system' ? 'Berth' : (names.value?.get(actor) ?? null);
+  if (actor === 'system') return 'Berth';
+  const name = names.value?.get(actor) ?? null;
+  // They are called what somebody likes, also by the address of a person.
+  return name !== null && actor.startsWith('sa_') ? `${name} (service account)` : name;
 }
 
 /** The id that is meant by an id or an address. */
 export function actorOf(said: string): string {
-  for (const [id, name] of names.value ?? []) if (name === said) return id;
+  const wanted = said.toLowerCase();
+  for (const [id, name] of names.value ?? []) if (name.toLowerCase() === wanted) return id;
   return said;
 }

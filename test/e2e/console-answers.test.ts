@@ -1,0 +1,218 @@
+/** The console when answers come late, are many, or are not what was hoped for. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { NO_BROWSER } from '../support/browser.ts';
+import { type ConsoleForFile, consoleForFile, holdNext, type Visit } from '../support/console-visit.ts';
+import { makeNotification, makeServiceKey, makeSshKey } from '../support/people.ts';
+import { tellAll } from '../support/telling.ts';
+import { until } from '../support/waiting.ts';
+
+const PASTED = 100_000;
+const MOST_MESSAGE = 64 * 1024;
+
+describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
+  if (NO_BROWSER) return;
+  const { api, visit }: ConsoleForFile = await consoleForFile();
+
+  const startedVm = async ({ who }: Visit) => {
+    const instance = await api.instance(who);
+    await api.as(who).post(`/v1/instances/${instance.id}/vm`);
+    await api.agent.assigned(instance.id);
+    await api.agent.ready(instance.id);
+    return instance;
+  };
+
+  test('does not show a state from before an action as the one after it', async () => {
+    const { who, page, button, leave } = await visit();
+    const { name } = await api.instance(who);
+    await page.goto(`/instances/${name}`);
+    await button('Start').waitFor();
+    await page.evaluate(`globalThis.states = [];
+      new MutationObserver(() => states.push(document.querySelector('main [data-state]')?.dataset.state))
+        .observe(document.body, { subtree: true, childList: true, attributes: true });`);
+    const isList = (url: URL) => url.pathname === '/v1/instances';
+    const old = await holdNext(page, isList);
+    // As when the page comes to the front again.
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))");
+    await old.asked;
+    await button('Start').click();
+    await page.locator('main [data-state="starting"]').first().waitFor();
+    const next = page.waitForResponse((response) => isList(new URL(response.url())) && response.ok());
+    await old.release();
+    await next;
+    const states = (await page.evaluate('states')) as string[];
+    assert.deepEqual([...new Set(states.slice(states.indexOf('starting')))], ['starting']);
+    await leave();
+  });
+
+  test('shows the list that was chosen last, whichever answer comes last', async () => {
+    const { who, page, button, leave } = await visit();
+    await makeNotification(api.db, who.user_id);
+    await page.goto('/notifications');
+    const entry = page.locator('.notifications li');
+    await entry.waitFor();
+    const unread = await holdNext(page, (url) => url.searchParams.get('status') === 'unread');
+    await button('Only unread').click();
+    await unread.asked;
+    await button('Show all').click();
+    await entry.waitFor();
+    await unread.release();
+    await page.evaluate('new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))');
+    assert.equal(await entry.count(), 1);
+    await leave();
+  });
+
+  test('keeps what was asked for by “Show more” when the list is looked at anew', async () => {
+    const { who, page, button, leave } = await visit();
+    await Promise.all(Array.from({ length: 60 }, () => makeNotification(api.db, who.user_id)));
+    await page.goto('/notifications');
+    const entries = page.locator('.notifications li');
+    await entries.first().waitFor();
+    assert.ok((await entries.count()) < 60);
+    await button('Show more').click();
+    await button('Show more').waitFor({ state: 'detached' });
+    assert.equal(await entries.count(), 60);
+    await entries.last().getByRole('button').click();
+    await entries.last().getByText('Mark unread').waitFor();
+    assert.equal(await entries.count(), 60);
+    await leave();
+  });
+
+  test('sends no label that nobody touched: a value may hold a comma', async () => {
+    const { who, page, button, leave } = await visit();
+    const { id, name } = await api.instance(who, { labels: { note: 'a,b=c' } });
+    await page.goto(`/instances/${name}/settings`);
+    await page.getByLabel('Automatic flush, seconds').fill('120');
+    await button('Save').click();
+    await page.getByText('Saved.').waitFor();
+    const { body } = await api.as(who).get<Record<string, unknown>>(`/v1/instances/${id}`);
+    assert.deepEqual([body['labels'], body['auto_flush_seconds']], [{ note: 'a,b=c' }, 120]);
+    await leave();
+  });
+
+  test('shows a key set as somebody else has changed it', async () => {
+    const { who, page, heading, leave } = await visit();
+    await makeSshKey(api.db, who.user_id);
+    const { id, name } = await api.instance(who);
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.goto(`/instances/${name}/keys`);
+    await heading('Keys').waitFor();
+    const only = page.getByLabel('Only the keys chosen here');
+    await only.check();
+    await page.getByRole('cell', { name: 'laptop' }).waitFor();
+    await streams;
+    await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
+    await tellAll(api.db);
+    await page.getByText('Nobody can log in').waitFor();
+    await leave();
+  });
+
+  test('stops a VM while its disk is being flushed', async () => {
+    const visited = await visit();
+    const { page, button, leave } = visited;
+    const { name } = await startedVm(visited);
+    await page.goto(`/instances/${name}`);
+    await page.route('**/vm/flush', () => undefined);
+    await button('Flush').click();
+    await button('Stop').click();
+    await page.locator('main [data-state="stopping"]').first().waitFor();
+    await leave();
+  });
+
+  test('sends a long paste to the guest in messages that the server takes', async () => {
+    const visited = await visit();
+    const { page, button, leave } = visited;
+    const { name } = await startedVm(visited);
+    const messages: number[] = [];
+    await page.routeWebSocket(/console\/stream/, (socket) =>
+      socket.onMessage((message) => void messages.push(message.length)),
+    );
+    await page.goto(`/instances/${name}/terminal`);
+    await button('Connect').click();
+    await button('Disconnect').waitFor();
+    await until('it is connected', () => messages.length > 0);
+    await page.evaluate(`const clipboardData = new DataTransfer();
+      clipboardData.setData('text/plain', 'x'.repeat(${PASTED}));
+      document.activeElement.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true }));`);
+    const sum = () => messages.reduce((total, each) => total + each, 0);
+    await until('all of it was sent', () => sum() >= PASTED);
+    assert.ok(Math.max(...messages) <= MOST_MESSAGE, String(messages));
+    await leave();
+  });
+
+  test('says what to do where the terminal of an older server is no longer there', async () => {
+    const visited = await visit();
+    const { page, button, alert, leave } = visited;
+    const { name } = await startedVm(visited);
+    await page.route('**/terminal-screen-*', (route) => route.fulfill({ status: 404 }));
+    await page.goto(`/instances/${name}/terminal`);
+    await button('Connect').click();
+    await alert().filter({ hasText: 'Reload the page' }).waitFor();
+    await leave();
+  });
+
+  test('calls fields by their labels when it says what is wrong with them', async () => {
+    const { button, dialog, leave } = await visit('/account');
+    await button('Add an app').click();
+    await button('Next').click();
+    await dialog().getByLabel('Code', { exact: true }).fill('000000');
+    await button('Confirm').click();
+    await dialog()
+      .getByRole('alert')
+      .filter({ hasText: /^Code: is wrong/ })
+      .waitFor();
+    await leave();
+  });
+
+  test('tells service accounts from people, whatever they are called', async () => {
+    const { who, page, leave } = await visit();
+    const { key } = await makeServiceKey(api.db, who.org_id, '*');
+    await api.db.updateTable('service_accounts').set({ name: who.email }).execute();
+    const { id } = await api.instance(who);
+    await api.as(key).patch(`/v1/instances/${id}`, { labels: { a: 'b' } });
+    await page.goto('/audit');
+    await page.getByRole('cell', { name: `${who.email} (service account)`, exact: true }).waitFor();
+    await leave();
+  });
+
+  test('holds a dialog until it is known what came of it', async () => {
+    const { page, button, dialog, heading, leave } = await visit();
+    await button('New instance').first().click();
+    await dialog().getByLabel('Name', { exact: true }).fill('web');
+    const made = await holdNext(page, (url) => url.pathname === '/v1/instances');
+    await page.keyboard.press('Enter');
+    await made.asked;
+    for (const _ of [1, 2, 3]) await page.keyboard.press('Escape');
+    await dialog().waitFor();
+    await made.release();
+    await heading('web').waitFor();
+    await leave();
+  });
+
+  test('shows what is wrong in a part of a form that is folded away', async () => {
+    const { page, button, dialog, leave } = await visit();
+    await button('New instance').first().click();
+    await dialog().getByLabel('Name', { exact: true }).fill('web');
+    const summary = dialog().getByText('Keys, flush, idle stop');
+    await summary.click();
+    const idle = dialog().getByLabel('Idle stop, seconds');
+    await idle.fill('30');
+    await summary.click();
+    await button('Create').click();
+    await idle.waitFor();
+    assert.equal(await page.locator(':focus').getAttribute('name'), 'idle_timeout_seconds');
+    await leave();
+  });
+
+  test('lists a key that was made elsewhere', async () => {
+    const { who, page, heading, leave } = await visit();
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.goto('/api-keys');
+    await heading('No API keys yet').waitFor();
+    await streams;
+    await api.as(who).post('/v1/api-keys', { name: 'elsewhere', scope: 'instances:read' });
+    await tellAll(api.db);
+    await page.getByRole('cell', { name: 'elsewhere', exact: true }).waitFor();
+    await leave();
+  });
+});
