@@ -145,7 +145,7 @@ build_initrd() {
 files_of_every_boot() {
   local program
   echo /usr/lib/berth/busybox
-  for program in /usr/sbin/sshd /usr/sbin/qemu-ga; do
+  for program in /usr/sbin/sshd /usr/sbin/qemu-ga /bin/bash; do
     echo "$program"
     chroot "$work/root" ldd "$program" | grep -o '/[^ ]*'
   done
