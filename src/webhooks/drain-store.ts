@@ -172,7 +172,10 @@ function keptFirst(name: (typeof FIRST)[number]) {
   return sql`${sql.ref(column)} = case when done.number = 1 and d.first_at is null then ${sql.ref(`done.${name}`)} else ${sql.ref(`d.${column}`)} end`;
 }
 
-/** One statement for all of them. What another attempt has delivered meanwhile, or a disabling failed, stays so. */
+/** It is still pending where this attempt found it. Else it was asked for anew, failed by a disabling, or told of already. */
+const GOES_ON = sql`d.state = 'pending' and d.tries = done.tries - 1`;
+
+/** One statement for all of them. A failure says how it goes on only where {@link GOES_ON}; a delivery always counts. */
 export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[]): Promise<void> {
   const column = <K extends keyof Outcome>(name: K) => outcomes.map((each) => each[name]);
   await sql`
@@ -189,10 +192,11 @@ export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[]): Prom
     )
     update webhook_deliveries d set
       attempts = greatest(d.attempts, done.number),
-      tries = done.tries,
-      state = case when done.state = 'delivered' or d.state = 'pending' then done.state else d.state end,
+      tries = case when ${GOES_ON} then done.tries else d.tries end,
+      state = case when done.state = 'delivered' or (${GOES_ON}) then done.state else d.state end,
       next_attempt_at = case
-        when done.state = 'pending' and d.state = 'pending' then now() + done.retry_in_ms * interval '1 millisecond'
+        when ${GOES_ON} then now() + done.retry_in_ms * interval '1 millisecond'
+        when done.state <> 'delivered' then d.next_attempt_at
       end,
       ${sql.join(FIRST.map(keptFirst))}
     from done where d.id = done.id`.execute(tx);
