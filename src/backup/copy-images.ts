@@ -1,8 +1,9 @@
 /** Base images into a backup and out of it: whole folders, their holes kept, every file checked against its manifest. */
-import { mkdir, readFile, rm, symlink } from 'node:fs/promises';
+import { lstat, mkdir, readFile, rm, symlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { listHostImages } from '../host/images.ts';
 import { runCommand } from '../launch/run-command.ts';
+import { errnoOf } from '../lib/errors.ts';
 import { fileSha256 } from './line-files.ts';
 import { BackupError, type BackupImage } from './manifest.ts';
 
@@ -24,9 +25,14 @@ export async function imagesOf(
   return { images, missing };
 }
 
-/** @throws BackupError when what was copied is not the image */
-export async function copyImage(from_dir: string, to_dir: string, image: BackupImage): Promise<void> {
+/** Answers what is wrong with it, and then leaves nothing of it there. @throws BackupError when it cannot be copied */
+export async function copyImage(
+  from_dir: string,
+  to_dir: string,
+  image: BackupImage,
+): Promise<string | null> {
   const from = join(from_dir, image.id, image.name);
+  if ((await lstat(from).catch(() => undefined)) === undefined) return 'it is missing';
   const to = join(to_dir, image.id, image.name);
   await mkdir(dirname(to), { recursive: true, mode: 0o711 });
   const copied = await runCommand('cp', [
@@ -40,7 +46,8 @@ export async function copyImage(from_dir: string, to_dir: string, image: BackupI
   if (copied.code !== 0)
     throw new BackupError(`${from} could not be copied: ${copied.stderr.trim()}`, 'state');
   const problem = await imageProblem(to, image.version);
-  if (problem !== null) throw new BackupError(`${from}: ${problem}`, 'damaged');
+  if (problem !== null) await rm(to, { recursive: true });
+  return problem;
 }
 
 /** From now on new disks are made over it. */
@@ -51,12 +58,18 @@ export async function makeNewest(images_dir: string, { id, name }: BackupImage):
 }
 
 async function imageProblem(folder: string, version: string): Promise<string | null> {
-  const manifest = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8')) as {
-    readonly files?: Readonly<Record<string, string>>;
-  };
-  if (manifest.files?.['rootfs.img'] !== version) return 'is another image than it was';
-  for (const [name, sha256] of Object.entries(manifest.files)) {
-    if ((await fileSha256(join(folder, name))) !== sha256) return `${name} is damaged`;
+  try {
+    const manifest = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8')) as {
+      readonly files?: Readonly<Record<string, string>>;
+    };
+    if (manifest.files?.['rootfs.img'] !== version) return 'it is another image than it was';
+    for (const [name, sha256] of Object.entries(manifest.files)) {
+      if ((await fileSha256(join(folder, name))) !== sha256) return `${name} is damaged`;
+    }
+    return null;
+  } catch (error) {
+    if (error instanceof SyntaxError) return 'manifest.json is damaged';
+    if (errnoOf(error) === 'ENOENT') return 'a file of it is missing';
+    throw error;
   }
-  return null;
 }

@@ -16,7 +16,14 @@ import type { ObjectStore } from '../object-store/object-store.ts';
 import { copyImage, imagesOf } from './copy-images.ts';
 import { type SavedObjects, type StoredObject, saveObjects } from './copy-objects.ts';
 import { writeLines } from './line-files.ts';
-import { BACKUP_VERSION, BackupError, type BackupManifest, backupPaths, keyCheck } from './manifest.ts';
+import {
+  BACKUP_VERSION,
+  BackupError,
+  type BackupImage,
+  type BackupManifest,
+  backupPaths,
+  keyCheck,
+} from './manifest.ts';
 
 export interface MakeBackupOptions {
   /** Made if it is not there; must be empty. */
@@ -37,6 +44,8 @@ export interface MadeBackup {
   readonly manifest: BackupManifest;
   /** Base images that disks need and this machine has not. */
   readonly missing_images: readonly string[];
+  /** Those that are not in the backup because files of theirs are damaged, and which. */
+  readonly damaged_images: readonly string[];
 }
 
 interface State {
@@ -80,9 +89,13 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
     );
     onProgress('saving base images');
     const { images, missing } = await imagesOf(paths.images, state.images);
+    const saved_images: BackupImage[] = [];
+    const damaged_images: string[] = [];
     for (const image of images) {
       signal.throwIfAborted();
-      await copyImage(paths.images, into.images, image);
+      const problem = await copyImage(paths.images, into.images, image);
+      if (problem === null) saved_images.push(image);
+      else damaged_images.push(`images/${image.id}/${image.name}: ${problem}`);
     }
     if (with_key)
       await writeFile(into.secret_key, `${secret_key.toString('hex')}\n`, { mode: 0o600, flag: 'wx' });
@@ -99,12 +112,12 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
         store: state.store,
         damaged: saved.damaged.toSorted(),
       },
-      images,
+      images: saved_images,
       secret_key: { included: with_key, check: keyCheck(secret_key) },
     };
     onProgress('writing everything to the disk');
     await finish(folder, manifest);
-    return { manifest, missing_images: missing };
+    return { manifest, missing_images: missing, damaged_images };
   } finally {
     await kept.release();
   }

@@ -45,7 +45,7 @@ export interface RestoreBackupOptions {
 
 export interface RestoredBackup {
   readonly manifest: BackupManifest;
-  /** Objects that are not as they were saved, or were damaged already when the backup was made. */
+  /** Images and objects that are not as they were saved, or objects that were damaged already when the backup was made. */
   readonly damaged: readonly string[];
   /** VMs that were running then, and are `failed` now: their next start is from the last generation. */
   readonly lost_vms: number;
@@ -67,6 +67,7 @@ export async function restoreBackup(options: RestoreBackupOptions): Promise<Rest
     );
   }
   await refuseUnlessEmpty(config.data_dir);
+  if (config.database_url !== null) await refuseUnlessDatabaseEmpty(config.database_url);
   onProgress('checking the backup');
   const objects = await readObjectList(folder, manifest);
   if ((await fileSha256(backupPaths(folder).database, signal)) !== manifest.database.sha256) {
@@ -81,8 +82,8 @@ export async function restoreBackup(options: RestoreBackupOptions): Promise<Rest
     const marker = join(paths.data, UNFINISHED_RESTORE);
     await writeFile(marker, `${folder}\n`);
     const store = bucket ?? (await openStore({ s3: null, folder: paths.objects, log: options.log }));
-    await copyImages(options, manifest, paths);
-    const damaged = await copyObjects(options, store, manifest, objects);
+    const damaged = await copyImages(options, manifest, paths);
+    damaged.push(...(await copyObjects(options, store, manifest, objects)));
     const lost_vms = await loadDatabase(options, manifest, paths, marked);
     if (config.secret_key === null) await writeSecret(paths.secret_key, `${secret_key.toString('hex')}\n`);
     onProgress('writing everything to the disk');
@@ -141,6 +142,14 @@ async function refuseUnlessEmpty(data_dir: string): Promise<void> {
   );
 }
 
+async function refuseUnlessDatabaseEmpty(url: string): Promise<void> {
+  if ((await queryTableCount(url)) === 0) return;
+  throw new BackupError(
+    'the database of DATABASE_URL is not empty; a backup is restored into an empty one',
+    'state',
+  );
+}
+
 async function readObjectList(folder: string, manifest: BackupManifest): Promise<BackupObject[]> {
   const path = backupPaths(folder).object_list;
   if ((await fileSha256(path)) !== manifest.objects.sha256)
@@ -154,15 +163,18 @@ async function copyImages(
   { folder, signal, onProgress }: RestoreBackupOptions,
   { images }: BackupManifest,
   paths: Paths,
-): Promise<void> {
+): Promise<string[]> {
   onProgress('bringing base images back');
+  const damaged: string[] = [];
   for (const image of images) {
     signal.throwIfAborted();
     const parent = join(paths.images, image.id);
     if ((await lstat(parent).catch(() => undefined)) === undefined) await mkdir(parent, { mode: 0o711 });
-    await copyImage(backupPaths(folder).images, paths.images, image);
-    if (image.newest === true) await makeNewest(paths.images, image);
+    const problem = await copyImage(backupPaths(folder).images, paths.images, image);
+    if (problem !== null) damaged.push(`images/${image.id}/${image.name}`);
+    else if (image.newest === true) await makeNewest(paths.images, image);
   }
+  return damaged;
 }
 
 /**
@@ -224,12 +236,6 @@ async function load(
   url: string,
   marked: boolean,
 ): Promise<number> {
-  if ((await queryTableCount(url)) > 0) {
-    throw new BackupError(
-      'the database of DATABASE_URL is not empty; a backup is restored into an empty one',
-      'state',
-    );
-  }
   await migrate(url, { only: new Set(migrations.map(({ name }) => name)) });
   try {
     const rows = await loadData(url, readLines(backupPaths(folder).database));

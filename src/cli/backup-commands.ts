@@ -28,7 +28,7 @@ export interface BackupRequest extends Request {
   readonly with_objects: boolean;
 }
 
-/** Exit code {@link EXIT.damaged} when some objects could not be saved: the rest was. */
+/** Exit code {@link EXIT.damaged} when some objects or images could not be saved: the rest was. */
 export async function backup({
   terminal,
   signal,
@@ -38,7 +38,7 @@ export async function backup({
 }: BackupRequest): Promise<number> {
   const folder = resolve(request.folder);
   const progress = terminal.progress('backing up');
-  const { manifest, missing_images } = await asCommand(() =>
+  const { manifest, missing_images, damaged_images } = await asCommand(() =>
     withServer(async ({ config, db, paths, database_url, secret_key }) => {
       const saves = config.s3 === null || with_objects;
       const log = createLog('cli', 'error');
@@ -56,7 +56,7 @@ export async function backup({
     : 'no objects';
   terminal.done(
     `${folder} is a backup of ${manifest.made_at} (${what}).`,
-    { folder, ...manifest, missing_images },
+    { folder, ...manifest, missing_images, damaged_images },
     folder,
   );
   terminal.warn(
@@ -71,12 +71,15 @@ export async function backup({
   }
   for (const image of missing_images)
     terminal.warn(`This machine has no base image ${image}, which disks need.`);
+  for (const image of damaged_images) terminal.warn(`Not in the backup: ${image}.`);
   for (const key of objects.damaged) terminal.warn(`${key} is missing or cut short, and not in the backup.`);
   if (objects.damaged.length > 0) terminal.warn('Which disks that concerns: berth disk verify --all');
-  return objects.damaged.length + missing_images.length > 0 ? EXIT.damaged : EXIT.done;
+  return objects.damaged.length + missing_images.length + damaged_images.length > 0
+    ? EXIT.damaged
+    : EXIT.done;
 }
 
-/** Exit code {@link EXIT.damaged} when objects are missing or damaged: the rest was brought back. */
+/** Exit code {@link EXIT.damaged} when objects or images are missing or damaged: the rest was brought back. */
 export async function restore({ terminal, signal, ...request }: Request): Promise<number> {
   const folder = resolve(request.folder);
   const env = readEnv();

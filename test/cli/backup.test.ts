@@ -161,6 +161,10 @@ describe('berth backup and restore-backup', () => {
     const again = await restore(saved, target);
     assert.equal(again.code, 5);
     assert.match(again.err, /is not empty/);
+    const untouched = newTarget();
+    const other = await restore(saved, untouched, { DATABASE_URL: api.database.url });
+    assert.deepEqual([other.code, /the database of DATABASE_URL is not empty/.test(other.err)], [5, true]);
+    await assert.rejects(stat(untouched), { code: 'ENOENT' });
   });
 
   test('a folder that is in use, a backup that is none, and one of a newer program are refused', async () => {
@@ -199,6 +203,28 @@ describe('berth backup and restore-backup', () => {
       assert.deepEqual([refused.code, /is damaged/.test(refused.err)], [8, true], refused.err);
       await assert.rejects(stat(target), { code: 'ENOENT' });
     }
+  });
+
+  test('an image with a damaged file is told and left out, of a backup and of what it is restored to; the rest is there', async () => {
+    const damaged = join(folder, 'damaged-image');
+    await cp(saved, damaged, { recursive: true });
+    await spoil(join(damaged, 'images', 'debian-12', 'one', 'vmlinuz'));
+    const target = newTarget();
+    const restored = await restore(damaged, target);
+    assert.equal(restored.code, 8, restored.err);
+    assert.match(restored.err, /images\/debian-12\/one is missing or damaged/);
+    assert.deepEqual(await readdir(pathsIn(target).debian_12), []);
+    await refuseUnfinishedRestore(pathsIn(target));
+
+    const kernel = join(paths.debian_12, 'one', 'vmlinuz');
+    const whole = await readFile(kernel);
+    await spoil(kernel);
+    const made = await backup(join(folder, 'imageless'));
+    await writeFile(kernel, whole);
+    assert.equal(made.code, 8, made.err);
+    assert.match(made.err, /Not in the backup: images\/debian-12\/one: vmlinuz is damaged\./);
+    assert.deepEqual((await manifestOf(join(folder, 'imageless'))).images, []);
+    assert.equal((await restore(join(folder, 'imageless'), newTarget())).code, 0);
   });
 
   test('without its key a backup is restored with the right one alone', async () => {
