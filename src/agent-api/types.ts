@@ -350,6 +350,8 @@ export interface IngressRoute {
   readonly target: string | null;
   /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
   readonly revoking: boolean;
+  /** A key is allowed that the guest does not let in yet. */
+  readonly settling: boolean;
   /** Without a target: hold the connection and ask for a start. */
   readonly wake: boolean;
 }

@@ -6,7 +6,8 @@
  *
  * held while the VM is being woken, or while a revocation is not confirmed: nobody gets through to a guest that may
  * still let in a revoked key. When the confirmation does not come in time, all connections of the instance end, and
- * the port takes none until it comes.
+ * the port takes none until it comes. Held also until the guest lets in a key that was added, but for that nobody is
+ * turned away or waits for longer than `settling_ms`.
  */
 import { createServer, type Server, type Socket } from 'node:net';
 import type { IngressRoute } from '../agent-api/types.ts';
@@ -38,6 +39,9 @@ export class InstancePort {
   #route: IngressRoute;
   #revoking: NodeJS.Timeout | null = null;
   #unconfirmed = false;
+  #settling: NodeJS.Timeout | null = null;
+  /** The guest has had its time for the keys that were added. */
+  #settled_late = false;
   /** Connections that have said something, and when the last such one ended. */
   #speaking = 0;
   #last_spoke_ms: number | null = null;
@@ -89,6 +93,12 @@ export class InstancePort {
     if (route.revoking)
       this.#revoking ??= setTimeout(() => this.#closeUnconfirmed(), this.#limits.revoking_ms);
     else this.#confirmed();
+    if (route.settling) this.#settling ??= setTimeout(() => this.#waitNoMore(), this.#limits.settling_ms);
+    else this.#settled();
+    this.#moveOn();
+  }
+
+  #moveOn(): void {
     for (const held of [...this.#held]) {
       const way = this.#way();
       if (way === 'closed') this.#drop(held);
@@ -105,6 +115,7 @@ export class InstancePort {
   /** Takes no more and ends all, what is on its way first; resolves when they are gone. */
   async close(): Promise<void> {
     this.#stopWaiting();
+    this.#settled();
     this.refuse();
     const closed = new Promise<void>((resolve) => this.#server.close(() => resolve()));
     for (const socket of this.#sockets) socket.destroySoon();
@@ -114,6 +125,7 @@ export class InstancePort {
   /** Ends all at once. */
   destroy(): void {
     this.#stopWaiting();
+    this.#settled();
     this.refuse();
     this.#server.close();
     for (const socket of this.#sockets) socket.destroy();
@@ -121,10 +133,10 @@ export class InstancePort {
 
   /** Where a connection goes now: a target, to those who wait, or nowhere. */
   #way(): string | 'wait' | 'closed' {
-    const { target, wake, revoking } = this.#route;
+    const { target, wake, revoking, settling } = this.#route;
     if (this.#unconfirmed) return 'closed';
     if (target === null) return wake ? 'wait' : 'closed';
-    return revoking ? 'wait' : target;
+    return revoking || (settling && !this.#settled_late) ? 'wait' : target;
   }
 
   #take(socket: Socket): void {
@@ -160,7 +172,9 @@ export class InstancePort {
 
   #hold(socket: Socket): void {
     if (this.#held.size >= this.#limits.held_per_instance || this.#totals.held >= this.#limits.held) {
-      socket.destroy();
+      const { target, revoking } = this.#route;
+      if (target === null || revoking) socket.destroy();
+      else this.#splice(socket, target);
       return;
     }
     const held = new HeldSocket(socket, this.#limits, () => this.#drop(held));
@@ -224,6 +238,18 @@ export class InstancePort {
     this.#stopWaiting();
     if (this.#unconfirmed) this.#log.info('the revocation is confirmed: the port is open again');
     this.#unconfirmed = false;
+  }
+
+  #waitNoMore(): void {
+    this.#settled_late = true;
+    this.#log.warn('the guest does not let in all keys yet: connections do not wait for that any longer');
+    this.#moveOn();
+  }
+
+  #settled(): void {
+    if (this.#settling) clearTimeout(this.#settling);
+    this.#settling = null;
+    this.#settled_late = false;
   }
 }
 

@@ -16,6 +16,8 @@ export interface IngressLimits {
   readonly held_ms: number;
   /** How long a revocation may be unconfirmed before the port closes. */
   readonly revoking_ms: number;
+  /** How long connections wait at most for a key that was added. */
+  readonly settling_ms: number;
   /** How often use is told of. */
   readonly report_ms: number;
 }
@@ -32,6 +34,7 @@ export const LIMITS: IngressLimits = {
   silent_ms: 20_000,
   held_ms: 120_000,
   revoking_ms: 4_000,
+  settling_ms: 4_000,
   report_ms: 5_000,
 };
 

@@ -40,11 +40,14 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
   const targets = new Map(reachable.map((row) => [row.id, row]));
   return rows.map((row) => {
     const applied = targets.get(row.id)?.applied_keys ?? [];
+    // None where there is no target.
+    const wanted = allowed.get(row.id) ?? new Set<string>();
     return {
       instance_id: row.id,
       port: row.ssh_port,
       target: targetOf(targets.get(row.id)),
-      revoking: applied.some((each) => allowed.get(row.id)?.has(each) !== true),
+      revoking: applied.some((each) => !wanted.has(each)),
+      settling: [...wanted].some((each) => !applied.includes(each)),
       // A failed VM is not started by whoever knocks: it would fail again and again.
       wake: row.wake_on_connect && row.state !== 'failed',
     };

@@ -68,13 +68,17 @@ describe('a revocation', () => {
     });
   }
 
-  test('an added key leaves nothing to confirm', async () => {
+  test('an added key leaves nothing to confirm, but is waited for until the guest lets it in', async () => {
     const someone = await colleague();
     const { id } = await runningWith(owner, someone);
     const more = await makeSshKey(db, someone.user_id);
     const ids = (await client.get<{ data: { id: string }[] }>(`/v1/instances/${id}/ssh-keys`)).body.data;
     await client.put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [...ids.map((key) => key.id), more.id] });
-    assert.equal((await routeOf(id)).revoking, false);
+    const { revoking, settling } = await routeOf(id);
+    assert.deepEqual([revoking, settling], [false, true]);
+    const { vm_id, epoch } = await agent.known(id);
+    await agent.client.reportKeys({ vm_id, epoch, applied_keys: await fingerprints(id) });
+    assert.equal((await routeOf(id)).settling, false);
   });
 
   test('a stop takes the target away, and the ingress hears of it at once', async () => {

@@ -70,7 +70,18 @@ async function setUp(
     client,
     newest: { routes: [], asked: 0 },
     set: (change) =>
-      ingress.apply([{ instance_id, port, target: null, revoking: false, wake: false, ...route, ...change }]),
+      ingress.apply([
+        {
+          instance_id,
+          port,
+          target: null,
+          revoking: false,
+          settling: false,
+          wake: false,
+          ...route,
+          ...change,
+        },
+      ]),
   };
   t.after(async () => {
     await ingress.close();
@@ -200,6 +211,55 @@ test('a revocation that is not confirmed in time ends all connections and closes
   assert.equal(String((await once(back, 'data'))[0]), '4');
 });
 
+test('while the guest has not all keys yet who is new waits, and is then let through to it', async (t) => {
+  const { port, set } = await setUp(t, { target: await echo(t) });
+  const there = dial(t, port);
+  there.write('1');
+  await once(there, 'data');
+  await set({ settling: true });
+  const late = dial(t, port);
+  late.write('2');
+  there.write('3');
+  assert.equal(String((await once(there, 'data'))[0]), '3');
+  assert.equal(late.bytesRead, 0);
+  await set({ settling: false });
+  assert.equal(String((await once(late, 'data'))[0]), '2');
+});
+
+test('a guest that does not get its new keys in time is waited for no longer, but for a revocation it is', async (t) => {
+  const { port, set } = await setUp(t, { target: await echo(t), settling: true }, { settling_ms: 50 });
+  for (const said of ['1', '2']) {
+    const socket = dial(t, port);
+    socket.write(said);
+    assert.equal(String((await once(socket, 'data'))[0]), said);
+    await set({ settling: true, wake: true });
+  }
+  // A revocation is waited for all the same.
+  await set({ settling: true, revoking: true });
+  const held = dial(t, port);
+  held.write('3');
+  await once(held, 'connect');
+  assert.equal(held.bytesRead, 0);
+  await set({ settling: true });
+  assert.equal(String((await once(held, 'data'))[0]), '3');
+});
+
+test('for a new key nobody is turned away: those who find no room to wait go on', async (t) => {
+  const limits = { held_per_instance: 1 };
+  const { port, set } = await setUp(t, { target: await echo(t), settling: true }, limits);
+  const first = dial(t, port);
+  first.write('1');
+  await once(first, 'connect');
+  const second = dial(t, port);
+  second.write('2');
+  assert.equal(String((await once(second, 'data'))[0]), '2');
+  assert.equal(first.bytesRead, 0);
+  await set({});
+  assert.equal(first.bytesRead, 0);
+  await set({ settling: false });
+  assert.equal(String((await once(first, 'data'))[0]), '1');
+});
+
 test('who waits for a confirmation when the VM stops waits for its next boot instead', async (t) => {
   const { port, set, wakes } = await setUp(t, { target: await echo(t), revoking: true, wake: true });
   const socket = dial(t, port);
@@ -295,7 +355,14 @@ test('use is told of: one that is open, one that was, none, and again what was n
 
 test('a VM that has just come up is reached, although its route is still on its way', async (t) => {
   const { port, newest } = await setUp(t, {});
-  newest.routes.push({ instance_id, port, target: await echo(t), revoking: false, wake: false });
+  newest.routes.push({
+    instance_id,
+    port,
+    target: await echo(t),
+    revoking: false,
+    settling: false,
+    wake: false,
+  });
   const socket = dial(t, port);
   socket.write('SSH-2.0-client\r\n');
   assert.equal(String((await once(socket, 'data'))[0]), 'SSH-2.0-client\r\n');
@@ -303,7 +370,7 @@ test('a VM that has just come up is reached, although its route is still on its 
 
 test('connections to a VM that does not run are closed, and many at once ask for the routes once or twice', async (t) => {
   const { port, newest } = await setUp(t, {});
-  newest.routes.push({ instance_id, port, target: null, revoking: false, wake: false });
+  newest.routes.push({ instance_id, port, target: null, revoking: false, settling: false, wake: false });
   await Promise.all(Array.from({ length: 50 }, () => closed(dial(t, port))));
   assert.ok(newest.asked >= 1 && newest.asked <= 10, `${newest.asked} readings for 50 connections`);
 });
