@@ -10,7 +10,7 @@ import { wakeDispatcher } from './wake.ts';
 
 interface Happened {
   readonly data: Record<string, unknown>;
-  /** `usr_…`, `sa_…`, `host_…` or `system`. */
+  /** `usr_…`, `sa_…`, `host_…`, `operator` (a command on the server) or `system`. */
   readonly actor: string;
 }
 
