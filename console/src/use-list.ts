@@ -74,7 +74,9 @@ export function useList<T>(
   const page = state.key === key ? state.page : undefined;
   const readMore = (shown: Page<T>) => {
     now.current.rows = shown.data.length + 1;
-    return read(shown);
+    // What is being read anew may know of changes that these rows do not.
+    const { asked, answered } = turns.current;
+    return asked > answered ? reload() : read(shown);
   };
   const more = page && page.next_cursor !== null ? () => readMore(page) : undefined;
   return { data: page?.data, error: state.key === key ? state.error : null, reload, more };

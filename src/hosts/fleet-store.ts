@@ -5,7 +5,7 @@ import type { HostFacts } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 
-/** VMs that the removed host of this name had, and that nobody has given up yet. */
+/** VMs that the removed host of this name had, and that nobody has given up yet, or whose flush somebody waits for. */
 export async function countLeft(tx: Tx, name: string): Promise<number> {
   const { count } = await tx
     .selectFrom('hosts as h')
@@ -14,7 +14,13 @@ export async function countLeft(tx: Tx, name: string): Promise<number> {
     .select((eb) => eb.fn.countAll<number>().as('count'))
     .where('h.name', '=', name)
     .where('h.removed_at', 'is not', null)
-    .where('v.state', 'not in', ['stopped', 'suspended', 'failed'])
+    .where((eb) => {
+      const flushes = eb.selectFrom('flushes as f').select('f.id').whereRef('f.vm_id', '=', 'v.id');
+      return eb.or([
+        eb('v.state', 'not in', ['stopped', 'suspended', 'failed']),
+        eb.exists(flushes.where('f.state', 'in', ['queued', 'running'])),
+      ]);
+    })
     .where('i.deleting', '=', false)
     .executeTakeFirstOrThrow();
   return count;

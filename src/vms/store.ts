@@ -182,8 +182,8 @@ export async function listLively(tx: Tx): Promise<{ id: VmId; instance_id: Insta
 }
 
 /**
- * Some of what somebody still waits for of a host: VMs that are not at rest, the end of deleted instances, and flushes. Each
- * kind by its index: most boots on a host were over long ago, and this is asked for every second.
+ * Some of what somebody still waits for of a host: VMs that are not at rest, the end of deleted instances, and flushes. No
+ * kind takes a scan of all boots: most were over long ago, and this is asked for every second.
  */
 export async function listOnHost(tx: Tx, host_id: HostId): Promise<{ id: VmId; instance_id: InstanceId }[]> {
   const { rows } = await sql<{ id: VmId; instance_id: InstanceId }>`
@@ -194,7 +194,7 @@ export async function listOnHost(tx: Tx, host_id: HostId): Promise<{ id: VmId; i
     where i.deleting and v.host_id = ${host_id} and not v.released
     union
     select v.id, v.instance_id from flushes f join vms v on v.id = f.vm_id
-    where f.state in ('queued', 'running') and v.host_id = ${host_id}
+    where (f.state = 'queued' or f.state = 'running') and v.host_id = ${host_id}
     order by instance_id limit ${ON_HOST_MAX}`.execute(tx);
   return rows;
 }

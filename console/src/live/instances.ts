@@ -23,6 +23,8 @@ const AT_REST_MS = 20_000;
 const AT_ONCE_MS = 60;
 const KEPT_SAMPLES = 360;
 const AT_MOST = 1_000;
+/** A list that takes longer is asked for anew: its connection may have swallowed the answer. */
+const LOOK_MS = 30_000;
 
 const TRANSIENT: readonly Vm['state'][] = ['starting', 'restarting', 'suspending', 'stopping'];
 
@@ -65,7 +67,7 @@ async function look(): Promise<void> {
     for await (const each of berth.list(
       'listInstances',
       { query: { limit: 200 } },
-      { signal: controller.signal },
+      { signal: AbortSignal.any([controller.signal, AbortSignal.timeout(LOOK_MS)]) },
     )) {
       found.push(each);
       if (found.length >= AT_MOST) break;

@@ -1,6 +1,6 @@
 /** A form, on a page or in a dialog: what is filled in goes to `work`; what went wrong stands above the button. */
 import type { ComponentChildren } from 'preact';
-import { useRef } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { BerthError } from '../../../client/src/berth.ts';
 import { sayError } from '../api.ts';
 import { type Action, useAction } from '../use-action.ts';
@@ -85,15 +85,29 @@ interface DialogProps extends Props {
   readonly onDone?: () => void;
 }
 
+/** A call whose answer does not come keeps nobody longer. */
+const KEPT_MS = 30_000;
+
+function useKept(busy: boolean): boolean {
+  const [late, setLate] = useState(false);
+  useEffect(() => {
+    setLate(false);
+    const timer = busy ? setTimeout(() => setLate(true), KEPT_MS) : undefined;
+    return () => clearTimeout(timer);
+  }, [busy]);
+  return busy && !late;
+}
+
 export function FormDialog({ work, verb, title, onClose, onDone = onClose, children, ...rest }: DialogProps) {
   const { form, busy, error, issues } = useForm(work, onDone);
+  const kept = useKept(busy);
   return (
-    <Dialog title={title} onClose={onClose} wide={rest.wide ?? false} busy={busy}>
+    <Dialog title={title} onClose={onClose} wide={rest.wide ?? false} busy={kept}>
       <form {...form}>
         <div class="dialog-body">{children(issues)}</div>
         <DialogActions>
           <Failure text={error} />
-          <Button disabled={busy} onClick={onClose}>
+          <Button disabled={kept} onClick={onClose}>
             Cancel
           </Button>
           <Button

@@ -337,8 +337,7 @@ export function machineFor(accel: Accelerator): Machine {
   return accel === 'kvm' ? 'microvm' : 'q35';
 }
 
-/** Locally administered, the same for all boots of an instance. Each VM is alone on its network. */
-/** Of an instance's network card: the same at each of its starts. */
+/** Of an instance's network card: locally administered, the same for all its boots. Each VM is alone on its network. */
 export function macAddress(instance_id: string): string {
   const digest = createHash('sha256').update(instance_id).digest();
   return `52:54:00:${[...digest.subarray(0, 3)].map((byte) => byte.toString(16).padStart(2, '0')).join(':')}`;
