@@ -11,7 +11,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pause } from '../src/lib/backoff.ts';
 import { type BareImage, bakeKey, startBare } from './bare-machine.ts';
-import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
+import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import { Installation } from './installation.ts';
 import { Libvirt, libvirtIsThere } from './libvirt-machine.ts';
 import { makeKey, type SshKey, ssh, untilBanner } from './ssh.ts';
@@ -165,16 +165,19 @@ function figures(
   ];
   return pairs.flatMap(({ suffix, berth, beside }) => {
     if (!berth || !beside) return [];
-    const figure = (what: string, of: (times: Times) => number): Measured =>
-      measured({
+    const figure = (what: string, of: (times: Times) => number): Measured => {
+      const [values, beside_values] = [berth.times.map(of), beside.times.map(of)];
+      const [ours, theirs] = [values, beside_values].map((each) => quantile(each, 0.99).toFixed(2));
+      return measured({
         bench: 'start',
         figure: `${what}${suffix}`,
         unit: 's',
-        values: berth.times.map(of),
+        values,
         beside: beside.name,
-        beside_values: beside.times.map(of),
-        remark: '',
+        beside_values,
+        remark: `p99 ${ours} s beside ${theirs}`,
       });
+    };
     return [figure('ssh_banner', (each) => each.banner_s), figure('first_ssh_true', (each) => each.login_s)];
   });
 }
