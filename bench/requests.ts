@@ -102,7 +102,7 @@ const UNFINISHED = `select where exists (select from events where position is nu
   or exists (select from notification_mails where due_at <= now())`;
 const FINISHED_MS = 60_000;
 
-/** Waits until Berth has finished what it has answered: else it would run in the other's time, and be in no figure. Milliseconds. */
+/** Waits until Berth has finished what it has answered: else it would run in the other's time. Milliseconds, most of them a pause of its sealer's. */
 async function finished(db: pg.Client, signal: AbortSignal): Promise<number> {
   const began_ms = performance.now();
   while ((await db.query(UNFINISHED)).rowCount !== 0) {
@@ -123,9 +123,8 @@ async function measureCase(
   const theirs: Load[] = [];
   for (let round = 0; round <= runs; round++) {
     const round_ms = round === 0 && connections === CONNECTIONS[0] ? WARM_UP_MS : ROUND_MS;
-    const answered = await load(berth, connections, round_ms, signal);
+    const a = await load(berth, connections, round_ms, signal);
     const rest_ms = await finished(db, signal);
-    const a = { ...answered, per_second: (answered.per_second * round_ms) / (round_ms + rest_ms) };
     const b = await load(bare, connections, round_ms, signal);
     const shown = (it: Load) =>
       `${Math.round(it.per_second)}/s, p50 ${it.p50_ms.toFixed(2)} ms, p99 ${it.p99_ms.toFixed(2)} ms`;
