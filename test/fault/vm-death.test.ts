@@ -120,6 +120,23 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
     await guest.stop();
   });
 
+  test('whose guest panics, is failed with what its kernel said, and starts with all that was synced', async (t) => {
+    await guest.start();
+    await guest.sh('head -c 1M /dev/urandom > /srv/panicked; sync');
+    const hashes = await guest.sh(HASH);
+    // Not within the session's own time: its end would not come.
+    await guest.sh('(sleep 0.2; echo c > /proc/sysrq-trigger) > /dev/null 2>&1 &');
+    const began = performance.now();
+    const vm = await guest.becomes('failed', ({ state }) => state === 'failed');
+    t.diagnostic(`seen ${Math.round(performance.now() - began)} ms after it was asked for`);
+    assert.equal(vm.reason?.code, 'guest_panicked', JSON.stringify(vm.reason));
+    // What its console said last.
+    assert.match(vm.reason?.message ?? '', /^The guest's kernel panicked\. \[ *\d+\.\d+\] /);
+    await guest.start();
+    assert.equal(await guest.sh(HASH), hashes);
+    await guest.stop();
+  });
+
   /** Stopped, its overlay lost, and the largest segment rotten at `place`; answers how to mend it. */
   const rot = async (place: (length: number) => number) => {
     await guest.stop();
