@@ -122,6 +122,8 @@ build_initrd() {
   mkdir -p "$tree"/{bin,dev,modules,proc,root,sys}
   cp "$(command -v busybox)" "$tree/bin/busybox"
   cp "$recipe/initrd/init" "$tree/init"
+  # Where it runs there is no module of perl's, strict neither: a name that is not declared would be nothing, and no word.
+  chroot "$work/root" perl -Mstrict -c < "$tree/init"
   chmod 0755 "$tree/init" "$tree/bin/busybox"
   {
     echo /usr/bin/perl

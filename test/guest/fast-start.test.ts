@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { killProcess } from '../../src/host/vm/process-identity.ts';
 import { macAddress } from '../../src/host/vm/qemu-command.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
@@ -110,6 +111,20 @@ describe('fast start', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     await one.shAgain('sha256sum --quiet -c /srv/sum');
     assert.equal(fastStarts(one), 3);
     assert.equal(await other.sh('ls /srv'), '');
+  });
+
+  test('killed as soon as it runs, before anything of it was saved, it keeps its host key and its machine id', async () => {
+    const guest = await GuestInstance.create(berth, 'killed', { disk_gib: 4 });
+    await guest.start();
+    const { host_keys } = await guest.learnHost();
+    const identity = await guest.sh('cat /etc/ssh/ssh_host_ed25519_key.pub /etc/machine-id');
+    killProcess(guest.qemu, 'SIGKILL');
+    await guest.becomes('failed', ({ state }) => state === 'failed');
+    await guest.start();
+    assert.equal(fastStarts(guest), 2);
+    assert.equal(await guest.shAgain('cat /etc/ssh/ssh_host_ed25519_key.pub /etc/machine-id'), identity);
+    assert.deepEqual((await guest.sshDetails()).host_keys, host_keys);
+    await guest.stop({ force: true });
   });
 
   test('a damaged template is removed and the VM boots, without a word to its user', async () => {
