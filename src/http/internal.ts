@@ -102,7 +102,7 @@ export function createInternalApp(
   });
   registerReports(app, context);
   registerPolls(app, context);
-  registerImageCalls(app, context);
+  registerImageCalls(app, context, far);
   if (!far) registerIngress(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
