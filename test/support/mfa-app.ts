@@ -52,7 +52,7 @@ export interface MfaApp {
   person(): Promise<Person>;
   /** Value of a Cookie header. */
   sudo(person: Person): Promise<string>;
-  call(method: 'GET' | 'POST' | 'DELETE', url: string, options?: CallOptions): Promise<Reply>;
+  call(method: 'GET' | 'POST' | 'PUT' | 'DELETE', url: string, options?: CallOptions): Promise<Reply>;
 }
 
 export interface CallOptions {
@@ -139,7 +139,7 @@ async function makePerson(db: Db): Promise<Person> {
 
 async function call(
   app: FastifyInstance,
-  method: 'GET' | 'POST' | 'DELETE',
+  method: 'GET' | 'POST' | 'PUT' | 'DELETE',
   url: string,
   { as, body, headers }: CallOptions,
 ): Promise<Reply> {
