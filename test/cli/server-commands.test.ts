@@ -5,7 +5,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { after, describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
@@ -98,6 +98,30 @@ describe('berth user', () => {
     assertError(await login(who.email, PASSWORD), 'UNAUTHENTICATED');
     assertError(await api.as(who).get('/v1/me'), 'UNAUTHENTICATED');
     assert.ok((await actions(who.org_id)).includes('auth.reset_password_on_server by operator'));
+  });
+});
+
+describe('berth user, where the audit log cannot be written', () => {
+  const constraint = sql`alter table audit_log add constraint unwritable
+    check (action not in ('auth.unlock', 'auth.reset_password_on_server')) not valid`;
+  before(() => constraint.execute(api.db));
+  after(() => sql`alter table audit_log drop constraint unwritable`.execute(api.db));
+
+  test('reset-password leaves the password, the sessions and the lock as they were', async () => {
+    const [who, locked] = [await person(), await person()];
+    assert.equal((await berth('user', 'reset-password', who.email)).code, 1);
+    assert.equal((await api.as(who).get('/v1/me')).status, 200);
+    assert.equal((await login(who.email, PASSWORD)).status, 200);
+    await lockOut(locked.email);
+    assert.equal((await berth('user', 'reset-password', locked.email)).code, 1);
+    assertError(await login(locked.email, PASSWORD), 'ACCOUNT_LOCKED');
+  });
+
+  test('unlock leaves the lock', async () => {
+    const { email } = await person();
+    await lockOut(email);
+    assert.equal((await berth('user', 'unlock', email)).code, 1);
+    assertError(await login(email, PASSWORD), 'ACCOUNT_LOCKED');
   });
 });
 
