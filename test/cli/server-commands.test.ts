@@ -147,6 +147,26 @@ describe('berth org', () => {
 });
 
 describe('berth audit verify', () => {
+  test('looks at the logs of deleted organisations too: all of them, and one by its id', async () => {
+    const who = await person();
+    const { org_id } = who;
+    await api.as(who).patch('/v1/me', { name: 'a' });
+    await seal();
+    await api.as(who).patch('/v1/me', { name: 'b' });
+    await api.db.deleteFrom('organisations').where('id', '=', org_id).execute();
+    const whole = `${org_id}, deleted: 1 entries, whole; 1 more not yet sealed\n`;
+    assert.equal(await done('audit', 'verify', org_id), whole);
+    assert.ok((await done('audit', 'verify')).includes(whole));
+    const log = () => api.db.deleteFrom('audit_log').where('org_id', '=', org_id);
+    await log().where('seq', 'is', null).execute();
+    await log().where('seq', '=', 1).execute();
+    const { code, err } = await berth('audit', 'verify');
+    assert.equal(code, 1);
+    assert.ok(err.includes(`${org_id}, deleted: entry 1 was changed, removed or put in`), err);
+    await api.db.deleteFrom('audit_heads').where('org_id', '=', org_id).execute();
+    assert.equal((await berth('audit', 'verify', org_id)).code, 3, 'nothing is known of it');
+  });
+
   test('says that a chain is whole, and exits 1 naming the entry that was changed or is missing', async () => {
     const who = await person();
     for (const name of ['a', 'b', 'c', 'd']) await api.as(who).patch('/v1/me', { name });
