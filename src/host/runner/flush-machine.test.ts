@@ -72,3 +72,26 @@ test('a copy that QEMU began and whose speed it does not answer for is cancelled
   assert.ok(after_it.includes('job-cancel') && after_it.includes('resumed'), after_it.join());
   assert.equal(job, null);
 });
+
+test('a bitmap is removed only once the record names no flush, whichever it was: a successor believes what it says', async (t) => {
+  const runtime = await runtimeFolder(t);
+  const committed = { job_id: 'flush-1', generation: 1, segments: [], consistency: 'crash', dirty_bytes: 0 };
+  const record = { epoch: 1, full_compare: true, frozen: false, flush: committed as object | null };
+  const named: unknown[] = [];
+  const machine = {
+    folder: { runtime },
+    qmp: {
+      execute: async (command: string) => {
+        if (command === 'block-dirty-bitmap-remove') named.push(record.flush);
+        if (command === 'transaction') throw new QmpTimeoutError('no reply');
+        return [];
+      },
+    },
+    ...{ record, gone: false },
+    ...{ markedBytes: async () => null, update: async (change: object) => Object.assign(record, change) },
+  };
+  const options = optionsOf(machine, 'crash');
+  const disk = { ...options.disk, head: { generation: 1, durable_at: null } };
+  await assert.rejects(flushMachine({ ...options, disk } as never), QmpTimeoutError);
+  assert.deepEqual(named, [null]);
+});
