@@ -7,7 +7,7 @@ import { BlockMap } from '../../disk-format/block-map.ts';
 import { newId } from '../../lib/ids.ts';
 import { createLog } from '../../lib/log.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
-import { type FlushOptions, flushMachine } from './flush-machine.ts';
+import { FencedError, type FlushOptions, flushMachine } from './flush-machine.ts';
 
 const DISK = {
   ...{ instance_id: newId('inst'), key_prefix: 'disks/x', size_bytes: 65_536, write_key: null },
@@ -71,6 +71,22 @@ test('a copy that QEMU began and whose speed it does not answer for is cancelled
   const after_it = asked.slice(asked.indexOf('block-job-set-speed') + 1);
   assert.ok(after_it.includes('job-cancel') && after_it.includes('resumed'), after_it.join());
   assert.equal(job, null);
+});
+
+test('a flush tells why it failed also where it cannot be undone: fenced, its machine is to be ended', async (t) => {
+  const runtime = await runtimeFolder(t);
+  let refused: Error | null = null;
+  const execute = async (command: string) => {
+    if (command === 'block-job-set-speed') refused = new FencedError('another has the disk');
+    if (command === 'query-jobs' && refused) throw new QmpTimeoutError('no reply');
+    if (refused) throw refused;
+    return [];
+  };
+  const machine = {
+    ...{ folder: { runtime }, qmp: { execute }, gone: false, markedBytes: async () => 65_536 },
+    record: { epoch: 1, full_compare: false, frozen: false, flush: null },
+  };
+  await assert.rejects(flushMachine(optionsOf(machine, 'crash')), FencedError);
 });
 
 test('a bitmap is removed only once the record names no flush, whichever it was: a successor believes what it says', async (t) => {

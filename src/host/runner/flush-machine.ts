@@ -297,7 +297,12 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
       segments: segments.length,
     });
   } catch (error) {
-    if (!committed && !machine.gone) await abandon(machine);
+    if (!committed && !machine.gone) {
+      // Fenced, the machine is to be ended now: why it failed counts more than what the next flush has to undo.
+      await abandon(machine).catch((err: unknown) =>
+        options.context.log.warn({ err }, 'what a failed flush has left is undone by the next'),
+      );
+    }
     throw sinkFailure(sink, error);
   }
 }
