@@ -128,6 +128,7 @@ export class HeldMachine {
       return;
     }
     this.#machine = machine;
+    this.disk.setOverlayImage(record.image_version);
     log.info({ vm_id: record.vm_id, pid: record.identity.pid }, 'VM adopted');
     // Nothing of a flush is left, and nothing of it is to move.
     if (machine.record.memory) return;
