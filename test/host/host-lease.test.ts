@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { bootMs } from '../../src/host/lease/boot-clock.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
+import { writeLease } from '../../src/host/lease/lease-file.ts';
 import { logLines } from '../support/log-lines.ts';
 import { until } from '../support/waiting.ts';
 
@@ -32,4 +34,31 @@ test('a lease that cannot be written here is said once, with its cause; a contro
   assert.equal(said.length, 1);
   assert.equal(said[0].msg, 'the lease cannot be renewed');
   assert.match(said[0].err.message, /ENOENT.*lease/);
+});
+
+test('a host that is the only one left runs VMs again, though its lease was over and the control plane away for a moment', async (t) => {
+  const data = mkdtempSync(join(tmpdir(), 'bt-'));
+  t.after(() => rmSync(data, { recursive: true }));
+  const paths = pathsIn(data);
+  for (const path of [paths.lease, paths.vms]) mkdirSync(dirname(path), { recursive: true });
+  writeLease(paths.lease, bootMs() - 1, 3_000);
+  let polls = 0;
+  const client = {
+    renewLease: async () => ({ lease_ms: null }),
+    poll: async () => {
+      polls += 1;
+      if (polls === 1) throw new ControlPlaneUnavailable('it is away');
+      return { assignments: [] };
+    },
+  } as unknown as ControlPlaneClient;
+  const lease = new HostLease({ client, paths, log: logLines().log, startFencer: assert.fail });
+  assert.equal(lease.isHeld, false);
+  const ending = new AbortController();
+  const running = lease.run(ending.signal);
+  t.after(async () => {
+    ending.abort();
+    await running;
+  });
+  await until('VMs may run', () => lease.isHeld);
+  assert.equal(polls, 2);
 });

@@ -151,7 +151,7 @@ export class HostLease {
   /** This host is alone: nothing expires. */
   async #doWithout(signal: AbortSignal): Promise<void> {
     const { paths } = this.#options;
-    if (this.#until_ms === null && !wasFenced(paths)) return;
+    if (this.#until_ms === null && !this.#over && !wasFenced(paths)) return;
     removeLease(paths.lease);
     this.#wanted_ms = null;
     this.#until_ms = null;
