@@ -14,13 +14,13 @@ export async function insertObjects(
   objects: readonly { readonly key: string; readonly size_bytes: number; readonly entries: number }[],
 ): Promise<void> {
   if (objects.length === 0) return;
-  const rows = objects.map(({ key, size_bytes, entries }) => ({ key, size_bytes, entries }));
-  await tx.insertInto('segments').values(rows).execute();
-  await holdSegments(
-    tx,
-    instance_id,
-    objects.map(({ key }) => key),
-  );
+  const keys = objects.map(({ key }) => key);
+  // As arrays: a parameter for each value would be more than the protocol takes for a flush of a large disk.
+  await sql`
+    insert into segments (key, size_bytes, entries)
+    select * from unnest(${keys}::text[], ${objects.map(({ size_bytes }) => size_bytes)}::bigint[],
+      ${objects.map(({ entries }) => entries)}::int[])`.execute(tx);
+  await holdSegments(tx, instance_id, keys);
 }
 
 /** Of objects in the store those that nobody may lack: known, of a VM's memory, or of a flush that may still be committed. */

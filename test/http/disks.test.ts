@@ -10,6 +10,8 @@ import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { MapRef, SegmentRef } from '../../src/agent-api/types.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { transaction } from '../../src/db/pool.ts';
+import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
+import { segmentKey } from '../../src/disk-format/segment-key.ts';
 import { openDataKeys, shareDataKeys } from '../../src/disks/data-keys.ts';
 import { holdSegments } from '../../src/disks/segment-store.ts';
 import { readLayers } from '../../src/disks/store.ts';
@@ -130,6 +132,27 @@ describe('a commit', () => {
     const segments = [{ key: `disks/${id}/late`, size_bytes: 1, entries: 1, key_id: null }];
     assert.equal((await agent.commit(id, 1, { segments })).outcome, 'fenced');
     assert.equal(await known(`disks/${id}/late`), false);
+  });
+
+  /** Named as the segment writer does it. */
+  const manySegments = (id: InstanceId, count: number): SegmentRef[] =>
+    Array.from({ length: count }, (_, part) => ({
+      key: segmentKey(`disks/${id}`, { epoch: 1, generation: 1, attempt: 0xdeadbeef, part }),
+      ...{ size_bytes: 6_293_904, entries: 95, key_id: `dk_${'0'.repeat(32)}` },
+    }));
+
+  test('of more segments than a statement may have parameters is accepted', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const segments = manySegments(id, 22_000);
+    assert.equal((await agent.commit(id, 1, { segments })).outcome, 'committed');
+    assert.deepEqual((await agent.client.head(id))?.layers, segments);
+    assert.deepEqual(await holders(segments.at(-1)?.key ?? ''), [id]);
+  });
+
+  test('of all the segments that the largest disk can be is not too large to be read', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const segments = manySegments(id, Math.ceil(2 ** 40 / BLOCK_BYTES / 95));
+    assert.equal((await agent.commit(id, 2, { segments })).outcome, 'fenced');
   });
 });
 
