@@ -6,7 +6,7 @@ import { mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promis
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
-import { ImageCheck, type Verdict, verifyInstance } from '../../src/cli/disk-commands.ts';
+import { ImageCheck, type Verdict, verifyEach, verifyInstance } from '../../src/cli/disk-commands.ts';
 import { Terminal } from '../../src/cli/terminal.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
@@ -14,7 +14,8 @@ import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import { keepObjects } from '../../src/disks/keep-objects.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import { AppError } from '../../src/lib/errors.ts';
+import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
@@ -61,19 +62,14 @@ function berth(...args: string[]): Promise<Ran> {
 }
 const kept = await keepObjects(api.database.url);
 await kept.release();
+const context = {
+  ...{ db: api.db, disk_keys: api.context.disk_keys, store, paths },
+  kept: { ...kept, check: async () => undefined },
+};
+const quietly = { terminal: new Terminal('quiet'), signal: new AbortController().signal };
 /** What the command does, in this process. */
 async function verdict(whole: boolean, id: InstanceId, generation: number | null = null): Promise<Verdict> {
-  const context = {
-    ...{ db: api.db, disk_keys: api.context.disk_keys, store, paths },
-    kept: { ...kept, check: async () => undefined },
-  };
-  const one = {
-    id,
-    name: id,
-    generation,
-    terminal: new Terminal('quiet'),
-    signal: new AbortController().signal,
-  };
+  const one = { id, name: id, generation, ...quietly };
   const found = await verifyInstance(context, new ImageCheck(context), one);
   assert.equal(found.whole, whole, JSON.stringify(found));
   return found;
@@ -208,6 +204,21 @@ describe('berth disk verify', () => {
     assert.equal((await berth('disk', 'verify', 'a', '--all')).code, 2);
     const { id } = await disk();
     assert.equal((await berth('disk', 'verify', id, '--generation', '99')).code, 3);
+  });
+
+  test('of all instances those that were deleted meanwhile are passed over; one that was asked for is not', async () => {
+    const [going, whole] = [await disk(), await disk()];
+    await api.as(owner).delete(`/v1/instances/${going.id}`);
+    const listed = [newId('inst'), going.id, whole.id].map((id) => ({ id, name: id }));
+    const all = await verifyEach(context, listed, { instance: null, generation: null, ...quietly });
+    assert.deepEqual(
+      all.map(({ id }) => id),
+      [whole.id],
+    );
+    for (const one of listed.slice(0, 2)) {
+      const asked = verifyEach(context, [one], { instance: one.id, generation: null, ...quietly });
+      await assert.rejects(asked, AppError);
+    }
   });
 
   test('while a reader keeps objects none is removed', async () => {
