@@ -69,13 +69,11 @@ export async function notHeldBy(
   return rows.map(({ key }) => key);
 }
 
-/** The instance holds nothing any more; of those below `prefix`, whose objects are gone, the unheld are forgotten. */
-export async function dropHolder(tx: Tx, instance_id: InstanceId, prefix: string): Promise<void> {
-  const { rows } = await sql<{ key: string }>`
-    delete from segment_holders where instance_id = ${instance_id} returning key`.execute(tx);
-  const own = rows.map(({ key }) => key).filter((key) => key.startsWith(prefix));
+/** The instance holds nothing any more; of `removed`, whose objects are gone, those that nobody holds are forgotten. */
+export async function dropHolder(tx: Tx, instance_id: InstanceId, removed: readonly string[]): Promise<void> {
+  await sql`delete from segment_holders where instance_id = ${instance_id}`.execute(tx);
   await sql`
-    delete from segments s where key = any(${own}::text[])
+    delete from segments s where key = any(${[...removed]}::text[])
       and not exists (select from segment_holders h where h.key = s.key)`.execute(tx);
 }
 

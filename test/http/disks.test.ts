@@ -251,6 +251,29 @@ describe('segments', () => {
     assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
   });
 
+  test('that their other holder lets go of while theirs is deleted are removed all the same', async () => {
+    const { id, key } = await withSegment();
+    const fork = await withSegment();
+    await holdSegments(db, fork.id, [key]);
+    await store.put(`disks/${id}/last`, [Buffer.from('removed after it was seen who holds the others')]);
+    await api.as(owner).delete(`/v1/instances/${id}`);
+    await agent.deleted(id);
+    const letting_go = Object.create(store, {
+      list: { value: (prefix: string) => store.list(prefix) },
+      delete: {
+        value: async (each: string) => {
+          const its = db.deleteFrom('segment_holders').where('instance_id', '=', fork.id);
+          await its.where('key', '=', key).execute();
+          await store.delete(each);
+        },
+      },
+    }) as FolderStore;
+    await freeDeleted(db, letting_go, context.log);
+    assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[key], true]);
+    await free(0);
+    assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
+  });
+
   test('that find a holder within the hour stay', async () => {
     const { id, key } = await withSegment();
     const rows = db.deleteFrom('segment_holders').where('key', '=', key);
