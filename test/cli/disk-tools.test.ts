@@ -9,10 +9,13 @@ import { after, describe, test } from 'node:test';
 import { ImageCheck, type Verdict, verifyEach, verifyInstance } from '../../src/cli/disk-commands.ts';
 import { Terminal } from '../../src/cli/terminal.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { transaction } from '../../src/db/pool.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import { keepObjects } from '../../src/disks/keep-objects.ts';
+import { registerImage } from '../../src/images/register-image.ts';
+import { importDisk } from '../../src/instances/import-disk.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { AppError } from '../../src/lib/errors.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
@@ -41,6 +44,12 @@ const model = { api, owner, store, pool };
 const IMAGE = join(paths.debian_12, 'one');
 const image = await writeHostImage(IMAGE, 'debian-12', BASE);
 const VERSION = image.files['rootfs.img'];
+await transaction(api.db, (tx) =>
+  registerImage(tx, {
+    ...{ id: 'debian-12', version: VERSION, recipe: 'recipe', newest: true, index_sha256: 'b'.repeat(64) },
+    ...{ size_bytes: BASE.length, stored_bytes: 1 },
+  }),
+);
 
 const SETTINGS = {
   PATH: process.env['PATH'] ?? '',
@@ -313,6 +322,27 @@ describe('berth disk export and import', () => {
     );
     assert.equal((await verdict(true, made.id)).whole, true);
     for (const path of [back, third]) await rm(path);
+  });
+
+  test('an import over an image that is not stored yet is refused, before anything is packed and at its end', async (t) => {
+    const { id } = await fresh();
+    const file = join(data_dir, 'early.raw');
+    await writeFile(file, randomBytes(BLOCK_BYTES));
+    const stored = (removed_at: Date | null) =>
+      api.db.updateTable('image_versions').set({ removed_at }).where('version', '=', VERSION).execute();
+    await stored(new Date());
+    t.after(() => stored(null));
+    const refused = await berth('disk', 'import', id, file);
+    assert.equal(refused.code, 5);
+    assert.match(refused.err, /is not in the object store yet/);
+    const made = { id, generation: 0, epoch: 0, image_version: VERSION, disk_gib: 1 };
+    const late = transaction(api.db, (tx) =>
+      importDisk(tx, { ...made, segments: [], changed_bytes: 0 }, 'operator'),
+    );
+    await assert.rejects(late, /is not in the object store yet/);
+    await stored(null);
+    assert.equal((await berth('disk', 'import', id, file)).code, 0);
+    await rm(file);
   });
 
   test('what does not fit, is not stopped, or names other files is refused, and leaves nothing', async () => {
