@@ -250,18 +250,18 @@ export class DiskState {
     throw refusal;
   }
 
-  /** Whether the head is what this flush has made. */
+  /**
+   * Whether the head is what this flush has made. Not where a map has already taken the place of its segments: another one
+   * of the same generation, asked for by an agent before, may be what it says, and not to know costs a comparison only.
+   */
   hasCommitted(epoch: number, flush: FlushRecord): boolean {
     const { head } = this;
     const last = flush.segments?.at(-1);
-    const newest = head.layers.at(-1);
     return (
       head.generation === flush.generation &&
       head.head_epoch === epoch &&
       last !== undefined &&
-      newest !== undefined &&
-      // A map has already taken the place of its segments: in that epoch no other flush can have made that generation.
-      ('full' in newest || newest.key === last.key)
+      head.layers.at(-1)?.key === last.key
     );
   }
 }
