@@ -2,10 +2,11 @@
  * Connections for the job library. It writes the end of a job without waiting for it, and tries that again for some
  * SQLSTATEs only: any other failure would be a rejection that nobody handles, which ends the process. So a database that
  * cannot be reached is told to it as one that "cannot connect now", which it does try again; and once the pool has ended,
- * whoever still asks waits for ever: a job whose end was not written is one more hint, and hints are harmless.
+ * whoever still asks waits for ever: a job whose end was not written is one more hint, and hints are harmless. A
+ * connection without an answer for too long is ended: the library would take it again, and wait again.
  */
 import pg from 'pg';
-import { isUnavailable } from './pool.ts';
+import { isUnavailable, isUnheard, KEEP_ALIVE } from './pool.ts';
 
 const CANNOT_CONNECT_NOW = '57P03';
 
@@ -26,6 +27,7 @@ function clientsUntil(isOver: () => boolean): typeof pg.Client {
       const answer = query.apply(this, given);
       if (!(answer instanceof Promise)) return answer as never;
       return answer.catch((error: unknown) => {
+        if (isUnheard(error)) this.end().catch(() => undefined);
         if (isOver()) return never();
         throw translated(error);
       }) as never;
@@ -40,10 +42,17 @@ export class JobsPool extends pg.Pool {
   #over = false;
   readonly #lent = new Set<Release>();
 
-  /** Of up to `max` connections; idle ones that break are replaced. */
-  constructor(url: string, max: number) {
+  /** Of up to `max` connections; idle ones that break are replaced. `unheard_ms`: an answer takes no longer (absent: it may). */
+  constructor(url: string, max: number, unheard_ms = 0) {
     const Client = clientsUntil(() => this.#over);
-    super({ connectionString: url, max, connectionTimeoutMillis: 5_000, Client });
+    super({
+      ...KEEP_ALIVE,
+      connectionString: url,
+      max,
+      connectionTimeoutMillis: 5_000,
+      query_timeout: unheard_ms,
+      Client,
+    });
     // The pool listens to idle connections only.
     this.on('connect', (client) => client.on('error', () => undefined));
     this.on('error', () => undefined);

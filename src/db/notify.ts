@@ -1,7 +1,8 @@
 /**
  * LISTEN/NOTIFY on one channel, one connection a process. A notification is a hint that a row changed:
  * whoever waits re-reads the world. Hints are lost while the connection is away, so after each
- * (re)connection every waiter is woken once.
+ * (re)connection every waiter is woken once. It says nothing of itself, so the server is asked now and then whether it
+ * is still there.
  */
 import { EventEmitter, once } from 'node:events';
 import { CompiledQuery } from 'kysely';
@@ -11,6 +12,7 @@ import type { Log } from '../lib/log.ts';
 import { atCommit, connectionOptions, type Tx } from './pool.ts';
 
 const CHANNEL = 'berth';
+const ASK_MS = { every: 10_000, answer: 5_000 };
 
 /** What a notification is about; its id follows. */
 export type Topic =
@@ -34,12 +36,15 @@ export class NotifyHub {
   readonly #stopped = new AbortController();
   readonly #url: string;
   readonly #log: Log;
+  readonly #ask_ms: typeof ASK_MS;
   #client: pg.Client | undefined;
   #loop: Promise<void> = Promise.resolve();
 
-  constructor(url: string, log: Log) {
+  /** A server that leaves a question of `ask_ms.every` unanswered for `ask_ms.answer` is connected to anew. */
+  constructor(url: string, log: Log, ask_ms = ASK_MS) {
     this.#url = url;
     this.#log = log;
+    this.#ask_ms = ask_ms;
   }
 
   start(): void {
@@ -110,8 +115,12 @@ export class NotifyHub {
 
   async #run(): Promise<void> {
     for (let attempt = 0; !this.#stopped.signal.aborted; attempt++) {
-      const client = new pg.Client({ ...connectionOptions(this.#url), statement_timeout: 0 });
+      const client = new pg.Client({
+        ...connectionOptions(this.#url, 0),
+        query_timeout: this.#ask_ms.answer,
+      });
       client.on('error', () => undefined);
+      let asking: NodeJS.Timeout | undefined;
       try {
         await client.connect();
         this.#client = client;
@@ -119,10 +128,14 @@ export class NotifyHub {
         await client.query(`listen ${CHANNEL}`);
         attempt = 0;
         this.#emitter.emit('reconnected');
+        asking = setInterval(() => {
+          client.query('select 1').catch(() => client.end().catch(() => undefined));
+        }, this.#ask_ms.every);
         await once(client, 'end', { signal: this.#stopped.signal });
       } catch (error) {
         if (!this.#stopped.signal.aborted) this.#log.warn({ err: error }, 'notifications: connection lost');
       }
+      clearInterval(asking);
       this.#client = undefined;
       await client.end().catch(() => undefined);
       await pause(backoffMs(attempt, 100, 3_000), this.#stopped.signal);

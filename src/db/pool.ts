@@ -23,15 +23,21 @@ const types: pg.CustomTypesConfig = {
     oid === INT8_OID || oid === NUMERIC_OID ? parseInteger : pg.types.getTypeParser(oid, format ?? 'text'),
 } as pg.CustomTypesConfig;
 
-/** Options every connection of the program has. `statement_timeout_ms` bounds any one statement. */
+/** A quiet connection is asked about after so long: firewalls forget such connections, and hosts go without a word. */
+export const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelayMillis: 10_000 } as const;
+/** The server ends a statement well before this. Who has no answer by then gets none: the server cannot be heard. */
+export const UNHEARD_MS = 60_000;
+
+/** Options every connection of the program has. `statement_timeout_ms` bounds any one statement (0: nothing does). */
 export function connectionOptions(url: string, statement_timeout_ms = 30_000): pg.ClientConfig {
   return {
+    ...KEEP_ALIVE,
     connectionString: url,
     types,
     statement_timeout: statement_timeout_ms,
     idle_in_transaction_session_timeout: 60_000,
     connectionTimeoutMillis: 5_000,
-    keepAlive: true,
+    ...(statement_timeout_ms > 0 && { query_timeout: UNHEARD_MS }),
     // Tables are in memory or on flash: indexes before scans, also in plans that were made while a table was small.
     options: '-c random_page_cost=1.1',
   };
@@ -169,11 +175,17 @@ export function isForeignKeyOf(error: unknown, table: keyof Database): boolean {
   return error instanceof pg.DatabaseError && error.code === '23503' && error.table === table;
 }
 
+/** Whether `error` says that there was no answer for {@link UNHEARD_MS}. */
+export function isUnheard(error: unknown): boolean {
+  return error instanceof Error && error.message === 'Query read timeout';
+}
+
 /** Whether `error` says that the database cannot be reached or is going away (SQLSTATE classes 08, 53, 57P). */
 export function isUnavailable(error: unknown): boolean {
   const state = sqlStateOf(error);
   if (state !== undefined) return /^(08|53|57P)/.test(state);
   if (!(error instanceof Error)) return false;
+  if (isUnheard(error)) return true;
   const code = (error as NodeJS.ErrnoException).code ?? '';
   return (
     ['ECONNREFUSED', 'ECONNRESET', 'ENOENT', 'EPIPE', 'ETIMEDOUT', 'ENOTFOUND', 'EACCES'].includes(code) ||

@@ -5,6 +5,7 @@ import { backoffMs, pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
 import { JOBS_SCHEMA } from './jobs.ts';
 import { JobsPool } from './jobs-pool.ts';
+import { UNHEARD_MS } from './pool.ts';
 
 export interface JobTask {
   readonly name: string;
@@ -32,7 +33,7 @@ export async function runJobs(
 async function keepRunning(url: string, task: JobTask, log: Log, signal: AbortSignal): Promise<void> {
   for (let attempt = 0; !signal.aborted; attempt++) {
     const began_ms = Date.now();
-    const pool = new JobsPool(url, CONNECTIONS);
+    const pool = new JobsPool(url, CONNECTIONS, UNHEARD_MS);
     const under_way = new Set<Promise<void>>();
     const work = async (payload: unknown) => {
       const job = task.work(payload);

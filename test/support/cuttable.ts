@@ -64,6 +64,11 @@ export class CuttableWay {
     return this.#sockets.size;
   }
 
+  /** Nothing gets through on the connections that are open, and nobody is told. New ones are let in. */
+  silence(): void {
+    for (const socket of this.#sockets) socket.unpipe().pause();
+  }
+
   /** Breaks every connection and lets no new one in. */
   async cut(): Promise<void> {
     const server = this.#server;

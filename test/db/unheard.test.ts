@@ -1,0 +1,73 @@
+/** A server that cannot be heard any more, and whose connections nobody has closed: each kind of them is made anew. */
+import assert from 'node:assert/strict';
+import { after, before, type TestContext, test } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
+import { sql } from 'kysely';
+import { pino } from 'pino';
+import { JobsPool } from '../../src/db/jobs-pool.ts';
+import { NotifyHub, notify } from '../../src/db/notify.ts';
+import { isUnavailable, openPool, UNHEARD_MS } from '../../src/db/pool.ts';
+import { CuttableWay } from '../support/cuttable.ts';
+import { startDatabase, type TestDatabase } from '../support/database.ts';
+import { until, untilWorks } from '../support/waiting.ts';
+
+const log = pino({ level: 'silent' });
+let database: TestDatabase;
+before(async () => {
+  database = await startDatabase();
+});
+after(() => database.close());
+
+async function openWay(t: TestContext): Promise<CuttableWay> {
+  const way = await CuttableWay.open(database);
+  t.after(() => way.close());
+  return way;
+}
+
+test('the listening one: whoever waits is woken, and hears what comes from then on', async (t) => {
+  const way = await openWay(t);
+  const db = openPool(database.url, () => undefined, 1);
+  const hub = new NotifyHub(way.url, log, { every: 300, answer: 200 });
+  t.after(async () => {
+    await hub.stop();
+    await db.destroy();
+  });
+  let woken = 0;
+  hub.subscribe('events', '', () => woken++);
+  hub.start();
+  await until('it listens', () => woken > 0);
+  const before_silence = woken;
+  way.silence();
+  await until('it listens again', () => woken > before_silence);
+  const before_news = woken;
+  await notify(db, 'events');
+  await until('it hears', () => woken > before_news);
+});
+
+test('one of the pool: its statement ends as with a database that is away, and the next has another', async (t) => {
+  const way = await openWay(t);
+  const db = openPool(way.url, () => undefined, 1);
+  t.after(() => db.destroy());
+  await sql`select 1`.execute(db);
+  way.silence();
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const unheard = assert.rejects(sql`select 2`.execute(db), isUnavailable);
+  // Until it is under way.
+  for (let nth = 0; nth < 10; nth++) await turn();
+  t.mock.timers.tick(UNHEARD_MS);
+  await unheard;
+  t.mock.timers.reset();
+  await untilWorks('the next is answered', () => sql`select 3`.execute(db));
+});
+
+test('one of the job library: it is told that it cannot connect now, and the next has another', async (t) => {
+  const way = await openWay(t);
+  const pool = new JobsPool(way.url, 1, 500);
+  t.after(() => pool.end());
+  await pool.query('select 1');
+  way.silence();
+  const client = await pool.connect();
+  await assert.rejects(client.query('select 2'), { code: '57P03' });
+  client.release();
+  await untilWorks('the next is answered', () => pool.query('select 3'));
+});
