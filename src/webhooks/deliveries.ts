@@ -184,7 +184,7 @@ class Senders {
     if (drain.ended === 'disabled') return;
     const { db } = this.#parts;
     const { count, slowest_ms } = drain.sent;
-    const slow = drain.ended === 'slow' || (lane === SLOW && (count === 0 || slowest_ms > SLOW_MS));
+    const slow = drain.lane === SLOW && (count === 0 || slowest_ms > SLOW_MS);
     if (slow !== (lane === SLOW)) await setLane(db, drain.webhook_id, slow);
     const wait_ms = await nextDueMs(db, drain.webhook_id);
     if (wait_ms === null) return;

@@ -15,7 +15,7 @@ import { backoffMs, pause } from '../lib/backoff.ts';
 import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { type DueDelivery, findReceiver, listDue, type Outcome, type Receiver } from './drain-store.ts';
-import { FAST, type Lane, SLOW_MS } from './lanes.ts';
+import { FAST, type Lane, SLOW, SLOW_MS } from './lanes.ts';
 import { messageBody, messageHeaders } from './message.ts';
 import type { Outbound } from './outbound/outbound.ts';
 import { GONE, outcomeOf } from './outcome.ts';
@@ -29,13 +29,14 @@ export interface DrainParts {
   readonly secrets: Sealer;
   /** Requests under way are given up, and count for nothing. */
   readonly give_up: AbortSignal;
-  /** How many deliveries may be held now. */
+  /** How many deliveries may be held now, beside those that are tried again. */
   readonly window: () => number;
 }
 
-/** Why it ends while there is more: slow answers, the turn is over, the process stops, the webhook is not enabled. */
-export type End = 'slow' | 'turn' | 'stopped' | 'disabled';
+/** Why it ends while there is more: the turn is over, the process stops, the webhook is not enabled. */
+export type End = 'turn' | 'stopped' | 'disabled';
 
+/** Held of what is tried again, at most: however much of it is due, what is new is read. */
 const AGAIN_WINDOW = 32;
 const DEADLOCK = '40P01';
 const AWAY_MS = 500;
@@ -51,8 +52,12 @@ interface Target {
 export class Drain {
   readonly webhook_id: WebhookId;
   readonly #parts: DrainParts;
-  readonly #lane: Lane;
-  readonly #held = new Map<WebhookDeliveryId, DueDelivery>();
+  #lane: Lane;
+  /** Their positions. */
+  readonly #held = {
+    first: new Map<WebhookDeliveryId, number>(),
+    again: new Map<WebhookDeliveryId, number>(),
+  };
   readonly #ready: { first: DueDelivery[]; again: DueDelivery[] } = { first: [], again: [] };
   readonly #running = { first: 0, again: 0 };
   /** By instance: what waits behind the one that is ready or under way. */
@@ -66,9 +71,12 @@ export class Drain {
   #after = 0;
   #failing = false;
   #more = false;
+  /** More is to be tried again than was read. */
+  #more_again = false;
   /** The webhook has changed since it was read. */
   #outdated = false;
   #ended: End | null = null;
+  #turn: NodeJS.Timeout | undefined;
   #fault: unknown;
   #poked = false;
   #poke: () => void = () => undefined;
@@ -92,7 +100,11 @@ export class Drain {
   get woken(): boolean {
     return this.#more;
   }
-  /** Resolves when it turns out to be slow: what is under way goes on, but not in a slot of the fast lane. */
+  /** It was slow from the start, or turned out to be. */
+  get lane(): Lane {
+    return this.#lane;
+  }
+  /** Resolves when it turns out to be slow: it goes on, but not in a slot of the fast lane. */
   get handedOver(): Promise<void> {
     return this.#handed_over.promise;
   }
@@ -118,27 +130,25 @@ export class Drain {
     if (this.#ended !== null) return;
     this.#ended = why;
     for (const row of [...this.#ready.first, ...this.#ready.again, ...[...this.#behind.values()].flat()]) {
-      this.#held.delete(row.id);
+      this.#letGo(row);
     }
     this.#ready.first = [];
     this.#ready.again = [];
     this.#behind.clear();
-    if (why === 'slow') this.#handed_over.resolve();
     this.#changed();
   }
 
   /** Reads, sends and writes until nothing is held and nothing is due, or it was ended. */
   async pump(): Promise<void> {
     this.#more = true;
-    const turn = setTimeout(() => this.end('turn'), this.#lane.turn_ms);
+    this.#beginTurn();
     try {
       for (;;) {
-        const has_room = this.#held.size <= this.#parts.window() / 2;
-        const reads = this.#ended === null && (this.#outdated || (this.#more && has_room));
+        const reads = this.#ended === null && (this.#outdated || this.#mayRead());
         const outcomes = this.#ripeOutcomes();
         if (reads || outcomes.length > 0) {
           await Promise.all([reads ? this.#read() : undefined, this.#write(outcomes)]);
-        } else if (this.#held.size === 0) {
+        } else if (this.#held.first.size + this.#held.again.size === 0) {
           break;
         } else {
           await this.#nextChange();
@@ -151,8 +161,25 @@ export class Drain {
       while (this.#running.first + this.#running.again > 0) await this.#nextChange();
       throw error;
     } finally {
-      clearTimeout(turn);
+      clearTimeout(this.#turn);
     }
+  }
+
+  #mayRead(): boolean {
+    const { first, again } = this.#held;
+    return (
+      (this.#more && first.size <= this.#parts.window() / 2) ||
+      (this.#more_again && again.size <= AGAIN_WINDOW / 2)
+    );
+  }
+
+  #letGo({ id }: { readonly id: WebhookDeliveryId }): void {
+    if (!this.#held.first.delete(id)) this.#held.again.delete(id);
+  }
+
+  #beginTurn(): void {
+    clearTimeout(this.#turn);
+    this.#turn = setTimeout(() => this.end('turn'), this.#lane.turn_ms);
   }
 
   #ripeOutcomes(): readonly Outcome[] {
@@ -203,11 +230,12 @@ export class Drain {
     this.#more = false;
     this.#outdated = false;
     const { db, window } = this.#parts;
-    const first = Math.max(1, window() - this.#held.size);
-    const held = [...this.#held.values()].map(({ position }) => position);
+    const first = Math.max(1, window() - this.#held.first.size);
+    const again = AGAIN_WINDOW - this.#held.again.size;
+    const held = [...this.#held.first.values(), ...this.#held.again.values()];
     const [receiver, due] = await Promise.all([
       findReceiver(db, this.webhook_id),
-      listDue(db, this.webhook_id, { held, after: this.#after, first, again: AGAIN_WINDOW }),
+      listDue(db, this.webhook_id, { held, after: this.#after, first, again }),
     ]);
     if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
@@ -218,8 +246,8 @@ export class Drain {
     const after = this.#after;
     this.#after = last !== undefined && in_order.length === first ? last.position : 0;
     // A look from the middle on has not seen what a replay has put before it.
-    const is_whole = after === 0 && this.#after === 0 && due.length - in_order.length < AGAIN_WINDOW;
-    if (!is_whole) this.#more = true;
+    if (after !== 0 || this.#after !== 0) this.#more = true;
+    this.#more_again = due.length - in_order.length === again;
     for (const row of due) this.#admit(row);
     this.#advance();
   }
@@ -234,7 +262,7 @@ export class Drain {
   }
 
   #admit(row: DueDelivery): void {
-    this.#held.set(row.id, row);
+    this.#held[row.in_order ? 'first' : 'again'].set(row.id, row.position);
     if (!row.in_order) {
       this.#ready.again.push(row);
       return;
@@ -258,7 +286,7 @@ export class Drain {
           () => this.#settled(kind, row),
           (error: unknown) => {
             this.#fault ??= error;
-            this.#held.delete(row.id);
+            this.#letGo(row);
             this.#settled(kind, row);
             this.end('stopped');
           },
@@ -278,7 +306,7 @@ export class Drain {
     const answer = await outbound.post(url, headers, body, give_up);
     clearTimeout(slow);
     if (answer.status === null && give_up.aborted) {
-      this.#held.delete(row.id);
+      this.#letGo(row);
       return;
     }
     this.#sent += 1;
@@ -288,8 +316,12 @@ export class Drain {
     this.#keep(outcomeOf(row, answer, at));
   }
 
+  /** Nothing else waits for the answer that is late: what is sent beside it goes on in the slow lane's numbers. */
   #turnSlow(): void {
-    if (this.#lane === FAST) this.end('slow');
+    if (this.#lane !== FAST) return;
+    this.#lane = SLOW;
+    this.#beginTurn();
+    this.#handed_over.resolve();
   }
 
   #settled(kind: 'first' | 'again', row: DueDelivery): void {
@@ -316,6 +348,6 @@ export class Drain {
         await pause(backoffMs(attempt, 50, 1_000), this.#parts.give_up);
       }
     }
-    for (const { id } of outcomes) this.#held.delete(id);
+    for (const each of outcomes) this.#letGo(each);
   }
 }

@@ -1,0 +1,98 @@
+/**
+ * What is new goes out beside what hangs and what is tried again, however much that is. A request may take ten minutes
+ * here: whoever waited for one would not come to an end.
+ */
+import { randomBytes } from 'node:crypto';
+import { after, test } from 'node:test';
+import { transaction } from '../../src/db/pool.ts';
+import { append } from '../../src/events/append.ts';
+import type { WebhookId } from '../../src/lib/ids.ts';
+import { Sealer } from '../../src/lib/seal.ts';
+import { reviveForgotten } from '../../src/webhooks/deliveries.ts';
+import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
+import { apiForFile } from '../support/api.ts';
+import { queryOnce } from '../support/database.ts';
+import { until } from '../support/waiting.ts';
+import { happen, makeWebhook, sendWebhooks, startRecorder, untilRetried } from '../support/webhooks.ts';
+
+const outbound = new Outbound({
+  allow_cidrs: [{ address: '127.0.0.1', prefix: 32 }],
+  timeout_ms: 600_000,
+});
+const secrets = new Sealer(randomBytes(32), 'berth webhooks v1');
+const api = await apiForFile({ context: { webhooks: { outbound, secrets } } });
+after(() => outbound.close());
+sendWebhooks(api);
+
+async function countOf(text: string, id: string): Promise<number> {
+  const [row] = await queryOnce<{ n: number }>(api.database.url, `select count(*)::int as n from ${text}`, [
+    id,
+  ]);
+  return row?.n ?? 0;
+}
+/** Its sender goes on, but not in a place of the fast lane, and has read what it will. */
+const untilHandedOver = (id: string) =>
+  until(
+    'its place in the fast lane is free',
+    async () => (await countOf("graphile_worker._private_jobs where payload->>'webhook_id' = $1", id)) === 0,
+  );
+const delivered = (id: string) =>
+  countOf("webhook_deliveries where webhook_id = $1 and state = 'delivered'", id);
+
+for (const [what, nth_held] of [
+  ['first attempt', 1],
+  ['retry', 2],
+] as const) {
+  test(`a ${what} that hangs holds up nothing of another instance, nor of none`, async () => {
+    const owner = await api.person();
+    const recorder = await startRecorder();
+    const webhook = await makeWebhook(api, owner, recorder.url, { events: ['vm.started'] });
+    const [stuck, free] = [await api.instance(owner), await api.instance(owner)];
+    const { promise: released, resolve: release } = Promise.withResolvers<void>();
+    recorder.reply = async (_, nth) => {
+      if (nth === nth_held) await released;
+      return { status: nth < nth_held ? 500 : 204 };
+    };
+    const started = (n: number, instance = {}) =>
+      happen(api, owner.org_id, n, { type: 'vm.started', ...instance });
+    await started(1, { instance_id: stuck.id });
+    await recorder.has(1);
+    if (nth_held > 1) await untilRetried(api, webhook, recorder, 1, nth_held);
+    await untilHandedOver(webhook.id);
+
+    await started(2, { instance_id: free.id });
+    await started(3);
+    await recorder.has(nth_held + 2);
+    await until('they are delivered', async () => (await delivered(webhook.id)) === 2);
+    release();
+    await until('all are delivered', async () => (await delivered(webhook.id)) === 3);
+  });
+}
+
+test('what is new is sent beside hundreds of retries, and those all go out', async () => {
+  const retries = 300;
+  const owner = await api.person();
+  const recorder = await startRecorder();
+  const { id } = await makeWebhook(api, owner, recorder.url);
+  recorder.reply = () => ({ status: 503, headers: { 'retry-after': '3600' } });
+  await transaction(api.db, async (tx) => {
+    for (let n = 1; n <= retries; n++)
+      await append(tx, { org_id: owner.org_id, type: 'member.added', data: { n }, actor: 'system' });
+  });
+  const failed = () => countOf('webhook_deliveries where webhook_id = $1 and attempts = 1', id);
+  await until('all have failed once', async () => (await failed()) === retries);
+
+  const release = recorder.hold(({ event }) => Number(event.data['n']) <= retries);
+  await api.db
+    .updateTable('webhook_deliveries')
+    .set({ next_attempt_at: new Date(Date.now() - 3_600_000) })
+    .where('webhook_id', '=', id as WebhookId)
+    .execute();
+  await reviveForgotten(api.db);
+  await until('the first retries are under way', () => recorder.got.length > retries);
+  await untilHandedOver(id);
+  await happen(api, owner.org_id, retries + 1);
+  await until('it is sent', () => recorder.got.some(({ event }) => event.data['n'] === retries + 1));
+  release();
+  await until('all are delivered', async () => (await delivered(id)) === retries + 1);
+});
