@@ -6,9 +6,18 @@ import type { DisabledReason } from './model.ts';
 import { disableWebhook } from './store.ts';
 import { webhookView } from './view.ts';
 
-/** Nothing more is sent, and nothing kept for it: a replay sends later what it missed. Once: again does nothing. */
-export async function disable(tx: Tx, id: WebhookId, reason: DisabledReason, actor: string): Promise<void> {
-  const row = await disableWebhook(tx, id, reason);
+/**
+ * Nothing more is sent, and nothing kept for it: a replay sends later what it missed. Once: again does nothing. With
+ * `addresses`, only while its URL is one of them.
+ */
+export async function disable(
+  tx: Tx,
+  id: WebhookId,
+  reason: DisabledReason,
+  actor: string,
+  addresses?: readonly string[],
+): Promise<void> {
+  const row = await disableWebhook(tx, id, reason, addresses);
   if (!row || row.org_id === null) return;
   await tellOfChange(tx, id);
   await append(tx, {

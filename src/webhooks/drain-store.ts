@@ -151,6 +151,8 @@ export async function nextDueMs(tx: Tx, webhook_id: WebhookId): Promise<number |
 
 export interface Outcome {
   readonly id: WebhookDeliveryId;
+  /** The URL that was asked: the webhook may have another by now. */
+  readonly address: string;
   /** Of the attempt, counted over the delivery's life. */
   readonly number: number;
   readonly tries: number;

@@ -33,8 +33,8 @@ export interface DrainParts {
   readonly window: () => number;
 }
 
-/** Why it ends while there is more: the turn is over, the process stops, the webhook is not enabled. */
-export type End = 'turn' | 'stopped' | 'disabled';
+/** Why it ends while there is more: the turn is over, the process stops, a receiver said 410, the webhook is not enabled. */
+export type End = 'turn' | 'stopped' | 'gone' | 'disabled';
 
 /** Held of what is tried again, at most: however much of it is due, what is new is read. */
 const AGAIN_WINDOW = 32;
@@ -45,6 +45,8 @@ const BATCH = 128;
 const LINGER_MS = 50;
 
 interface Target {
+  /** As the webhook has it. */
+  readonly address: string;
   readonly url: URL | string;
   readonly keys: readonly KeyObject[];
 }
@@ -239,7 +241,11 @@ export class Drain {
     ]);
     if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
-    this.#target = { url: URL.parse(receiver.url) ?? '', keys: this.#keysOf(receiver) };
+    this.#target = {
+      address: receiver.url,
+      url: URL.parse(receiver.url) ?? '',
+      keys: this.#keysOf(receiver),
+    };
     if (this.#ended !== null) return;
     const in_order = due.filter((row) => row.in_order);
     const last = in_order.at(-1);
@@ -297,7 +303,7 @@ export class Drain {
 
   async #send(row: DueDelivery): Promise<void> {
     const { outbound, give_up } = this.#parts;
-    const { url, keys } = this.#target ?? { url: '', keys: [] };
+    const { address, url, keys } = this.#target ?? { address: '', url: '', keys: [] };
     const at = new Date();
     const body = messageBody(row);
     const headers = messageHeaders(keys, row.event_id, body, at.getTime());
@@ -311,9 +317,9 @@ export class Drain {
     }
     this.#sent += 1;
     this.#slowest_ms = Math.max(this.#slowest_ms, answer.latency_ms);
-    // Its outcome disables the webhook.
-    if (answer.status === GONE) this.end('disabled');
-    this.#keep(outcomeOf(row, answer, at));
+    // Its outcome disables the webhook, if that still has this address.
+    if (answer.status === GONE && address === this.#target?.address) this.end('gone');
+    this.#keep(outcomeOf(row, address, answer, at));
   }
 
   /** Nothing else waits for the answer that is late: what is sent beside it goes on in the slow lane's numbers. */

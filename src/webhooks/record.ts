@@ -27,7 +27,8 @@ export async function record(
   await transaction(db, async (tx) => {
     await recordOutcomes(tx, outcomes);
     const health = await noteHealth(tx, webhook_id, took);
-    if (failures.some(({ status }) => status === GONE)) return disable(tx, webhook_id, 'gone', 'system');
+    const gone = failures.filter(({ status }) => status === GONE).map(({ address }) => address);
+    if (gone.length > 0) return disable(tx, webhook_id, 'gone', 'system', gone);
     if (took || !health) return;
     if (health.hopeless) return disable(tx, webhook_id, 'failing', 'system');
     const persists = health.persists || failures.some(({ tries }) => tries >= TELLING_TRIES);

@@ -102,28 +102,31 @@ export async function enableWebhook(tx: Tx, id: WebhookId): Promise<WebhookRow> 
     .executeTakeFirstOrThrow();
 }
 
-/** Nothing waits for it any more; what waited has failed. Undefined when it was disabled already. */
+/** Nothing waits for it any more; what waited has failed. Undefined when it was disabled already, or has another URL than `addresses`. */
 export async function disableWebhook(
   tx: Tx,
   id: WebhookId,
   reason: DisabledReason,
+  addresses?: readonly string[],
 ): Promise<(WebhookRow & { org_id: OrgId | null }) | undefined> {
-  const row = await tx
+  let update = tx
     .updateTable('webhooks')
     .set({ status: 'disabled', disabled_reason: reason, disabled_at: sql<Date>`now()`, ...CHANGED })
     .where('id', '=', id)
-    .where('status', '=', 'enabled')
-    .returning([...SHOWN, 'org_id'])
-    .executeTakeFirst();
-  if (row) {
-    await tx
-      .updateTable('webhook_deliveries')
-      .set({ state: 'failed', next_attempt_at: null })
-      .where('webhook_id', '=', id)
-      .where('state', '=', 'pending')
-      .execute();
-  }
+    .where('status', '=', 'enabled');
+  if (addresses) update = update.where('url', 'in', addresses);
+  const row = await update.returning([...SHOWN, 'org_id']).executeTakeFirst();
+  if (row) await failPending(tx, id);
   return row;
+}
+
+async function failPending(tx: Tx, id: WebhookId): Promise<void> {
+  await tx
+    .updateTable('webhook_deliveries')
+    .set({ state: 'failed', next_attempt_at: null })
+    .where('webhook_id', '=', id)
+    .where('state', '=', 'pending')
+    .execute();
 }
 
 /** The secret before this one signs too for `grace_seconds` more; any before that no longer. */

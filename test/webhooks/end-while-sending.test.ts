@@ -8,7 +8,15 @@ import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import type { Person } from '../support/people.ts';
 import { until } from '../support/waiting.ts';
-import { makeWebhook, sendWebhooks, startRecorder } from '../support/webhooks.ts';
+import {
+  deliveriesOf,
+  happen,
+  makeWebhook,
+  sendWebhooks,
+  startRecorder,
+  untilRetried,
+  type WebhookOut,
+} from '../support/webhooks.ts';
 
 /** All of them are held by the drain at once. */
 const EVENTS = 400;
@@ -81,3 +89,36 @@ test('what is held goes to the new address', async (t) => {
   // What was under way, and some more until its sender has read the address.
   assert.ok(after.got.length > 0, `${before.got.length} went to the old one`);
 });
+
+for (const knows of [true, false]) {
+  test(`a 410 of the old address is for that alone; its sender knows the new one: ${knows}`, async (t) => {
+    const { look } = Drain.prototype;
+    const told = t.mock.method(Drain.prototype, 'look', function hear(this: Drain) {
+      if (knows) look.call(this);
+    });
+    const owner = await api.person();
+    const [before, after] = [await startRecorder(), await startRecorder()];
+    const webhook = await makeWebhook(api, owner, before.url);
+    const { promise: released, resolve: release } = Promise.withResolvers<void>();
+    before.reply = async () => {
+      await released;
+      return { status: 410 };
+    };
+    await happen(api, owner.org_id, 1);
+    await before.has(1);
+    const path = `/v1/webhooks/${webhook.id}`;
+    assert.equal((await api.as(owner).patch(path, { url: after.url })).status, 200);
+    await until('its sender is told', () => told.mock.callCount() > 0);
+    release();
+    await until(
+      'it is recorded',
+      async () => (await deliveriesOf(api, owner, webhook))[0]?.attempt_count === 1,
+    );
+    assert.equal((await api.as(owner).get<WebhookOut>(path)).body.status, 'enabled');
+    await untilRetried(api, webhook, after, 1, 1);
+    await until(
+      'it is delivered',
+      async () => (await deliveriesOf(api, owner, webhook))[0]?.status === 'delivered',
+    );
+  });
+}
