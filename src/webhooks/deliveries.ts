@@ -12,9 +12,10 @@ import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { changeOf } from './changed.ts';
 import { Drain, type DrainParts } from './drain.ts';
-import { giveLease, listForgotten, nextDueMs, renewLeases, setLane, takeLease } from './drain-store.ts';
+import { giveLease, listForgotten, nextDue, renewLeases, setLane, takeLease } from './drain-store.ts';
 import { FAST, type Lane, SLOW, SLOW_MS, sendJob } from './lanes.ts';
 import type { Outbound } from './outbound/outbound.ts';
+import { failLeftBehind } from './store.ts';
 
 export interface DeliveryParts {
   readonly url: string;
@@ -181,16 +182,17 @@ class Senders {
   }
 
   async #schedule(drain: Drain, lane: Lane): Promise<void> {
-    if (drain.ended === 'disabled') return;
     const { db } = this.#parts;
+    // Woken, it may be enabled again: the job that said so has found this one at work.
+    if (drain.ended === 'disabled' && !drain.woken) return failLeftBehind(db, drain.webhook_id);
     const { count, slowest_ms } = drain.sent;
     const slow = drain.lane === SLOW && (count === 0 || slowest_ms > SLOW_MS);
     if (slow !== (lane === SLOW)) await setLane(db, drain.webhook_id, slow);
-    const wait_ms = await nextDueMs(db, drain.webhook_id);
-    if (wait_ms === null) return;
+    const next = await nextDue(db, drain.webhook_id);
+    if (!next) return;
     // Woken between its last look and the end: the job that woke it is gone, and this one takes its place at once.
-    const found_nothing = wait_ms === 0 && drain.ended === null && count === 0 && !drain.woken;
-    const run_at = new Date(Date.now() + (found_nothing ? NOTHING_FOUND_MS : wait_ms));
+    const found_nothing = next.is_now && drain.ended === null && count === 0 && !drain.woken;
+    const run_at = new Date(next.at.getTime() + (found_nothing ? NOTHING_FOUND_MS : 0));
     await addJobs(db, [sendJob(drain.webhook_id, slow, run_at)], true);
   }
 }

@@ -136,17 +136,23 @@ export async function listDue(
   return rows;
 }
 
-/** When the next one is due, in milliseconds from now (0: already); null when none is. */
-export async function nextDueMs(tx: Tx, webhook_id: WebhookId): Promise<number | null> {
-  const { rows } = await sql<{ wait_ms: number | null }>`
-    select case when exists (
+/** When the next one is due, by the database's clock, as jobs are (`is_now`: it is already); undefined when none is. */
+export async function nextDue(
+  tx: Tx,
+  webhook_id: WebhookId,
+): Promise<{ readonly at: Date; readonly is_now: boolean } | undefined> {
+  const { rows } = await sql<{ at: Date; is_now: boolean }>`
+    select greatest(now(), at) as at, at <= now() as is_now from (
+      select case when exists (
         select from webhook_deliveries where webhook_id = ${webhook_id} and state = 'pending' and next_attempt_at is null
-      ) then 0
+      ) then now()
       else (
-        select greatest(0, ceil(extract(epoch from min(next_attempt_at) - now()) * 1000)) from webhook_deliveries
+        -- No earlier than that in a language whose times are milliseconds.
+        select date_trunc('milliseconds', min(next_attempt_at)) + interval '1 millisecond' from webhook_deliveries
         where webhook_id = ${webhook_id} and state = 'pending' and next_attempt_at is not null
-      ) end::bigint as wait_ms`.execute(tx);
-  return rows[0]?.wait_ms ?? null;
+      ) end as at
+    ) as next where at is not null`.execute(tx);
+  return rows[0];
 }
 
 export interface Outcome {

@@ -93,7 +93,9 @@ export async function updateWebhook(tx: Tx, id: WebhookId, change: WebhookChange
     .executeTakeFirstOrThrow();
 }
 
+/** What was handed out in the moment of the disabling has failed with the rest. */
 export async function enableWebhook(tx: Tx, id: WebhookId): Promise<WebhookRow> {
+  await failPending(tx, id);
   return tx
     .updateTable('webhooks')
     .set({ status: 'enabled', disabled_reason: null, disabled_at: null, ...HEALTHY, ...CHANGED })
@@ -118,6 +120,16 @@ export async function disableWebhook(
   const row = await update.returning([...SHOWN, 'org_id']).executeTakeFirst();
   if (row) await failPending(tx, id);
   return row;
+}
+
+/** Of a webhook that is disabled still: what was handed out in the moment of the disabling has failed with the rest. */
+export async function failLeftBehind(tx: Tx, id: WebhookId): Promise<void> {
+  await sql`
+    with disabled as materialized (
+      select id from webhooks where id = ${id} and status = 'disabled' for no key update
+    )
+    update webhook_deliveries d set state = 'failed', next_attempt_at = null from disabled
+    where d.webhook_id = disabled.id and d.state = 'pending'`.execute(tx);
 }
 
 async function failPending(tx: Tx, id: WebhookId): Promise<void> {

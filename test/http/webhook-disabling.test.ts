@@ -1,6 +1,11 @@
 /** Receivers that want no more, or take nothing for days. The clock is moved by writing to the database. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { transaction } from '../../src/db/pool.ts';
+import { numberEvents } from '../../src/events/store.ts';
+import { present } from '../../src/lib/assert.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
 import {
@@ -168,5 +173,39 @@ describe('a webhook that is enabled again', () => {
       ({ failing_since }) => failing_since === null,
     );
     assert.equal(after.disabled_at, null);
+  });
+});
+
+describe('what is handed out in the moment of a disabling', () => {
+  const statesOf = async (id: string) => {
+    const query = api.db.selectFrom('webhook_deliveries').select('state');
+    return (await query.where('webhook_id', '=', id as never).execute()).map(({ state }) => state);
+  };
+
+  test('has failed with the rest', async () => {
+    const owner = await api.person();
+    const receiver = await startRecorder();
+    const { id } = await makeWebhook(api, owner, receiver.url);
+    await transaction(api.db, async (tx) => {
+      // Nobody else hands out anything meanwhile.
+      await tx.selectFrom('event_head').select('position').forUpdate().execute();
+      await happen(api, owner.org_id, 1);
+      await fanOutToWebhooks(tx, present(await numberEvents(tx, 100), 'events'));
+      assert.equal((await api.as(owner).patch(`/v1/webhooks/${id}`, { status: 'disabled' })).status, 200);
+    });
+    await until('it has failed', async () => (await statesOf(id)).join() === 'failed');
+    assert.deepEqual(receiver.got, []);
+  });
+
+  test('is not sent when it is enabled again', async () => {
+    const owner = await api.person();
+    const { id } = await makeWebhook(api, owner, (await startRecorder()).url);
+    await api.as(owner).patch(`/v1/webhooks/${id}`, { status: 'disabled' });
+    await api.db
+      .insertInto('webhook_deliveries')
+      .values({ id: newId('whd'), webhook_id: id as never, event_id: newId('evt'), position: 1 })
+      .execute();
+    await api.as(owner).patch(`/v1/webhooks/${id}`, { status: 'enabled' });
+    assert.deepEqual(await statesOf(id), ['failed']);
   });
 });
