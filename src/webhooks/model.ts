@@ -16,7 +16,10 @@ export const MAX_WANTED = 50;
 export const MAX_WEBHOOKS = 100;
 export const MAX_GRACE_S = 7 * 86_400;
 export const DEFAULT_GRACE_S = 86_400;
-/** Events live for 30 days, and a delivery is tried for up to two and a quarter: what is older is not sent again. */
+/**
+ * Events live for 30 days, and a delivery is tried for up to two and a quarter: what is older is not sent again. Where a
+ * receiver asks for longer waits it may still be tried when its event goes; then it has failed.
+ */
 export const REPLAY_DAYS = 27;
 export const MAX_REPLAY = 100_000;
 

@@ -16,6 +16,7 @@ import {
   makeWebhook,
   sendWebhooks,
   startRecorder,
+  untilRetried,
   webhookWhen,
 } from '../support/webhooks.ts';
 
@@ -204,6 +205,52 @@ describe('the sweep', () => {
     }
     const row = await db.selectFrom('webhooks').select('id').where('id', '=', gone).executeTakeFirst();
     assert.equal(row, undefined);
+  });
+
+  test('removes all of one with more than fits into a statement, and the lease of a process that died', async () => {
+    const owner = await api.person();
+    const { id } = await makeWebhook(api, owner, (await startRecorder()).url);
+    const webhook_id = id as WebhookId;
+    await api.as(owner).delete(`/v1/webhooks/${id}`);
+    // As if they had been made today: an id tells its time.
+    const today = newId('whd').slice(0, 14);
+    await sql`insert into webhook_deliveries (id, webhook_id, event_id, position, state)
+      select ${today}::text || lpad(n::text, 16, '0'), ${id}, 'evt', n, 'delivered' from generate_series(1, 10001) as n`.execute(
+      db,
+    );
+    assert.ok(await takeLease(db, webhook_id, 'a process that is dead', 15));
+    await sweep(db);
+    for (const table of ['webhook_deliveries', 'webhook_drains'] as const) {
+      const query = db.selectFrom(table).select('webhook_id').where('webhook_id', '=', webhook_id);
+      assert.equal((await query.execute()).length, 0, table);
+    }
+  });
+
+  test('what is pending without its event has failed, and retries go out as before', async () => {
+    const owner = await api.person();
+    const receiver = await startRecorder();
+    const webhook = await makeWebhook(api, owner, receiver.url);
+    const webhook_id = webhook.id as WebhookId;
+    receiver.reply = (_, nth) => ({ status: nth === 1 ? 500 : 204 });
+    await happen(api, owner.org_id, 1);
+    await receiver.has(1);
+    const month_ago_ms = Date.now() - 31 * DAY_MS;
+    const orphans = Array.from({ length: 40 }, (_, n) => ({
+      id: newId('whd'),
+      webhook_id,
+      event_id: newId('evt', month_ago_ms),
+      position: 1_000_000 + n,
+      next_attempt_at: n === 0 ? null : new Date(month_ago_ms),
+    }));
+    await db.insertInto('webhook_deliveries').values(orphans).execute();
+    await sweep(db);
+    await untilRetried(api, webhook, receiver, 1, 2);
+    await until('it is delivered', async () => {
+      const all = await deliveriesOf(api, owner, webhook);
+      return (
+        all.at(-1)?.status === 'delivered' && all.slice(0, -1).every(({ status }) => status === 'failed')
+      );
+    });
   });
 
   test('a webhook of a deleted organisation goes the same way', async () => {
