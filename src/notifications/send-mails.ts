@@ -40,11 +40,9 @@ export async function sendNotificationMails(parts: MailParts, signal?: AbortSign
     const due = await takeDueMails(parts.db, AT_ONCE, LEASE_S);
     if (due.length === 0) return;
     const digests = Map.groupBy(due.toSorted(byId), mailOf);
-    const ended: DueMail[] = [];
-    await inParallel(digests.values(), SENT_AT_ONCE, async (digest) => {
-      if (await send(parts, digest as [DueMail, ...DueMail[]])) ended.push(...digest);
-    });
-    await endMails(parts.db, ended);
+    await inParallel(digests.values(), SENT_AT_ONCE, (digest) =>
+      send(parts, digest as [DueMail, ...DueMail[]]),
+    );
   }
 }
 
@@ -57,22 +55,20 @@ function mailOf({ notification_id, email, kind }: DueMail): string {
   return mail === 'always' && severity === 'critical' ? notification_id : JSON.stringify([email, kind]);
 }
 
-/** Whether there is nothing more to do for this mail. */
-async function send({ db, deliver, public_url, log }: MailParts, digest: Digest): Promise<boolean> {
+async function send({ db, deliver, public_url, log }: MailParts, digest: Digest): Promise<void> {
+  const again: DueMail[] = [];
   try {
     await deliver(composeMail(digest, public_url));
-    return true;
   } catch (error) {
     const [{ notification_id, attempts }] = digest;
     log.warn({ reason: messageOf(error), notification_id, attempts }, 'a notification could not be mailed');
+    again.push(...digest.filter((due) => due.attempts < MAX_ATTEMPTS));
   }
-  const again = digest.filter(({ attempts }) => attempts < MAX_ATTEMPTS);
   for (const due of again) await postponeMail(db, due, backoffMs(due.attempts, 2_000, 3_600_000));
   await endMails(
     db,
     digest.filter((due) => !again.includes(due)),
   );
-  return false;
 }
 
 function composeMail(digest: Digest, public_url: string): Mail {

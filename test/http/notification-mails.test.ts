@@ -10,6 +10,7 @@ import { makeMailFolder } from '../support/mail-folder.ts';
 import { makeSudo, type Person } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
 import { happen, tellAll, tellByMail } from '../support/telling.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 const { db, agent } = api;
@@ -47,6 +48,22 @@ test('what is due to one person of one kind goes as one mail, other people and k
   const [keys, ...rest] = to(who).filter(({ subject }) => /, and 2 more$/.test(subject));
   for (const name of ['one', 'two', 'three']) assert.match(keys?.text ?? '', new RegExp(`\\b${name}\\b`));
   assert.deepEqual([rest.length, to(who).length, to(other).length], [0, 2, 1]);
+  assert.deepEqual(await waiting(), []);
+});
+
+test('a mail that is out is taken off while others of its taking are under way', async () => {
+  const [one, two] = [await api.person(), await api.person()];
+  await happen(db, one);
+  await happen(db, two);
+  const { promise: released, resolve: release } = Promise.withResolvers<void>();
+  const telling = tellByMail(db, async (mail) => {
+    if (mail.to === two.email) await released;
+    await keep(mail);
+  });
+  await until('one is left', async () => (await waiting()).length === 1);
+  assert.deepEqual([to(one).length, to(two).length], [1, 0]);
+  release();
+  await telling;
   assert.deepEqual(await waiting(), []);
 });
 
