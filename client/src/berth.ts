@@ -138,7 +138,7 @@ export class Berth {
     this.#transport.sudo_cookie = cookie;
   }
 
-  /** The organisation's events as they happen, without loss over cuts of the connection. */
+  /** The organisation's events as they happen, without loss over cuts of the connection, or `onReset` is called. */
   async *events(
     query: NonNullable<Input<'streamEvents'>['query']> = {},
     options: StreamOptions = {},
@@ -149,7 +149,8 @@ export class Berth {
       (await this.call('listEvents', { query: { limit: 1 } }, { signal: options.signal })).data[0]?.id;
     const from = { ...options, last_event_id: newest };
     for await (const { event, data } of stream(this.#transport, 'streamEvents', { query }, from)) {
-      if (event !== 'reset') yield data as Event;
+      if (event === 'reset') options.onReset?.();
+      else yield data as Event;
     }
   }
 

@@ -18,6 +18,8 @@ export interface StreamOptions extends Pick<CallOptions, 'signal'> {
   readonly last_event_id?: string | undefined;
   /** Called each time the stream is open, at first and after a cut. */
   readonly onOpen?: () => void;
+  /** Called where events were missed, as after a cut of more than 30 days: what is known of before may be wrong by now. */
+  readonly onReset?: () => void;
 }
 
 /** The server sends a comment every 15 s: this long nothing at all is a dead connection. */

@@ -4,6 +4,7 @@ import { createServer, request as httpRequest, type IncomingMessage, type Server
 import type { AddressInfo } from 'node:net';
 import { after, beforeEach, describe, test } from 'node:test';
 import { Berth, BerthConnectionError, BerthError, type Event, VmWaitError } from '../../client/src/berth.ts';
+import { newId } from '../../src/lib/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { makeKey } from '../support/people.ts';
 import { tellAll } from '../support/telling.ts';
@@ -193,4 +194,15 @@ test('events come live, and none is lost or doubled over a cut', async () => {
   const last = events.next();
   aborter.abort(new Error('enough'));
   await assert.rejects(last, /enough/);
+});
+
+test('events that go on after one that is not known any more say so', async () => {
+  const { berth } = await somebody();
+  const aborter = new AbortController();
+  const { promise: told, resolve: onReset } = Promise.withResolvers<void>();
+  const from = { last_event_id: newId('evt'), signal: aborter.signal, onReset };
+  const first = berth.events({}, from).next();
+  await told;
+  aborter.abort(new Error('enough'));
+  await assert.rejects(first, /enough/);
 });

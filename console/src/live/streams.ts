@@ -73,7 +73,8 @@ async function again(
 type Read = (signal: AbortSignal, tell: (told: Told) => void, onOpen: () => void) => Promise<void>;
 
 const readEvents: Read = async (signal, tell, onOpen) => {
-  for await (const event of berth.events({}, { signal, onOpen })) tell({ kind: 'event', event });
+  const onReset = () => tell({ kind: 'reset' });
+  for await (const event of berth.events({}, { signal, onOpen, onReset })) tell({ kind: 'event', event });
 };
 
 const readNotifications: Read = async (signal, tell, onOpen) => {

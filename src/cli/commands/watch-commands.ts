@@ -71,7 +71,10 @@ async function events(call: Call): Promise<undefined> {
   const nameOf = actorNames(call);
   const type = options.text('type') as Event['type'] | undefined;
   if (options.flag('follow')) {
-    for await (const event of berth.events({ type, resource }, { signal })) printEvent(call, event, nameOf);
+    const onReset = () => terminal.warn('berth: some may have been missed; berth events lists what is kept');
+    for await (const event of berth.events({ type, resource }, { signal, onReset })) {
+      printEvent(call, event, nameOf);
+    }
     return undefined;
   }
   const most = mostOf(call);
