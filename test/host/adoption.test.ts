@@ -1,6 +1,8 @@
 /** What an agent does with a machine that it cannot take over at once: it is not given up, and nobody is in the way of the next try. */
 import assert from 'node:assert/strict';
+import { chownSync, readdirSync, statSync, symlinkSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -8,6 +10,8 @@ import type { HostContext } from '../../src/host/host-context.ts';
 import { Machine } from '../../src/host/runner/machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
+import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { vmUser } from '../../src/host/vm/uid.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';
 import { until } from '../support/waiting.ts';
@@ -43,4 +47,27 @@ test('a machine whose state cannot be found is let go of: its monitor is free fo
   const options = { folder, record, log, changed: () => undefined, lazy: null };
   await assert.rejects(Machine.adopt(options), /not now/);
   await until('the monitor is free', () => clients.size === 0);
+});
+
+test('the folder of its sockets is taken from its user, and what is in it that is not its own removed, before anything is opened there', {
+  skip: process.getuid?.() === 0 ? false : 'not root',
+}, async (t) => {
+  const user = vmUser(18);
+  const { vms, folder, instance_id, record } = await leftBehind(t, {}, user);
+  const host = createServer().listen(join(vms, 'host.sock'));
+  t.after(() => host.close());
+  let opened = false;
+  host.on('connection', () => {
+    opened = true;
+  });
+  const { qmp, console } = vmSockets(folder.runtime);
+  for (const path of [qmp, console]) symlinkSync(join(vms, 'host.sock'), path);
+  chownSync(folder.runtime, user.uid, user.gid);
+  const context = { paths: { vms }, log, client: {}, vm_gid: user.gid } as unknown as HostContext;
+  const runner = new VmRunner(context, instance_id);
+  const running = runner.run();
+  await until('without a monitor of its own it is ended', () => !isAlive(record.identity));
+  runner.close();
+  await running;
+  assert.deepEqual([opened, readdirSync(folder.runtime), statSync(folder.runtime).uid], [false, [], 0]);
 });

@@ -27,11 +27,18 @@ export interface LeftBehind {
   readonly child: ChildProcess;
 }
 
-export async function leftBehind(t: TestContext, change: Partial<VmRecord> = {}): Promise<LeftBehind> {
+export async function leftBehind(
+  t: TestContext,
+  change: Partial<VmRecord> = {},
+  user: { readonly uid?: number; readonly gid?: number } = {},
+): Promise<LeftBehind> {
   const root = await mkdtemp(join(tmpdir(), 'bad-'));
   t.after(() => rm(root, { recursive: true, force: true }));
   const vms = join(root, 'vms');
-  const child = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1e6)'], { stdio: 'ignore' });
+  const child = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1e6)'], {
+    stdio: 'ignore',
+    ...user,
+  });
   t.after(() => child.kill('SIGKILL'));
   const identity = await until('it runs', () => identityOf(child.pid ?? 0));
   const instance_id = newId('inst');

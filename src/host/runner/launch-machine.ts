@@ -65,7 +65,7 @@ export class TemplateError extends Error {
   }
 }
 
-type Owner = { readonly uid: number; readonly gid: number } | null;
+export type Owner = { readonly uid: number; readonly gid: number } | null;
 
 /** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be had */
 export async function launchMachine(launch: Launch, { run, memory, fast }: How): Promise<Launched> {

@@ -57,7 +57,7 @@ export interface VmRecord {
 
 export interface VmFolder {
   readonly folder: string;
-  /** The sockets; the VM's own. */
+  /** The sockets; the VM's own until QEMU listens. */
   readonly runtime: string;
   readonly record: string;
   readonly qemu_log: string;

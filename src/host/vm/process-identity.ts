@@ -33,6 +33,12 @@ export function isStopped(identity: ProcessIdentity): boolean {
   return fields?.[STATE] === 'T' && Number(fields[START_TIME]) === identity.start_time;
 }
 
+/** The user that it runs as; null when it is gone. */
+export function userOf(identity: ProcessIdentity): number | null {
+  const uid = /^Uid:\t(\d+)/m.exec(procFile(identity.pid, 'status') ?? '')?.[1];
+  return uid !== undefined && isAlive(identity) ? Number(uid) : null;
+}
+
 /** Signals the process; answers false when it is gone already. Throws EPERM when it is not ours to signal. */
 export function killProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
   if (!isAlive(identity)) return false;
@@ -57,13 +63,8 @@ export async function waitForExit(identity: ProcessIdentity, timeout_ms: number)
 
 /** The arguments of a process, its name first; empty when it is gone, or a kernel thread. */
 export function commandLineOf(pid: number): string[] {
-  try {
-    const text = readFileSync(`/proc/${pid}/cmdline`, 'utf8');
-    return text === '' ? [] : text.replace(/\0$/, '').split('\0');
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ESRCH') return [];
-    throw error;
-  }
+  const text = procFile(pid, 'cmdline') ?? '';
+  return text === '' ? [] : text.replace(/\0$/, '').split('\0');
 }
 
 export function allPids(): number[] {
@@ -74,9 +75,14 @@ export function allPids(): number[] {
 
 /** Fields of /proc/<pid>/stat from the state (field 3) on: the name before them may hold anything. */
 function statFields(pid: number): string[] | null {
+  const text = procFile(pid, 'stat');
+  return text === null ? null : text.slice(text.lastIndexOf(')') + 2).split(' ');
+}
+
+/** null when the process is gone. */
+function procFile(pid: number, name: string): string | null {
   try {
-    const text = readFileSync(`/proc/${pid}/stat`, 'latin1');
-    return text.slice(text.lastIndexOf(')') + 2).split(' ');
+    return readFileSync(`/proc/${pid}/${name}`, 'utf8');
   } catch (error) {
     if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ESRCH') return null;
     throw error;

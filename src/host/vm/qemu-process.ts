@@ -2,6 +2,7 @@
  * QEMU as a process: started so that it outlives us, found again after our restart, seen to die.
  *
  * Invariants:
+ * - the folder of its sockets is its user's while it begins to listen, and ours before its guest runs or has a memory;
  * - the process is a session of its own, its output goes to a file, its folder is `/`, its environment is fixed:
  *   nothing ties it to the process that started it;
  * - a launch either returns a QEMU that answers QMP, or leaves no process behind.
@@ -33,6 +34,7 @@ import {
   waitForExit,
 } from './process-identity.ts';
 import { vmSockets } from './qemu-command.ts';
+import { takeRuntimeDir } from './uid.ts';
 
 /** Of a QEMU that is given a memory to go on from, the file that it reads it from. */
 export const MEMORY_FD = 3;
@@ -110,6 +112,7 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   });
   const deadline = performance.now() + (options.timeout_ms ?? 15_000);
   const qmp = await connectMonitor(vmSockets(options.runtime_dir).qmp, deadline, () => failure);
+  if (qmp instanceof QmpClient) failure ??= closeOff(options);
   if (qmp instanceof QmpClient && identity && !failure) return { identity, qmp };
 
   if (qmp instanceof QmpClient) qmp.close();
@@ -119,6 +122,16 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   }
   const reason = failure ?? (qmp instanceof QmpClient ? 'QEMU ended at once' : qmp);
   throw new QemuLaunchError(`QEMU did not start: ${reason}`, logTail(options.log_path));
+}
+
+/** That its monitor carries out commands says that it listens on all of them. Answers why it cannot be done. */
+function closeOff({ runtime_dir, run_as }: LaunchOptions): string | undefined {
+  try {
+    if (run_as) takeRuntimeDir(runtime_dir, run_as.uid, Object.values(vmSockets(runtime_dir)));
+    return undefined;
+  } catch (error) {
+    return messageOf(error);
+  }
 }
 
 /** The monitor, or the reason why not. QEMU listens before it has read all options, and may yet hang up. */
