@@ -25,15 +25,15 @@ export function vmUser(slot: number): VmUser {
 }
 
 /**
- * The group with which a VM's user may open /dev/kvm; null when the device's group may not, or there is no device.
- * A VM under KVM runs with this as its gid: QEMU 7.2 cannot be handed the open device.
+ * The group that a VM's user needs to open /dev/kvm; null when any does, or none would, or there is no device. Never
+ * root's: what it may read and write is the host's. A VM under KVM runs with this as its gid: QEMU 7.2 cannot be handed the open device.
  */
 export function kvmGroup(device_path = '/dev/kvm'): number | null {
   try {
     const { gid, mode } = statSync(device_path);
     const everybody = (mode & 0o006) === 0o006;
     const group = (mode & 0o060) === 0o060 && gid !== 0;
-    return everybody || group ? gid : null;
+    return group && !everybody ? gid : null;
   } catch (error) {
     if (errnoOf(error) === 'ENOENT') return null;
     throw error;
