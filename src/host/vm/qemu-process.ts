@@ -20,7 +20,7 @@ import {
 } from 'node:fs';
 import { dirname } from 'node:path';
 import { assert } from '../../lib/assert.ts';
-import { pause } from '../../lib/backoff.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
@@ -29,6 +29,7 @@ import {
   commandLineOf,
   identityOf,
   isAlive,
+  isStopped,
   killProcess,
   type ProcessIdentity,
   waitForExit,
@@ -149,6 +150,34 @@ async function connectMonitor(
     } catch (error) {
       if (!['ENOENT', 'ECONNREFUSED', 'EACCES'].includes(errnoOf(error) ?? '')) reason = messageOf(error);
       await pause(wait_ms);
+    }
+  }
+}
+
+/** Connections that wait to be accepted fill a queue of one or two, and those of dead agents wait there too. */
+const QUEUE_IS_FULL = 'EAGAIN';
+const NOBODY_LISTENS = ['ENOENT', 'ECONNREFUSED'];
+
+/**
+ * The monitor of a QEMU that was left by a process before us; or why not, where nobody listens, or it was silent for
+ * `patience_ms`. @throws where that says nothing of QEMU: it is paused, or the trouble is ours
+ */
+export async function findMonitor(
+  identity: ProcessIdentity,
+  { path, patience_ms }: { readonly path: string; readonly patience_ms: number },
+): Promise<QmpClient | Error> {
+  const deadline = performance.now() + patience_ms;
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await QmpClient.connect(path, { timeout_ms: Math.max(1, deadline - performance.now()) });
+    } catch (error) {
+      assert(error instanceof Error, 'a failed connection says why');
+      const code = errnoOf(error);
+      if (isStopped(identity)) throw new Error('its process is paused', { cause: error });
+      if (NOBODY_LISTENS.includes(code ?? '') || !isAlive(identity)) return error;
+      if (code !== undefined && code !== QUEUE_IS_FULL) throw error;
+      if (performance.now() >= deadline) return error;
+      await pause(backoffMs(attempt, 20, 500));
     }
   }
 }
