@@ -185,14 +185,21 @@ test('of what an earlier agent left in a folder of sockets only those of its use
   assert.deepEqual(readdirSync(folder), ['made']);
 });
 
-test('a pid with another start time is not ours: neither alive nor signalled', async () => {
+test('a pid with another start time, or of another boot of the host, is not ours: neither alive nor signalled', async () => {
   const child = spawn('sleep', ['60'], { stdio: 'ignore' });
   try {
     const identity = identityOf(child.pid ?? 0);
     assert.ok(identity && isAlive(identity));
-    const other = { ...identity, start_time: identity.start_time - 1 };
-    assert.equal(isAlive(other), false);
-    assert.equal(killProcess(other, 'SIGKILL'), false);
+    const others = [
+      { ...identity, start_time: identity.start_time - 1 },
+      { ...identity, boot_id: 'another' },
+    ];
+    for (const other of others) {
+      assert.equal(isAlive(other), false);
+      assert.equal(killProcess(other, 'SIGKILL'), false);
+    }
+    const { boot_id, ...of_before } = identity;
+    assert.ok(isAlive(of_before), 'as it was noted by programs of before');
     assert.equal(await waitForExit(identity, 5), false);
     assert.ok(isAlive(identity));
   } finally {

@@ -1,16 +1,19 @@
 /**
- * Which process is meant: pid and start time together, as a pid is reused and the pair is not (proc(5), field 22
- * of /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
+ * Which process is meant: pid, start time and boot of the host together, as a pid is reused and the three are not (proc(5),
+ * field 22 of /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
  * Invariant: nothing here signals, or believes alive, a process other than the one identified.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { pause } from '../../lib/backoff.ts';
 import { errnoOf } from '../../lib/errors.ts';
+import { bootId } from '../lease/boot-clock.ts';
 
 export interface ProcessIdentity {
   readonly pid: number;
   /** Clock ticks since the host's boot. */
   readonly start_time: number;
+  /** Of which boot; absent in what programs of before have noted. */
+  readonly boot_id?: string;
 }
 
 const STATE = 0;
@@ -20,17 +23,24 @@ const START_TIME = 19;
 export function identityOf(pid: number): ProcessIdentity | null {
   const fields = statFields(pid);
   if (!fields || fields[STATE] === 'Z' || fields[STATE] === 'X') return null;
-  return { pid, start_time: Number(fields[START_TIME]) };
+  return { pid, start_time: Number(fields[START_TIME]), boot_id: bootId() };
+}
+
+export function isSameProcess(one: ProcessIdentity, other: ProcessIdentity): boolean {
+  const boot_id = one.boot_id ?? other.boot_id;
+  return (
+    one.pid === other.pid && one.start_time === other.start_time && boot_id === (other.boot_id ?? boot_id)
+  );
 }
 
 export function isAlive(identity: ProcessIdentity): boolean {
-  return identityOf(identity.pid)?.start_time === identity.start_time;
+  const found = identityOf(identity.pid);
+  return found !== null && isSameProcess(found, identity);
 }
 
 /** Paused by SIGSTOP. */
 export function isStopped(identity: ProcessIdentity): boolean {
-  const fields = statFields(identity.pid);
-  return fields?.[STATE] === 'T' && Number(fields[START_TIME]) === identity.start_time;
+  return isAlive(identity) && statFields(identity.pid)?.[STATE] === 'T';
 }
 
 /** The user that it runs as; null when it is gone. */
