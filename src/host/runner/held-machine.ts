@@ -179,8 +179,9 @@ export class HeldMachine {
     const cold = (this.#last?.vm_id === assignment.vm_id && this.#last.cold) || null;
     const turn = run ? await this.#context.boots.take(signal) : null;
     const launching = run ? launchOrResume(launch, cold) : launchMachine(launch, { run });
-    const launched = await launching.catch((error: unknown) => {
+    const launched = await launching.catch(async (error: unknown) => {
       turn?.();
+      await this.#removeLimits();
       throw error;
     });
     if (turn) launched.machine.onceBooted(turn);
