@@ -609,7 +609,7 @@ export type Notification = {
   read_at: string | null;
 };
 
-export type NotificationKind = 'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed';
+export type NotificationKind = 'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.added' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed';
 
 export type NotificationPreferences = {
   mail: {
@@ -622,6 +622,7 @@ export type NotificationPreferences = {
     'ssh_key.added': boolean;
     'account.locked': boolean;
     'login.new_place': boolean;
+    'mfa.added': boolean;
     'mfa.removed': boolean;
     'password.changed': boolean;
     'billing_email.changed': boolean;
@@ -631,7 +632,7 @@ export type NotificationPreferences = {
     'org.role_changed': boolean;
   };
   /** Those that cannot be muted */
-  always: Array<'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed'>;
+  always: Array<'vm.failed' | 'vm.recovered' | 'disk.flush_failed' | 'disk.nearly_full' | 'api_key.created' | 'api_key.expiring' | 'ssh_key.added' | 'account.locked' | 'login.new_place' | 'mfa.added' | 'mfa.removed' | 'password.changed' | 'billing_email.changed' | 'webhook.failing' | 'webhook.disabled' | 'org.invited' | 'org.role_changed'>;
 };
 
 export type NotificationResource = {
@@ -763,6 +764,7 @@ export type SetNotificationPreferencesRequest = {
     'ssh_key.added'?: boolean | undefined;
     'account.locked'?: boolean | undefined;
     'login.new_place'?: boolean | undefined;
+    'mfa.added'?: boolean | undefined;
     'mfa.removed'?: boolean | undefined;
     'password.changed'?: boolean | undefined;
     'billing_email.changed'?: boolean | undefined;

@@ -129,7 +129,8 @@ export class ControlPlaneClient {
   }
 
   commit(body: CommitRequest): Promise<CommitResponse> {
-    return this.#post('/internal/v1/commit', body);
+    // Of a large disk it is 30 MiB, and as many rows as segments.
+    return this.#post('/internal/v1/commit', body, 15_000 + body.segments.length);
   }
 
   /** The script for a first boot. */

@@ -89,6 +89,8 @@ function secondsFromNow(seconds: number) {
 
 /** What a request with a key acts as. */
 export interface ApiKeyPrincipal {
+  /** Of the secret that it was found by. */
+  readonly hash: Buffer;
   readonly id: ApiKeyId;
   readonly org_id: OrgId;
   /** The maker, or null for a service account's key. */
@@ -131,23 +133,8 @@ export async function findApiKeyPrincipals(
   hashes: readonly string[],
 ): Promise<ReadonlyMap<string, ApiKeyPrincipal>> {
   const wanted = hashes.map((hex) => [Buffer.from(hex, 'hex')]);
-  const rows = await lookUp(db, FIND_PRINCIPALS.of<ApiKeyPrincipal & { readonly hash: Buffer }>(wanted));
+  const rows = await lookUp(db, FIND_PRINCIPALS.of<ApiKeyPrincipal>(wanted));
   return new Map(rows.map((row) => [row.hash.toString('hex'), row]));
-}
-
-/** A live key by its id, as {@link findApiKeyPrincipals} finds it by its hash. */
-export async function findLiveApiKey(tx: Tx, id: ApiKeyId): Promise<ApiKeyPrincipal | undefined> {
-  return tx
-    .selectFrom('api_keys as k')
-    .leftJoin('memberships as m', (join) =>
-      join.onRef('m.org_id', '=', 'k.org_id').onRef('m.user_id', '=', 'k.user_id'),
-    )
-    .leftJoin('service_accounts as s', 's.id', 'k.service_account_id')
-    .select(['k.id', 'k.org_id', 'k.user_id', 'm.role', 'k.service_account_id', 'k.scope', 'k.allowed_cidrs'])
-    .select(['k.last_used_at', 'k.expires_at as ends_at', 's.scope as service_account_scope'])
-    .where('k.id', '=', id)
-    .where((eb) => eb.or([eb('k.expires_at', 'is', null), eb('k.expires_at', '>', sql<Date>`now()`)]))
-    .executeTakeFirst();
 }
 
 /** Notes use, at most once a minute. */

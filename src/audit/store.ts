@@ -111,6 +111,17 @@ export async function findFirstSealed(tx: Tx): Promise<StoredEntry | undefined> 
   return row && stored(row);
 }
 
+/** Organisations that have a log, or had one whose head is left; those deleted too. */
+export async function listLogs(tx: Tx): Promise<OrgId[]> {
+  const rows = await tx
+    .selectFrom('audit_log')
+    .select('org_id')
+    .union(tx.selectFrom('audit_heads').select('org_id'))
+    .orderBy('org_id')
+    .execute();
+  return rows.map(({ org_id }) => org_id);
+}
+
 const PAGE = 1_000;
 
 /** The chain, from its first entry. */

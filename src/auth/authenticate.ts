@@ -1,10 +1,5 @@
 import { addressAllowed } from '../api-keys/networks.ts';
-import {
-  type ApiKeyPrincipal,
-  findApiKeyPrincipals,
-  findLiveApiKey,
-  touchApiKey,
-} from '../api-keys/store.ts';
+import { type ApiKeyPrincipal, findApiKeyPrincipals, touchApiKey } from '../api-keys/store.ts';
 import { Batched } from '../db/batched.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
@@ -99,7 +94,12 @@ function principalOfKey(found: ApiKeyPrincipal): Principal {
   if (found.service_account_id !== null) {
     const within = new Set(parseScope(found.service_account_scope ?? ''));
     return {
-      credential: { kind: 'service_key', id: found.id, service_account_id: found.service_account_id },
+      credential: {
+        kind: 'service_key',
+        id: found.id,
+        secret_hash: found.hash,
+        service_account_id: found.service_account_id,
+      },
       org_id: found.org_id,
       role: null,
       scopes: new Set(parseScope(found.scope).filter((scope) => within.has(scope))),
@@ -110,6 +110,7 @@ function principalOfKey(found: ApiKeyPrincipal): Principal {
     credential: {
       kind: 'api_key',
       id: found.id,
+      secret_hash: found.hash,
       user_id: found.user_id,
       ends_at: found.ends_at,
       allowed_cidrs: found.allowed_cidrs,
@@ -120,24 +121,25 @@ function principalOfKey(found: ApiKeyPrincipal): Principal {
   };
 }
 
-/** A credential by its id: what is kept of it where it is to be looked at again. */
+/** What is kept of a credential that is to be looked at again: of a key the secret too, which its id outlives. */
 export type KnownCredential =
   | { readonly kind: 'session'; readonly id: SessionId }
-  | { readonly kind: 'key'; readonly id: ApiKeyId };
+  | { readonly kind: 'key'; readonly id: ApiKeyId; readonly secret_hash: Buffer };
 
 /** Whom a credential that was let in before stands for now. @throws AppError UNAUTHENTICATED */
-export async function principalById(
-  tx: Tx,
+export async function principalAgain(
+  db: Db,
   credential: KnownCredential,
   org_id: OrgId,
   ip: string,
 ): Promise<Principal> {
   if (credential.kind === 'key') {
-    const found = await findLiveApiKey(tx, credential.id);
+    const hash = credential.secret_hash.toString('hex');
+    const found = (await findApiKeyPrincipals(db, [hash])).get(hash);
     if (found?.org_id !== org_id) throw new AppError('UNAUTHENTICATED');
-    return ofApiKey(tx, found, ip);
+    return ofApiKey(db, found, ip);
   }
-  const found = await findLiveSession(tx, credential.id, org_id);
+  const found = await findLiveSession(db, credential.id, org_id);
   if (!found) throw new AppError('UNAUTHENTICATED');
   return {
     credential: { kind: 'session', id: found.id, user_id: found.user_id },

@@ -8,6 +8,8 @@ export type Credential =
   | {
       readonly kind: 'api_key';
       readonly id: ApiKeyId;
+      /** SHA-256 of the secret that was shown: a rotation ends that one, and not the key. */
+      readonly secret_hash: Buffer;
       readonly user_id: UserId;
       /** When it expires, or, of a key before a rotation, its grace; null: never. */
       readonly ends_at: Date | null;
@@ -15,7 +17,12 @@ export type Credential =
       readonly allowed_cidrs: readonly string[];
     }
   /** An API key of a service account: no person, no role. */
-  | { readonly kind: 'service_key'; readonly id: ApiKeyId; readonly service_account_id: ServiceAccountId };
+  | {
+      readonly kind: 'service_key';
+      readonly id: ApiKeyId;
+      readonly secret_hash: Buffer;
+      readonly service_account_id: ServiceAccountId;
+    };
 
 /** Who acts, in one organisation. */
 export interface Principal {

@@ -4,25 +4,34 @@ import { AppError } from '../lib/errors.ts';
 import type { Principal } from './principal.ts';
 import { hasSudoGrant, insertSudoGrant } from './store.ts';
 import { hashToken, newToken, SUDO_PREFIX, tokenPrefix } from './tokens.ts';
-import { verifyAccountPassword } from './verify-account.ts';
+import { holdProved, verifyAccountPassword } from './verify-account.ts';
 
 export const SUDO_LIFETIME_S = 300;
 
-/** Verifies the password of who asks for a grant. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+/**
+ * Verifies the password of who asks for a grant; answers the hash that it was right for.
+ * @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED
+ */
 export async function verifyForSudo(
   db: Db,
   principal: Principal,
   password: string,
   ip: string,
-): Promise<void> {
-  await verifyAccountPassword(db, sessionOf(principal).user_id, password, ip);
+): Promise<string> {
+  return verifyAccountPassword(db, sessionOf(principal).user_id, password, ip);
 }
 
-/** Grants; the password must have been verified. @throws AppError UNAUTHENTICATED */
-export async function grantSudo(tx: Tx, principal: Principal): Promise<{ token: string; expires_at: Date }> {
+/** Grants to who was verified against the hash `proved_by`. @throws AppError UNAUTHENTICATED if it is another by now */
+export async function grantSudo(
+  tx: Tx,
+  principal: Principal,
+  proved_by: string,
+): Promise<{ token: string; expires_at: Date }> {
   const credential = sessionOf(principal);
   const token = newToken(SUDO_PREFIX);
   const { id: session_id, user_id } = credential;
+  // A new password ends all grants: it waits for this one, or is seen here.
+  await holdProved(tx, user_id, proved_by);
   const grant = { token_hash: hashToken(token), session_id, user_id };
   const expires_at = await insertSudoGrant(tx, grant, SUDO_LIFETIME_S).catch((error: unknown) => {
     // The session has ended while the password was verified.

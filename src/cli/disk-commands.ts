@@ -5,7 +5,7 @@ import { CompressPool } from '../disk-format/compress-pool.ts';
 import { type Damage, verifyDisk } from '../disk-format/verify-disk.ts';
 import { openDisk } from '../disks/open-disk.ts';
 import { notHeldBy } from '../disks/segment-store.ts';
-import { messageOf } from '../lib/errors.ts';
+import { AppError, messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { CommandError } from './command-error.ts';
 import type { DiskContext } from './disk-context.ts';
@@ -36,23 +36,11 @@ export interface VerifyRequest {
 }
 
 /** Exit code {@link EXIT.damaged} when anything is damaged or missing. */
-export async function verifyDisks({
-  instance,
-  generation,
-  terminal,
-  signal,
-}: VerifyRequest): Promise<number> {
-  const verdicts = await withDisks(async (context) => {
-    const found: Verdict[] = [];
-    const images = new ImageCheck(context);
-    for (const { id, name } of await findInstances(context.db, instance)) {
-      const verdict = await verifyInstance(context, images, { id, name, generation, terminal, signal });
-      found.push(verdict);
-      if (terminal.format === 'human') terminal.write(describe(verdict));
-      if (terminal.format === 'quiet' && !verdict.whole) terminal.write(`${name}\n`);
-    }
-    return found;
-  });
+export async function verifyDisks(request: VerifyRequest): Promise<number> {
+  const { instance, terminal } = request;
+  const verdicts = await withDisks(async (context) =>
+    verifyEach(context, await findInstances(context.db, instance), request),
+  );
   if (terminal.format === 'json') terminal.json(instance === null ? verdicts : verdicts[0]);
   if (verdicts.length === 0) terminal.say('There is no instance.');
   return verdicts.every(({ whole }) => whole) ? EXIT.done : EXIT.damaged;
@@ -60,9 +48,35 @@ export async function verifyDisks({
 
 type VerifyContext = Pick<DiskContext, 'db' | 'disk_keys' | 'store' | 'kept' | 'paths'>;
 
-interface One {
-  readonly id: InstanceId;
-  readonly name: string;
+type Found = Awaited<ReturnType<typeof findInstances>>[number];
+
+/** Of all instances, those that were deleted since they were listed are passed over. */
+export async function verifyEach(
+  context: VerifyContext,
+  listed: readonly Found[],
+  { instance, generation, terminal, signal }: VerifyRequest,
+): Promise<Verdict[]> {
+  const verdicts: Verdict[] = [];
+  const images = new ImageCheck(context);
+  for (const { id, name } of listed) {
+    try {
+      const verdict = await verifyInstance(context, images, { id, name, generation, terminal, signal });
+      verdicts.push(verdict);
+      if (terminal.format === 'human') terminal.write(describe(verdict));
+      if (terminal.format === 'quiet' && !verdict.whole) terminal.write(`${name}\n`);
+    } catch (error) {
+      if (instance !== null || !isGone(error)) throw error;
+    }
+  }
+  return verdicts;
+}
+
+/** As `openDisk` says it. */
+function isGone(error: unknown): boolean {
+  return error instanceof AppError && (error.code === 'NOT_FOUND' || error.code === 'CONFLICT');
+}
+
+interface One extends Found {
   readonly generation: number | null;
   readonly terminal: Terminal;
   readonly signal: AbortSignal;

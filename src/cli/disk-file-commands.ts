@@ -7,7 +7,7 @@ import { packDisk } from '../disk-format/pack-disk.ts';
 import { type DiskFile, writeRawDisk } from '../disk-format/raw-disk.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../disk-format/segment-format.ts';
 import { openDisk } from '../disks/open-disk.ts';
-import { importDisk, requireStopped } from '../instances/import-disk.ts';
+import { importDisk, requireStopped, requireStoredImage } from '../instances/import-disk.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { CommandError } from './command-error.ts';
@@ -137,6 +137,8 @@ async function store(
     throw new CommandError(message, { exit_code: EXIT.state, next: 'the same with --grow' });
   }
   await using base = await openBase(context, instance.image, image_version);
+  // Before all of it is packed for nothing; the import itself asks again.
+  await requireStoredImage(db, instance.image, base.version);
   const progress = terminal.progress(`importing ${file}`);
   const pool = new CompressPool();
   const packed = await loadMap({ store: context.store, keys, layers, signal })

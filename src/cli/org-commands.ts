@@ -1,4 +1,5 @@
 /** `berth org …` and `berth audit …` on the server. */
+import { listLogs } from '../audit/store.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import type { OrgId } from '../lib/ids.ts';
 import { readQuota, setQuota } from '../orgs/quotas.ts';
@@ -81,17 +82,30 @@ export async function orgQuota(
   return `${name} (${id})\n${table(['RESOURCE', 'USED', 'LIMIT'], rows)}`;
 }
 
-/** Proves the audit log of one organisation, or of all. */
+interface Logged {
+  readonly id: OrgId;
+  /** Null: the organisation is deleted. Its log stays. */
+  readonly name: string | null;
+}
+
+/** Whose audit log there is, and every organisation. */
+async function listLogged(db: Db): Promise<Logged[]> {
+  const there = await db.selectFrom('organisations').select(['id', 'name']).orderBy('id').execute();
+  const known = new Set(there.map(({ id }) => id));
+  const deleted = (await listLogs(db)).filter((id) => !known.has(id));
+  return [...there, ...deleted.map((id) => ({ id, name: null }))];
+}
+
+/** Proves the audit log of one organisation, or of all, deleted ones too. */
 export async function verifyAudit({ db, audit }: ServerContext, org: string | undefined): Promise<string> {
-  const orgs =
-    org === undefined
-      ? await db.selectFrom('organisations').select(['id', 'name']).orderBy('id').execute()
-      : [await findOrg(db, org)];
+  const logged = await listLogged(db);
+  const deleted = logged.find(({ id, name }) => id === org && name === null);
+  const orgs = org === undefined ? logged : [deleted ?? (await findOrg(db, org))];
   let text = '';
   const broken: string[] = [];
   for (const { id, name } of orgs) {
     const { entries, broken_at, unsealed, altered } = await audit.verify(db, id);
-    const org_name = `${name} (${id})`;
+    const org_name = name === null ? `${id}, deleted` : `${name} (${id})`;
     if (broken_at !== null) broken.push(`${org_name}: entry ${broken_at} was changed, removed or put in`);
     if (altered !== null) broken.push(`${org_name}: entry ${altered}, not sealed yet, was changed or put in`);
     if (broken_at !== null || altered !== null) continue;

@@ -1,11 +1,14 @@
 /** `berth user …`: what nobody can do from outside. */
 import { randomInt } from 'node:crypto';
+import type { AuditLog } from '../audit/append.ts';
 import { unlock } from '../auth/lockout.ts';
 import { hashPassword } from '../auth/passwords.ts';
 import { setPassword } from '../auth/set-password.ts';
 import { findUserByEmail } from '../auth/store.ts';
-import { transaction } from '../db/pool.ts';
+import { type Tx, transaction } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
+import type { UserId } from '../lib/ids.ts';
+import { organisationsOf } from '../orgs/member-store.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import type { ServerContext } from './server-context.ts';
@@ -37,10 +40,13 @@ const noAccount = (email: string) =>
 
 export async function unlockUser({ db, audit }: ServerContext, email: string): Promise<string> {
   const user = await findUserByEmail(db, email);
-  const was = await unlock(db, email);
+  const was = await transaction(db, async (tx) => {
+    const ended = await unlock(tx, email);
+    if (ended && user) await note(tx, audit, user.id, 'auth.unlock');
+    return ended;
+  });
   if (!was && !user) throw noAccount(email);
   if (!was) return `${email} was not locked and has no failed attempts.\n`;
-  if (user) await note({ db, audit }, user.id, 'auth.unlock');
   return `${email} is unlocked.\n`;
 }
 
@@ -53,24 +59,15 @@ export async function resetPassword({ db, audit }: ServerContext, email: string)
   await transaction(db, async (tx) => {
     await setPassword(tx, user.id, { password_hash, how: 'server', actor: 'operator' });
     await unlock(tx, email);
+    await note(tx, audit, user.id, 'auth.reset_password_on_server');
   });
-  await note({ db, audit }, user.id, 'auth.reset_password_on_server');
   return `New password of ${user.email}, shown this once: ${password}\n`;
 }
 
-/** Into the audit log of each organisation that the account is a member of. */
-async function note(
-  { db, audit }: Pick<ServerContext, 'db' | 'audit'>,
-  user_id: string,
-  action: string,
-): Promise<void> {
-  const orgs = await db
-    .selectFrom('memberships')
-    .select('org_id')
-    .where('user_id', '=', user_id as never)
-    .execute();
-  for (const { org_id } of orgs) {
+/** Into the audit log of each organisation that the account is a member of, in the transaction that does it. */
+async function note(tx: Tx, audit: AuditLog, user_id: UserId, action: string): Promise<void> {
+  for (const org_id of await organisationsOf(tx, user_id)) {
     const entry = { actor: 'operator', action, target: user_id, ip: null, request_id: null, data: {} };
-    await transaction(db, (tx) => audit.append(tx, org_id, entry));
+    await audit.append(tx, org_id, entry);
   }
 }

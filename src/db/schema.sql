@@ -55,9 +55,11 @@ create table console_tickets (
   credential_kind text not null,
   credential_id text not null,
   expires_at timestamp with time zone not null,
+  secret_hash bytea,
   constraint console_tickets_pkey PRIMARY KEY (ticket_hash),
   constraint console_tickets_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
   constraint console_tickets_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE CASCADE,
+  constraint console_tickets_check CHECK (((credential_kind = 'key'::text) = (secret_hash IS NOT NULL))),
   constraint console_tickets_credential_kind_check CHECK ((credential_kind = ANY (ARRAY['session'::text, 'key'::text])))
 );
 

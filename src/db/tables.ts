@@ -324,6 +324,8 @@ export interface Database extends DeliveryTables {
     org_id: OrgId;
     credential_kind: 'session' | 'key';
     credential_id: SessionId | ApiKeyId;
+    /** SHA-256 of the key's secret that asked; null of a session. */
+    secret_hash: Buffer | null;
     expires_at: Date;
   };
 }

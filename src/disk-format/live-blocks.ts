@@ -1,13 +1,13 @@
 /** Which blocks of which segments several maps refer to, all together. */
 
 import { inSlices } from '../lib/in-slices.ts';
-import type { BlockLocation, BlockMap } from './block-map.ts';
+import type { BlockLocation, BlockMap, SegmentSource } from './block-map.ts';
 import { BlockSet } from './block-set.ts';
 import { diffSteps } from './diff-maps.ts';
 import { ENTRY_BYTES, TRAILER_BYTES } from './segment-format.ts';
 
 interface Live {
-  readonly size_bytes: number;
+  readonly source: SegmentSource;
   readonly blocks: BlockSet;
   stored_bytes: number;
 }
@@ -31,10 +31,10 @@ export class LiveBlocks {
   }
 
   /** Those of which more than half would be gained by writing what is live anew. */
-  wasteful(): string[] {
-    return [...this.#segments].flatMap(([key, { size_bytes, blocks, stored_bytes }]) => {
+  wasteful(): SegmentSource[] {
+    return [...this.#segments.values()].flatMap(({ source, blocks, stored_bytes }) => {
       const anew = stored_bytes + blocks.count * ENTRY_BYTES + TRAILER_BYTES;
-      return anew * 2 < size_bytes ? [key] : [];
+      return anew * 2 < source.size_bytes ? [source] : [];
     });
   }
 
@@ -42,7 +42,7 @@ export class LiveBlocks {
   #add({ segment, block, stored_bytes }: BlockLocation): void {
     let live = this.#segments.get(segment.key);
     if (!live) {
-      live = { size_bytes: segment.size_bytes, blocks: new BlockSet(), stored_bytes: 0 };
+      live = { source: segment, blocks: new BlockSet(), stored_bytes: 0 };
       this.#segments.set(segment.key, live);
     }
     if (live.blocks.add(block)) live.stored_bytes += stored_bytes;

@@ -15,7 +15,13 @@ import { type DataKey, KeyRing, newAttemptKey, PURPOSE } from './key-ring.ts';
 import { readDirectory, type SegmentRef } from './load-map.ts';
 import type { MapChange } from './map-format.ts';
 import { coalesce, readRun } from './read-run.ts';
-import { FRAME_KIND, type FrameKind, HASH_BYTES, SEGMENT_MAX_BYTES } from './segment-format.ts';
+import {
+  FRAME_KIND,
+  type FrameKind,
+  HASH_BYTES,
+  SEGMENT_MAX_BYTES,
+  SegmentCorruptError,
+} from './segment-format.ts';
 import { SegmentWriter, type WrittenSegment } from './segment-writer.ts';
 
 /** Frames in memory that wait for their upload. */
@@ -50,10 +56,19 @@ export class Relocations {
     return this.#to.has(key);
   }
 
+  /**
+   * A frame was moved as its segment's directory said. It must be what the map, which says it on its own, has known: a
+   * segment that somebody put in the place of the true one would become authentic here.
+   * @throws SegmentCorruptError
+   */
   apply(change: MapChange): MapChange {
     const { block, to } = change;
     const moved = to && this.#to.get(to.key);
-    return moved ? { block, to: present(moved.get(block), 'where a live frame lies now') } : change;
+    if (!moved) return change;
+    const now = moved.get(block);
+    if (now === undefined || Buffer.compare(now.hash, to.hash) !== 0)
+      throw new SegmentCorruptError(to.key, 'does not hold what its map says', { block });
+    return { block, to: now };
   }
 }
 

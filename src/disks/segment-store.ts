@@ -14,13 +14,13 @@ export async function insertObjects(
   objects: readonly { readonly key: string; readonly size_bytes: number; readonly entries: number }[],
 ): Promise<void> {
   if (objects.length === 0) return;
-  const rows = objects.map(({ key, size_bytes, entries }) => ({ key, size_bytes, entries }));
-  await tx.insertInto('segments').values(rows).execute();
-  await holdSegments(
-    tx,
-    instance_id,
-    objects.map(({ key }) => key),
-  );
+  const keys = objects.map(({ key }) => key);
+  // As arrays: a parameter for each value would be more than the protocol takes for a flush of a large disk.
+  await sql`
+    insert into segments (key, size_bytes, entries)
+    select * from unnest(${keys}::text[], ${objects.map(({ size_bytes }) => size_bytes)}::bigint[],
+      ${objects.map(({ entries }) => entries)}::int[])`.execute(tx);
+  await holdSegments(tx, instance_id, keys);
 }
 
 /** Of objects in the store those that nobody may lack: known, of a VM's memory, or of a flush that may still be committed. */
@@ -69,13 +69,11 @@ export async function notHeldBy(
   return rows.map(({ key }) => key);
 }
 
-/** The instance holds nothing any more; of those below `prefix`, whose objects are gone, the unheld are forgotten. */
-export async function dropHolder(tx: Tx, instance_id: InstanceId, prefix: string): Promise<void> {
-  const { rows } = await sql<{ key: string }>`
-    delete from segment_holders where instance_id = ${instance_id} returning key`.execute(tx);
-  const own = rows.map(({ key }) => key).filter((key) => key.startsWith(prefix));
+/** The instance holds nothing any more; of `removed`, whose objects are gone, those that nobody holds are forgotten. */
+export async function dropHolder(tx: Tx, instance_id: InstanceId, removed: readonly string[]): Promise<void> {
+  await sql`delete from segment_holders where instance_id = ${instance_id}`.execute(tx);
   await sql`
-    delete from segments s where key = any(${own}::text[])
+    delete from segments s where key = any(${[...removed]}::text[])
       and not exists (select from segment_holders h where h.key = s.key)`.execute(tx);
 }
 

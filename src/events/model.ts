@@ -31,6 +31,7 @@ export type EventType = (typeof EVENT_TYPES)[number];
 export const PRIVATE_EVENT_TYPES = [
   'account.locked',
   'login.new_place',
+  'mfa.added',
   'mfa.removed',
   'password.changed',
   'billing_email.changed',

@@ -95,13 +95,20 @@ export function sendMalformed(error: Error, socket: Socket, request_id: string):
   endWith(socket, new AppError('INVALID_REQUEST'), request_id);
 }
 
-/** Answers a request for an upgrade that is not given, and logs it. */
+/**
+ * Answers a request for an upgrade that is not given, logs it, and hangs up. Node has let go of the socket: nothing
+ * reads it, no timeout ends it, a server that closes would wait for its peer.
+ */
 export function refuseUpgrade(thrown: unknown, socket: Duplex, request_id: string, log: Log): void {
   const error = toAppError(thrown);
   const { status } = ERROR_CODES[error.code];
   log[status >= 500 ? 'warn' : 'info']({ err: thrown, request_id, status }, 'an upgrade was refused');
-  if (socket.writable) endWith(socket, error, request_id);
-  else socket.destroy();
+  if (!socket.writable) {
+    socket.destroy();
+    return;
+  }
+  socket.once('finish', () => socket.destroy());
+  endWith(socket, error, request_id);
 }
 
 function endWith(socket: Duplex, error: AppError, request_id: string): void {

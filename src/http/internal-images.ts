@@ -14,16 +14,18 @@ import { registerImage } from '../images/register-image.ts';
 import { findImage } from '../images/store.ts';
 import type { AppContext } from './context.ts';
 
-export function registerImageCalls(app: FastifyInstance, { db }: Pick<AppContext, 'db'>): void {
+/** `far`: of hosts on other machines. What new disks are made over for everybody, this machine's own host says. */
+export function registerImageCalls(app: FastifyInstance, { db }: Pick<AppContext, 'db'>, far: boolean): void {
   app.post<{ Body: OfferRequest }>('/internal/v1/images/offer', async (request): Promise<OfferResponse> => {
     const verdicts: OfferResponse['verdicts'][number][] = [];
-    for (const image of request.body.images) verdicts.push(await judgeOffer(db, image));
+    for (const image of request.body.images) verdicts.push(await judgeOffer(db, image, far));
     return { verdicts };
   });
   app.post<{ Body: ImageRegistration }>(
     '/internal/v1/images/register',
     async (request): Promise<ReportResponse> => {
-      await transaction(db, (tx) => registerImage(tx, request.body));
+      const image = far ? { ...request.body, newest: false } : request.body;
+      await transaction(db, (tx) => registerImage(tx, image));
       return { outcome: 'accepted' };
     },
   );

@@ -63,6 +63,8 @@ import { registerImageCalls } from './internal-images.ts';
 /** SSH connections to other machines take one each. */
 const CONNECTIONS_OF_HOSTS = 20_000;
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
+/** A disk of 1 TiB, flushed whole without anything to compress, is 177,000 segments: 30 MiB. */
+const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
 /** A host that vanished says nothing; the SSH connections to it are found to be over by this. */
 const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 
@@ -102,7 +104,7 @@ export function createInternalApp(
   });
   registerReports(app, context);
   registerPolls(app, context);
-  registerImageCalls(app, context);
+  registerImageCalls(app, context, far);
   if (!far) registerIngress(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
@@ -175,8 +177,10 @@ function registerReports(app: FastifyInstance, { db, disk_keys, host_lease_ms }:
       outcome: await recordLogins(db, hostOf(request), request.body),
     }),
   );
-  app.post<{ Body: CommitRequest }>('/internal/v1/commit', async (request) =>
-    commitGeneration(db, hostOf(request), request.body),
+  app.post<{ Body: CommitRequest }>(
+    '/internal/v1/commit',
+    { bodyLimit: COMMIT_LIMIT_BYTES },
+    async (request) => commitGeneration(db, hostOf(request), request.body),
   );
   app.post<{ Body: BootOrderReport }>(
     '/internal/v1/boot-order',

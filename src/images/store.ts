@@ -73,6 +73,19 @@ export async function findImage(tx: Tx, id: string, version: string | null): Pro
   return row ?? null;
 }
 
+/** Whether it is stored and in use; then it is not removed until the transaction ends. */
+export async function holdVersion(tx: Tx, id: string, version: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom('image_versions')
+    .select('version')
+    .where('image_id', '=', id)
+    .where('version', '=', version)
+    .where('removed_at', 'is', null)
+    .forShare()
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
 export async function findVersion(tx: Tx, id: string, version: string) {
   return tx
     .selectFrom('image_versions')

@@ -3,6 +3,7 @@ import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { advanceHead, raiseEpoch, totalBytes } from '../disks/store.ts';
 import { append } from '../events/append.ts';
+import { holdVersion } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
@@ -40,6 +41,13 @@ export function requireStopped({ name, deleting, state }: InstanceRow): void {
   throw new AppError('CONFLICT', { message: `The VM is ${now}; a disk is imported while it is stopped.` });
 }
 
+/** No generation is of an image that other hosts could not fetch. @throws AppError CONFLICT */
+export async function requireStoredImage(tx: Tx, image: string, version: string): Promise<void> {
+  if (await holdVersion(tx, image, version)) return;
+  const message = `The image "${image}" of version ${version.slice(0, 12)} is not in the object store yet; a running Berth puts it there within a minute. Import again then.`;
+  throw new AppError('CONFLICT', { message });
+}
+
 /**
  * Makes what was imported the head: a generation more, of an epoch of its own, so that no overlay of before is believed.
  * Which host key the guest shows is asked at its next boot. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED
@@ -54,6 +62,7 @@ export async function importDisk(tx: Tx, imported: ImportedDisk, actor: string):
     const message = `The disk of ${row.name} has changed meanwhile (a start, a flush or a restore). Import it again.`;
     throw new AppError('CONFLICT', { message });
   }
+  await requireStoredImage(tx, row.image, imported.image_version);
   if (disk_gib > row.disk_gib) {
     await checkQuota(tx, row.org_id, { disk_gib: disk_gib - row.disk_gib });
     await updateInstance(tx, id, { disk_gib });

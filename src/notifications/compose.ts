@@ -138,15 +138,16 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
       ],
       { type: 'session', id: text(data['session_id']) },
     ),
-  'mfa.removed': (event, data) => {
-    const factor = objectOf(data['factor']);
-    const what = factor['type'] === 'totp' ? 'authenticator app' : 'passkey';
-    const lines = [
+  'mfa.added': (event, data) =>
+    ofFactor(event, data, 'mfa.added', (factor) => [
+      'A second factor was added to your account',
+      `The ${factor} was added${from(data)}. If that was not you, remove it, end the sessions that you do not know, and change your password now: a new password alone removes no factor.`,
+    ]),
+  'mfa.removed': (event, data) =>
+    ofFactor(event, data, 'mfa.removed', (factor) => [
       'A second factor was removed from your account',
-      `The ${what} "${text(factor['name'])}" was removed${from(data)}. If that was not you, change your password now, end the sessions that you do not know, and add a factor again.`,
-    ] as const;
-    return ofOwnAccount(event, data, 'mfa.removed', lines, { type: 'mfa_factor', id: text(factor['id']) });
-  },
+      `The ${factor} was removed${from(data)}. If that was not you, change your password now, end the sessions that you do not know, and add a factor again.`,
+    ]),
   'password.changed': (event, data) =>
     ofOwnAccount(event, data, 'password.changed', [
       'Your password was changed',
@@ -276,6 +277,18 @@ function ofOwnAccount(
     concerned: ofAccount([user_id]),
     mailed: [],
   };
+}
+
+function ofFactor(
+  event: NumberedEvent,
+  data: Json,
+  kind: Kind,
+  say: (factor: string) => readonly [string, string],
+): Told {
+  const factor = objectOf(data['factor']);
+  const what = factor['type'] === 'totp' ? 'authenticator app' : 'passkey';
+  const resource = { type: 'mfa_factor', id: text(factor['id']) };
+  return ofOwnAccount(event, data, kind, say(`${what} "${text(factor['name'])}"`), resource);
 }
 
 function within(org_id: OrgId | null, holders: readonly string[], roles: Concerned['roles'] = []): Concerned {

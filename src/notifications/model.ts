@@ -73,6 +73,12 @@ export const KINDS = {
     when: 'A login from a network and browser not seen together before; never the first login.',
     whom: 'the account',
   },
+  'mfa.added': {
+    severity: 'critical',
+    mail: 'always',
+    when: 'A second factor was confirmed: an authenticator app, or a passkey, which logs in by itself.',
+    whom: 'the account',
+  },
   'mfa.removed': {
     severity: 'critical',
     mail: 'always',

@@ -1,7 +1,7 @@
 /** What a folder does beyond what every object store does: that is in test/host/object-store-contract.test.ts. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { mkdir, mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, test } from 'node:test';
@@ -81,6 +81,37 @@ test('a folder that is gone makes the store unavailable, and no object missing',
       );
     }
   }
+});
+
+test('what a start without its disk has left on the mount point is not taken for the store', async () => {
+  const [mounted, away] = [join(root, 'a', 'store'), join(root, 'a', 'away')];
+  await store.put('k/one', [Buffer.from('x')]);
+  await rename(mounted, away);
+  // Also where it once was the store: with a mark, and objects that were copied.
+  const left = await FolderStore.open(mounted);
+  await left.put('k/one', [Buffer.from('x')]);
+  const calls = [
+    () => store.put('k/two', [Buffer.from('x')]),
+    () => store.get('k/other'),
+    () => store.size('k/other'),
+    () => store.delete('k/one'),
+    () => store.delete('k/other'),
+    async () => {
+      for await (const _ of store.list('k/'));
+    },
+  ];
+  for (const call of calls) {
+    await assert.rejects(
+      call(),
+      (error) => error instanceof ObjectStoreUnavailableError && /another folder/.test(error.reason),
+    );
+  }
+  await assert.rejects(stat(join(mounted, 'k', 'two')), { code: 'ENOENT' });
+  assert.deepEqual(await temporaryFiles(), []);
+  await rm(mounted, { recursive: true });
+  await rename(away, mounted);
+  await store.put('k/two', [Buffer.from('y')]);
+  assert.equal((await store.get('k/one')).toString(), 'x', 'and where it is back, it is used again');
 });
 
 test('folders and files are for their owner only', async () => {

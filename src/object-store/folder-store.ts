@@ -6,12 +6,14 @@
  *   key can have) and then link(2)ed to its name, which fails if the name is taken.
  * - When `put` resolves, the file, its name and every folder on the way to it are durable.
  * - Temporary files are removed in every case; what a crash left behind is swept at `open` after an hour.
+ * - What was opened is used, or nothing: not the folder below it once its disk is not mounted any more, whatever a start
+ *   without that disk has left there.
  */
 import { randomBytes } from 'node:crypto';
 import type { Stats } from 'node:fs';
 import { type FileHandle, link, mkdir, open, readdir, stat, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { assert } from '../lib/assert.ts';
+import { assert, present } from '../lib/assert.ts';
 import { errnoOf } from '../lib/errors.ts';
 import {
   type ByteRange,
@@ -46,6 +48,7 @@ export class FolderStore implements ObjectStore {
   readonly description: string;
   readonly #root: string;
   readonly #durableFolders = new Map<string, Promise<void>>();
+  #opened: Stats | undefined;
 
   private constructor(root: string) {
     this.#root = root;
@@ -61,6 +64,7 @@ export class FolderStore implements ObjectStore {
     await store.#guard(async () => {
       await mkdir(join(root, TEMP_FOLDER), { recursive: true, mode: 0o700 });
       await syncFolder(root);
+      store.#opened = await stat(root);
       await store.#sweepTemporaryFiles(Date.now() - TEMP_MAX_AGE_MS);
     });
     return store;
@@ -71,12 +75,13 @@ export class FolderStore implements ObjectStore {
     await this.#guard(async () => {
       const temp = join(this.#root, TEMP_FOLDER, `${process.pid}-${randomBytes(12).toString('hex')}`);
       try {
-        await writeDurably(temp, body, signal).catch(async (error: unknown) => {
-          if (isMissing(error)) await this.#requireRoot();
-          throw error;
-        });
+        await writeDurably(temp, body, signal);
+        await this.#requireRoot();
         await this.#link(temp, path, key);
         await syncFolder(dirname(path));
+      } catch (error) {
+        if (isMissing(error)) await this.#requireRoot();
+        throw error;
       } finally {
         await unlinkIfThere(temp);
       }
@@ -113,13 +118,16 @@ export class FolderStore implements ObjectStore {
       prefix === '' || (prefix.endsWith('/') && isObjectKey(prefix.slice(0, -1))),
       'a prefix is a whole path',
     );
-    const names = await this.#guard(() =>
-      readdir(join(this.#root, prefix), { withFileTypes: true }).catch(async (error: unknown) => {
-        if (!isMissing(error)) throw error;
-        await this.#requireRoot();
-        return [];
-      }),
-    );
+    const names = await this.#guard(async () => {
+      const found = await readdir(join(this.#root, prefix), { withFileTypes: true }).catch(
+        (error: unknown) => {
+          if (!isMissing(error)) throw error;
+          return [];
+        },
+      );
+      await this.#requireRoot();
+      return found;
+    });
     for (const entry of names.sort((a, b) => (a.name < b.name ? -1 : 1))) {
       const key = `${prefix}${entry.name}`;
       if (!isObjectKey(key)) continue;
@@ -136,7 +144,10 @@ export class FolderStore implements ObjectStore {
 
   async delete(key: string): Promise<void> {
     const path = this.#path(key);
-    await this.#guard(() => unlinkIfThere(path));
+    await this.#guard(async () => {
+      await unlinkIfThere(path);
+      await this.#requireRoot();
+    });
   }
 
   async check(): Promise<void> {
@@ -229,12 +240,15 @@ export class FolderStore implements ObjectStore {
 
   /** @throws ObjectStoreUnavailableError */
   async #requireRoot(): Promise<void> {
-    const found = await stat(join(this.#root, TEMP_FOLDER)).catch((error: unknown) => {
-      if (isMissing(error)) return undefined;
-      throw error;
-    });
-    if (found?.isDirectory()) return;
-    const reason = 'its folder is gone';
+    const opened = present(this.#opened, 'the folder that was opened');
+    const [root, temp] = await Promise.all([
+      statIfThere(this.#root),
+      statIfThere(join(this.#root, TEMP_FOLDER)),
+    ]);
+    const same = root?.dev === opened.dev && root.ino === opened.ino;
+    if (same && temp?.isDirectory()) return;
+    const other = root?.isDirectory() && !same;
+    const reason = other ? 'another folder is in its place than at the start' : 'its folder is gone';
     throw new ObjectStoreUnavailableError(`${this.description}: ${reason}`, { reason });
   }
 
@@ -303,6 +317,13 @@ async function syncFolder(folder: string): Promise<void> {
   } finally {
     await handle.close();
   }
+}
+
+async function statIfThere(path: string): Promise<Stats | undefined> {
+  return stat(path).catch((error: unknown) => {
+    if (isMissing(error)) return undefined;
+    throw error;
+  });
 }
 
 async function unlinkIfThere(path: string): Promise<void> {

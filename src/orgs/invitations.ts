@@ -21,7 +21,7 @@ import {
   takeInvitation,
 } from './invitation-store.ts';
 import { findMember, findRole, hasMemberWithEmail, insertMembership } from './member-store.ts';
-import { OWNERS_ONLY, presentRole } from './owners.ts';
+import { OWNERS_ONLY, presentAdmin } from './owners.ts';
 import { lockOrganisation, type OrganisationRow } from './store.ts';
 import { memberView } from './view.ts';
 
@@ -40,8 +40,7 @@ export async function invite(
   const { org_id } = principal;
   const organisation = await lockOrganisation(tx, org_id);
   if (!organisation) throw new AppError('NOT_FOUND');
-  const own_role = await presentRole(tx, principal);
-  if (own_role !== 'owner' && own_role !== 'admin') throw new AppError('FORBIDDEN');
+  const own_role = await presentAdmin(tx, principal);
   if (role === 'owner' && own_role !== 'owner') throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });
   if (await hasMemberWithEmail(tx, org_id, email)) {
     throw new AppError('CONFLICT', { message: `${email} is a member already.` });

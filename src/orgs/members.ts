@@ -18,7 +18,7 @@ import {
   organisationsOf,
   updateRole,
 } from './member-store.ts';
-import { isInUse, isLastOwner, lastOwnerStays, OWNERS_ONLY, presentRole } from './owners.ts';
+import { isInUse, isLastOwner, lastOwnerStays, OWNERS_ONLY, presentAdmin, presentRole } from './owners.ts';
 import { deleteOrganisation, lockOrganisation } from './store.ts';
 import { memberView } from './view.ts';
 
@@ -35,8 +35,7 @@ export async function changeRole(
 ): Promise<{ member: MemberRow; previous_role: Role }> {
   const { org_id } = principal;
   await lockOrganisation(tx, org_id);
-  const own_role = await presentRole(tx, principal);
-  if (own_role !== 'owner' && own_role !== 'admin') throw new AppError('FORBIDDEN');
+  const own_role = await presentAdmin(tx, principal);
   const before = await findMember(tx, org_id, user_id);
   if (own_role !== 'owner' && (role === 'owner' || before?.role === 'owner')) {
     throw new AppError('FORBIDDEN', { message: OWNERS_ONLY });

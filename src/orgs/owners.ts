@@ -24,6 +24,13 @@ export async function presentRole(tx: Tx, principal: Principal): Promise<Role> {
   return role;
 }
 
+/** As {@link presentRole}, of an owner or administrator. @throws AppError FORBIDDEN */
+export async function presentAdmin(tx: Tx, principal: Principal): Promise<'owner' | 'admin'> {
+  const role = await presentRole(tx, principal);
+  if (role !== 'owner' && role !== 'admin') throw new AppError('FORBIDDEN');
+  return role;
+}
+
 /** Of an owner: whether there is no other. */
 export async function isLastOwner(tx: Tx, org_id: OrgId): Promise<boolean> {
   return (await countMembers(tx, org_id)).owners <= 1;

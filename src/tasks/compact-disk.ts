@@ -104,11 +104,12 @@ async function rewrite(
   live: LiveBlocks,
   made: NewObject[],
 ): Promise<Relocations> {
-  const own = new Map(disk.held.filter(({ shared }) => !shared).map((object) => [object.key, object]));
+  const own = new Set(disk.held.filter(({ shared }) => !shared).map(({ key }) => key));
   let bytes = 0;
-  const victims = live.wasteful().filter((key) => {
-    bytes += own.get(key)?.size_bytes ?? 0;
-    return own.has(key) && bytes <= REWRITE_MAX_BYTES;
+  const victims = live.wasteful().filter(({ key, size_bytes }) => {
+    if (!own.has(key)) return false;
+    bytes += size_bytes;
+    return bytes <= REWRITE_MAX_BYTES;
   });
   if (victims.length === 0) return new Relocations();
   const { instance_id, epoch, generation, size_bytes } = disk;
@@ -124,9 +125,9 @@ async function rewrite(
     home: { disk_id: instance_id, epoch, generation },
   });
   try {
-    for (const key of victims) {
-      const size = own.get(key)?.size_bytes ?? 0;
-      await rewriter.take({ key, size_bytes: size }, (block) => live.isLive(key, block));
+    for (const { key, size_bytes, disk_id, encryption } of victims) {
+      const ref = { key, size_bytes, disk_id, key_id: encryption?.key_id ?? null };
+      await rewriter.take(ref, (block) => live.isLive(key, block));
     }
     const { segments, moved } = await rewriter.finish();
     made.push(...segments);

@@ -25,19 +25,23 @@ export async function freeDeleted(db: Db, store: ObjectStore, log: Log): Promise
 async function freeEach(db: Db, store: ObjectStore, log: Log): Promise<void> {
   await eachInTurn(await listFreed(db), async ({ id, name }) => {
     const prefix = `${diskPrefix(id)}/`;
-    let objects = 0;
+    const removed: string[] = [];
     for await (const keys of batches(store.list(prefix))) {
       const held = await heldByOthers(db, id, keys);
-      for (const key of keys) if (!held.has(key)) await store.delete(key);
-      objects += keys.length - held.size;
+      for (const key of keys) {
+        if (held.has(key)) continue;
+        await store.delete(key);
+        removed.push(key);
+      }
     }
     await transaction(db, async (tx) => {
-      await dropHolder(tx, id, prefix);
+      // What another one held just now, and let go since, is for `free-segments`.
+      await dropHolder(tx, id, removed);
       await removeInstance(tx, id);
       // Whoever waits for its VM learns at once that it is gone.
       await notify(tx, 'instance', id);
     });
-    log.info({ instance_id: id, name, objects }, 'instance deleted');
+    log.info({ instance_id: id, name, objects: removed.length }, 'instance deleted');
   });
 }
 

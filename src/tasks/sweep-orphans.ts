@@ -4,6 +4,7 @@ import { knownObjects } from '../disks/segment-store.ts';
 import { listPresent } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
+import { storeTime } from '../object-store/store-clock.ts';
 import { diskPrefix } from './free-deleted.ts';
 
 /** Longer than any task takes between writing an object and making it count. */
@@ -21,7 +22,11 @@ export async function sweepOrphans(
   log: Log,
   horizon_ms = HORIZON_MS,
 ): Promise<void> {
-  await removingObjects(db, 'sweep-orphans', () => sweepAll(db, store, log, Date.now() - horizon_ms));
+  await removingObjects(db, 'sweep-orphans', async () => {
+    // Ages by one clock: with ours a day ahead of the store's, what is being made would be old.
+    const now = await storeTime(store);
+    await sweepAll(db, store, log, now.getTime() - horizon_ms);
+  });
 }
 
 async function sweepAll(db: Db, store: ObjectStore, log: Log, before: number): Promise<void> {

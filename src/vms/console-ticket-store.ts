@@ -9,7 +9,7 @@ export const TICKET_SECONDS = 60;
 type Ticket = Database['console_tickets'];
 export type NewTicket = Pick<
   Ticket,
-  'ticket_hash' | 'instance_id' | 'org_id' | 'credential_kind' | 'credential_id'
+  'ticket_hash' | 'instance_id' | 'org_id' | 'credential_kind' | 'credential_id' | 'secret_hash'
 >;
 
 export async function insertTicket(tx: Tx, ticket: NewTicket): Promise<{ expires_at: Date }> {

@@ -3,10 +3,10 @@
  * the credential that asked, because a browser's WebSocket can send none. Who has the line is root in the guest.
  */
 import type { ConsoleLogResult } from '../agent-api/host-calls.ts';
-import { type KnownCredential, principalById } from '../auth/authenticate.ts';
+import { type KnownCredential, principalAgain } from '../auth/authenticate.ts';
 import type { Principal } from '../auth/principal.ts';
 import { CONSOLE_PREFIX, hashToken, newToken, tokenPrefix } from '../auth/tokens.ts';
-import type { Tx } from '../db/pool.ts';
+import type { Db, Tx } from '../db/pool.ts';
 import type { HostCalls } from '../hosts/host-calls.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
@@ -50,6 +50,7 @@ export async function issueConsoleTicket(
     org_id,
     credential_kind: credential.kind === 'session' ? 'session' : 'key',
     credential_id: credential.id,
+    secret_hash: credential.kind === 'session' ? null : credential.secret_hash,
   });
   return { ticket, expires_at };
 }
@@ -72,11 +73,11 @@ export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): 
       message: 'The ticket is unknown, used or too old; ask for another.',
     });
   }
-  const { credential_kind, credential_id, org_id, instance_id } = found;
+  const { credential_id, secret_hash, org_id, instance_id } = found;
   const credential: KnownCredential =
-    credential_kind === 'session'
+    secret_hash === null
       ? { kind: 'session', id: credential_id as SessionId }
-      : { kind: 'key', id: credential_id as ApiKeyId };
+      : { kind: 'key', id: credential_id as ApiKeyId, secret_hash };
   return { credential, org_id, instance_id };
 }
 
@@ -84,13 +85,13 @@ export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): 
  * Where the console is, if its holder may still have it. Asked again and again while one is open: the VM is in use.
  * @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING
  */
-export async function consolePlace(tx: Tx, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
-  const { scopes } = await principalById(tx, holder.credential, holder.org_id, ip);
+export async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
+  const { scopes } = await principalAgain(db, holder.credential, holder.org_id, ip);
   if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
-  const row = await findInstance(tx, holder.org_id, holder.instance_id);
+  const row = await findInstance(db, holder.org_id, holder.instance_id);
   if (!row) throw new AppError('NOT_FOUND');
   requireMachine(row);
-  await markUsed(tx, row.id);
+  await markUsed(db, row.id);
   return placeOf(row);
 }
 

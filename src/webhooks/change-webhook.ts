@@ -5,6 +5,8 @@ import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { WebhookId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
+import { presentAdmin } from '../orgs/owners.ts';
+import { lockOrganisation } from '../orgs/store.ts';
 import { tellOfChange } from './changed.ts';
 import { disable } from './disable.ts';
 import { sendJob } from './lanes.ts';
@@ -40,7 +42,9 @@ export async function enabledWebhook(tx: Tx, principal: Principal, id: WebhookId
   });
 }
 
-/** @param change `url` is judged already. @throws AppError NOT_FOUND */
+/**
+ * @param change `url` is judged already; the caller may have been removed meanwhile. @throws AppError NOT_FOUND, FORBIDDEN
+ */
 export async function changeWebhook(
   tx: Tx,
   principal: Principal,
@@ -48,6 +52,8 @@ export async function changeWebhook(
   { status, ...change }: WebhookChange & { readonly status?: WebhookStatus },
   check: Check,
 ): Promise<WebhookRow> {
+  await lockOrganisation(tx, principal.org_id);
+  await presentAdmin(tx, principal);
   const before = await lockedWebhook(tx, principal, id);
   check(before);
   if (Object.keys(change).length > 0) {

@@ -6,15 +6,19 @@ import { mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promis
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
-import { ImageCheck, type Verdict, verifyInstance } from '../../src/cli/disk-commands.ts';
+import { ImageCheck, type Verdict, verifyEach, verifyInstance } from '../../src/cli/disk-commands.ts';
 import { Terminal } from '../../src/cli/terminal.ts';
 import { pathsIn } from '../../src/config/paths.ts';
+import { transaction } from '../../src/db/pool.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import { keepObjects } from '../../src/disks/keep-objects.ts';
+import { registerImage } from '../../src/images/register-image.ts';
+import { importDisk } from '../../src/instances/import-disk.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import type { InstanceId } from '../../src/lib/ids.ts';
+import { AppError } from '../../src/lib/errors.ts';
+import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
@@ -40,6 +44,12 @@ const model = { api, owner, store, pool };
 const IMAGE = join(paths.debian_12, 'one');
 const image = await writeHostImage(IMAGE, 'debian-12', BASE);
 const VERSION = image.files['rootfs.img'];
+await transaction(api.db, (tx) =>
+  registerImage(tx, {
+    ...{ id: 'debian-12', version: VERSION, recipe: 'recipe', newest: true, index_sha256: 'b'.repeat(64) },
+    ...{ size_bytes: BASE.length, stored_bytes: 1 },
+  }),
+);
 
 const SETTINGS = {
   PATH: process.env['PATH'] ?? '',
@@ -61,19 +71,14 @@ function berth(...args: string[]): Promise<Ran> {
 }
 const kept = await keepObjects(api.database.url);
 await kept.release();
+const context = {
+  ...{ db: api.db, disk_keys: api.context.disk_keys, store, paths },
+  kept: { ...kept, check: async () => undefined },
+};
+const quietly = { terminal: new Terminal('quiet'), signal: new AbortController().signal };
 /** What the command does, in this process. */
 async function verdict(whole: boolean, id: InstanceId, generation: number | null = null): Promise<Verdict> {
-  const context = {
-    ...{ db: api.db, disk_keys: api.context.disk_keys, store, paths },
-    kept: { ...kept, check: async () => undefined },
-  };
-  const one = {
-    id,
-    name: id,
-    generation,
-    terminal: new Terminal('quiet'),
-    signal: new AbortController().signal,
-  };
+  const one = { id, name: id, generation, ...quietly };
   const found = await verifyInstance(context, new ImageCheck(context), one);
   assert.equal(found.whole, whole, JSON.stringify(found));
   return found;
@@ -210,6 +215,21 @@ describe('berth disk verify', () => {
     assert.equal((await berth('disk', 'verify', id, '--generation', '99')).code, 3);
   });
 
+  test('of all instances those that were deleted meanwhile are passed over; one that was asked for is not', async () => {
+    const [going, whole] = [await disk(), await disk()];
+    await api.as(owner).delete(`/v1/instances/${going.id}`);
+    const listed = [newId('inst'), going.id, whole.id].map((id) => ({ id, name: id }));
+    const all = await verifyEach(context, listed, { instance: null, generation: null, ...quietly });
+    assert.deepEqual(
+      all.map(({ id }) => id),
+      [whole.id],
+    );
+    for (const one of listed.slice(0, 2)) {
+      const asked = verifyEach(context, [one], { instance: one.id, generation: null, ...quietly });
+      await assert.rejects(asked, AppError);
+    }
+  });
+
   test('while a reader keeps objects none is removed', async () => {
     const made = await disk();
     const kept = await keepObjects(api.database.url);
@@ -302,6 +322,27 @@ describe('berth disk export and import', () => {
     );
     assert.equal((await verdict(true, made.id)).whole, true);
     for (const path of [back, third]) await rm(path);
+  });
+
+  test('an import over an image that is not stored yet is refused, before anything is packed and at its end', async (t) => {
+    const { id } = await fresh();
+    const file = join(data_dir, 'early.raw');
+    await writeFile(file, randomBytes(BLOCK_BYTES));
+    const stored = (removed_at: Date | null) =>
+      api.db.updateTable('image_versions').set({ removed_at }).where('version', '=', VERSION).execute();
+    await stored(new Date());
+    t.after(() => stored(null));
+    const refused = await berth('disk', 'import', id, file);
+    assert.equal(refused.code, 5);
+    assert.match(refused.err, /is not in the object store yet/);
+    const made = { id, generation: 0, epoch: 0, image_version: VERSION, disk_gib: 1 };
+    const late = transaction(api.db, (tx) =>
+      importDisk(tx, { ...made, segments: [], changed_bytes: 0 }, 'operator'),
+    );
+    await assert.rejects(late, /is not in the object store yet/);
+    await stored(null);
+    assert.equal((await berth('disk', 'import', id, file)).code, 0);
+    await rm(file);
   });
 
   test('what does not fit, is not stopped, or names other files is refused, and leaves nothing', async () => {

@@ -5,7 +5,7 @@ import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { after, describe, test } from 'node:test';
+import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
@@ -101,6 +101,30 @@ describe('berth user', () => {
   });
 });
 
+describe('berth user, where the audit log cannot be written', () => {
+  const constraint = sql`alter table audit_log add constraint unwritable
+    check (action not in ('auth.unlock', 'auth.reset_password_on_server')) not valid`;
+  before(() => constraint.execute(api.db));
+  after(() => sql`alter table audit_log drop constraint unwritable`.execute(api.db));
+
+  test('reset-password leaves the password, the sessions and the lock as they were', async () => {
+    const [who, locked] = [await person(), await person()];
+    assert.equal((await berth('user', 'reset-password', who.email)).code, 1);
+    assert.equal((await api.as(who).get('/v1/me')).status, 200);
+    assert.equal((await login(who.email, PASSWORD)).status, 200);
+    await lockOut(locked.email);
+    assert.equal((await berth('user', 'reset-password', locked.email)).code, 1);
+    assertError(await login(locked.email, PASSWORD), 'ACCOUNT_LOCKED');
+  });
+
+  test('unlock leaves the lock', async () => {
+    const { email } = await person();
+    await lockOut(email);
+    assert.equal((await berth('user', 'unlock', email)).code, 1);
+    assertError(await login(email, PASSWORD), 'ACCOUNT_LOCKED');
+  });
+});
+
 describe('berth org', () => {
   test('quota shows what is used, sets limits that the API then keeps, and takes them away', async () => {
     const who = await person();
@@ -123,6 +147,26 @@ describe('berth org', () => {
 });
 
 describe('berth audit verify', () => {
+  test('looks at the logs of deleted organisations too: all of them, and one by its id', async () => {
+    const who = await person();
+    const { org_id } = who;
+    await api.as(who).patch('/v1/me', { name: 'a' });
+    await seal();
+    await api.as(who).patch('/v1/me', { name: 'b' });
+    await api.db.deleteFrom('organisations').where('id', '=', org_id).execute();
+    const whole = `${org_id}, deleted: 1 entries, whole; 1 more not yet sealed\n`;
+    assert.equal(await done('audit', 'verify', org_id), whole);
+    assert.ok((await done('audit', 'verify')).includes(whole));
+    const log = () => api.db.deleteFrom('audit_log').where('org_id', '=', org_id);
+    await log().where('seq', 'is', null).execute();
+    await log().where('seq', '=', 1).execute();
+    const { code, err } = await berth('audit', 'verify');
+    assert.equal(code, 1);
+    assert.ok(err.includes(`${org_id}, deleted: entry 1 was changed, removed or put in`), err);
+    await api.db.deleteFrom('audit_heads').where('org_id', '=', org_id).execute();
+    assert.equal((await berth('audit', 'verify', org_id)).code, 3, 'nothing is known of it');
+  });
+
   test('says that a chain is whole, and exits 1 naming the entry that was changed or is missing', async () => {
     const who = await person();
     for (const name of ['a', 'b', 'c', 'd']) await api.as(who).patch('/v1/me', { name });

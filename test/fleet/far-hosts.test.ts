@@ -126,6 +126,31 @@ test("the listener for hosts serves nobody else: neither this machine's token no
   await client.close();
 });
 
+test('what new disks are made over is the first image of its name, then what this machine has, not what a far host has', async () => {
+  const version = (digit: string) => digit.repeat(64);
+  const from = ({ client }: ScriptedAgent, digit: string) =>
+    client.registerImage({
+      ...{ id: 'shared', version: version(digit), recipe: `recipe ${digit}`, index_sha256: version('0') },
+      ...{ size_bytes: 2 ** 30, stored_bytes: 1_000, newest: true },
+    });
+  const verdict = async ({ client }: ScriptedAgent, digit: string, needed: boolean) => {
+    const offered = { id: 'shared', version: version(digit), recipe: `recipe ${digit}`, needed };
+    return (await client.offerImages({ images: [offered] })).verdicts[0];
+  };
+  const current = async () => (await far.client.findImage({ id: 'shared', version: null }))?.version;
+  assert.equal(await verdict(far, '1', false), 'wanted');
+  await from(far, '1');
+  assert.equal(await current(), version('1'), 'where no other host has one, it is the first');
+  assert.equal(await verdict(far, '2', false), 'unneeded');
+  assert.equal(await verdict(far, '2', true), 'wanted', 'a disk waits for it');
+  await from(far, '2');
+  assert.equal(await current(), version('1'));
+  assert.equal((await far.client.findImage({ id: 'shared', version: version('2') }))?.version, version('2'));
+  assert.equal(await verdict(api.agent, '3', false), 'wanted');
+  await from(api.agent, '3');
+  assert.equal(await current(), version('3'));
+});
+
 const running = async (): Promise<InstanceOut> => {
   const instance = await api.instance(owner);
   assert.equal((await api.as(owner).post(`/v1/instances/${instance.id}/vm`)).status, 202);

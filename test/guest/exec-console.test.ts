@@ -7,6 +7,7 @@ import type { ExecResult } from '../../src/agent-api/host-calls.ts';
 import type { VmMetrics } from '../../src/vms/metrics.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
 describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
@@ -20,7 +21,7 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
   before(async () => {
     berth = await Installation.start();
     const user_data =
-      '#!/bin/bash\necho "first: $(id -un) $HOME $BASH_VERSION"; echo run >> /srv/runs; exit 3\n';
+      '#!/bin/bash\necho "first: $(id -un) $HOME $(umask) $BASH_VERSION"; echo run >> /srv/runs; exit 3\n';
     guest = await GuestInstance.running(berth, 'box', { user_data });
   });
   after(() => berth?.dispose());
@@ -74,13 +75,43 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 400_000 }, () => {
       const text = await log();
       return text.includes('berth: user data ended with 3') && text;
     };
-    assert.match(await until('user_data has ended', said), /first: root \/root 5\./);
+    assert.match(await until('user_data has ended', said), /first: root \/root 0022 5\./);
     await guest.stop();
     await berth.removeOverlays(guest.id);
     await guest.start();
     assert.equal(await sh('cat /srv/runs'), 'run');
     assert.equal(await sh('ls /var/lib/berth'), 'user-data.begun');
   });
+
+  test('a full name of its own in /etc/hosts stays', async () => {
+    await sh("sed -i 's/^127.0.1.1.*/127.0.1.1\\tbox.example.org box/' /etc/hosts; sync");
+    await guest.restart();
+    assert.equal(
+      (await sh('hostname -f; grep -c 127.0.1.1 /etc/hosts')).replace('\n', ' '),
+      'box.example.org 1',
+    );
+  });
+
+  test(
+    'with a full disk it boots under a new name, and what its services make others can read',
+    THOROUGH,
+    async () => {
+      await sh('cat /dev/zero > /srv/zeroes; for n in $(seq 64); do echo > /srv/$n || break; done; sync');
+      await guest.stop();
+      await berth.client.expect(200, 'PATCH', guest.path, { name: 'barge' });
+      await guest.start();
+      assert.match(await log(), /berth: \/etc\/hosts is not written: No space left on device/);
+      assert.equal(await sh('hostname; ls /etc/*.new 2>/dev/null; cat /etc/hostname'), 'barge\nbox');
+      await guest.learnHost();
+      assert.equal(await guest.shAgain('umask'), '0022');
+      await sh('rm /srv/zeroes; cd /srv && rm -f [0-9]*; sync');
+      await guest.restart();
+      assert.equal(await sh('cat /etc/hostname'), 'barge');
+      await guest.stop();
+      await berth.client.expect(200, 'PATCH', guest.path, { name: 'box' });
+      await guest.start();
+    },
+  );
 
   test('metrics tell what the guest does', async () => {
     const read = () => berth.client.expect<VmMetrics>(200, 'GET', `${guest.path}/vm/metrics`);

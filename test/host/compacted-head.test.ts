@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, test } from 'node:test';
+import { after, describe, test } from 'node:test';
+import type { SegmentRef } from '../../src/agent-api/types.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
@@ -64,22 +65,42 @@ test('a map from before a compaction is forgotten when the head is asked for aga
   assert.equal(await readAll(state), 5);
 });
 
-test('a commit whose segments a checkpoint has taken the place of is known as made, and one said again is accepted', async () => {
-  const disk = await placed();
-  const { segments } = await db
-    .selectFrom('generations')
-    .select('segments')
-    .where('instance_id', '=', disk.id)
-    .where('generation', '=', 2)
-    .executeTakeFirstOrThrow();
-  const flush = { generation: 2, segments } as unknown as Parameters<DiskState['hasCommitted']>[1];
-  for (const work of [checkpointDisk, compactDisk]) {
-    await work(tasks, disk.id);
+describe('a flush that an agent has left, its commit said or not', () => {
+  const asFlush = (segments: readonly SegmentRef[]) =>
+    ({ generation: 2, segments }) as unknown as Parameters<DiskState['hasCommitted']>[1];
+
+  async function committed(): Promise<{ disk: ModelDisk; segments: SegmentRef[]; state: DiskState }> {
+    const disk = await placed();
+    const { segments } = await db
+      .selectFrom('generations')
+      .select('segments')
+      .where('instance_id', '=', disk.id)
+      .where('generation', '=', 2)
+      .executeTakeFirstOrThrow();
     const state = new DiskState(host, disk.id);
     await state.refresh();
-    assert.equal(state.hasCommitted(1, flush), true);
-    assert.equal(state.hasCommitted(2, flush), false);
-    assert.equal(state.hasCommitted(1, { ...flush, generation: 3 }), false);
-    assert.equal((await agent.commit(disk.id, 2, { segments })).outcome, 'committed');
+    return { disk, segments, state };
+  }
+
+  test('is known as made by its segments alone', async () => {
+    const { segments, state } = await committed();
+    assert.equal(state.hasCommitted(1, asFlush(segments)), true);
+    assert.equal(state.hasCommitted(2, asFlush(segments)), false);
+    assert.equal(state.hasCommitted(1, { ...asFlush(segments), generation: 3 }), false);
+    const others = segments.map((segment) => ({ ...segment, key: `${segment.key}0` }));
+    assert.equal(state.hasCommitted(1, asFlush(others)), false);
+  });
+
+  for (const work of [checkpointDisk, compactDisk]) {
+    test(`is not taken for made where ${work.name} came between: the head may be another of that generation`, async () => {
+      const { disk, segments, state } = await committed();
+      await work(tasks, disk.id);
+      await state.refresh();
+      assert.ok('full' in (state.head.layers.at(-1) ?? {}));
+      const others = segments.map((segment) => ({ ...segment, key: `${segment.key}0` }));
+      assert.equal(state.hasCommitted(1, asFlush(others)), false);
+      assert.equal((await agent.commit(disk.id, 2, { segments: others })).outcome, 'fenced');
+      assert.equal((await agent.commit(disk.id, 2, { segments })).outcome, 'committed', 'said again');
+    });
   }
 });

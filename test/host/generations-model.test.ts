@@ -14,6 +14,7 @@ import { listLongChains, listWasteful } from '../../src/disks/compaction-store.t
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import { readLayers } from '../../src/disks/store.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
+import type { ObjectStore } from '../../src/object-store/object-store.ts';
 import { checkpointDisk, checkpointDisks } from '../../src/tasks/checkpoint-disks.ts';
 import { type CompactOptions, compactDisk } from '../../src/tasks/compact-disk.ts';
 import { compactDisks } from '../../src/tasks/compact-disks.ts';
@@ -257,6 +258,32 @@ describe('the sweep of orphans', () => {
     await sweepOrphans(db, store, context.log, -60_000);
     assert.deepEqual((await objects()).includes(pending), false);
     await store.delete(elsewhere);
+    await disk.remove();
+  });
+
+  test('takes the age of an object by the clock of its store, however far that is from ours', async () => {
+    const disk = await ModelDisk.make(model, 100);
+    const making = `disks/${disk.id}/map/1-ffffffff`;
+    await store.put(making, [Buffer.from('x')]);
+    for (const skew_h of [-48, 48]) {
+      const skewed: ObjectStore = {
+        description: store.description,
+        put: (key, body) => store.put(key, body),
+        get: (key, range) => store.get(key, range),
+        size: (key) => store.size(key),
+        delete: (key) => store.delete(key),
+        check: () => store.check(),
+        list: async function* (prefix) {
+          for await (const { modified_at, ...entry } of store.list(prefix))
+            yield { ...entry, modified_at: new Date(modified_at.getTime() + skew_h * 3_600_000) };
+        },
+      };
+      await sweepOrphans(db, skewed, context.log);
+      assert.ok((await objects()).includes(making), `${skew_h} h`);
+      await sweepOrphans(db, skewed, context.log, -60_000);
+      assert.ok(!(await objects()).includes(making), `${skew_h} h, and old`);
+      await store.put(making, [Buffer.from('x')]);
+    }
     await disk.remove();
   });
 });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import { pathsIn } from '../../src/config/paths.ts';
@@ -68,3 +68,30 @@ for (const lease_ms of [60_000, null]) {
     await running;
   });
 }
+
+test('a host that is the only one left runs VMs again, though its lease was over and the control plane away for a moment', async (t) => {
+  const data = mkdtempSync(join(tmpdir(), 'bt-'));
+  t.after(() => rmSync(data, { recursive: true }));
+  const paths = pathsIn(data);
+  for (const path of [paths.lease, paths.vms]) mkdirSync(dirname(path), { recursive: true });
+  writeLease(paths.lease, bootMs() - 1, 3_000);
+  let polls = 0;
+  const client = {
+    renewLease: async () => ({ lease_ms: null }),
+    poll: async () => {
+      polls += 1;
+      if (polls === 1) throw new ControlPlaneUnavailable('it is away');
+      return { assignments: [] };
+    },
+  } as unknown as ControlPlaneClient;
+  const lease = new HostLease({ client, paths, log: logLines().log, startFencer: assert.fail });
+  assert.equal(lease.isHeld, false);
+  const ending = new AbortController();
+  const running = lease.run(ending.signal);
+  t.after(async () => {
+    ending.abort();
+    await running;
+  });
+  await until('VMs may run', () => lease.isHeld);
+  assert.equal(polls, 2);
+});

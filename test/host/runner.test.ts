@@ -8,6 +8,7 @@ import { type TestContext, test } from 'node:test';
 import type { Assignment, DiskHead, Report } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { awaitGuest } from '../../src/host/runner/guest-steps.ts';
+import { HeldMachine } from '../../src/host/runner/held-machine.ts';
 import type { KeyPusher } from '../../src/host/runner/key-pusher.ts';
 import { Machine } from '../../src/host/runner/machine.ts';
 import { readRecord } from '../../src/host/runner/record.ts';
@@ -138,6 +139,43 @@ test('a guest whose memory is durable runs on only once its record does not say 
   await runOn(machine);
   assert(asked.includes('cont'));
   assert.equal((await readRecord(folder))?.memory, null);
+});
+
+test('the overlay of a guest that runs on though its memory was durable is filled again, once', async (t) => {
+  const base_path = '/dev/null';
+  const memory = { key: 'm' } as never;
+  const suspended = { suspending: true, memory };
+  const left = await leftBehind(t, { ...suspended, lazy: { size_bytes: 65_536, base_path } });
+  const asked: string[] = [];
+  const fillings = () => asked.filter((each) => each === 'nbd-server-start').length;
+  await monitorOf(t, left.folder, (execute) => {
+    asked.push(execute);
+    if (execute === 'query-status') return { return: { status: 'postmigrate' } };
+    if (execute === 'query-migrate') return { return: { status: 'completed' } };
+    // The second filling goes no further.
+    return fillings() > 1 && execute === 'nbd-server-start' ? undefined : { return: {} };
+  });
+  const head = { generation: 1, head_epoch: 1, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
+  const context = {
+    ...{ paths: { vms: left.vms }, log: createLog('test', 'silent'), vm_gid: null },
+    ...{ client: { head: async () => head }, runs: { fetched: { requests: 0, bytes: 0 } } },
+  } as unknown as HostContext;
+  const held = new HeldMachine(context, left.instance_id, left.folder, () => undefined);
+  t.after(() => held.release());
+  await held.adopt((work) => work());
+  assert.equal(fillings(), 0, 'not while it may have to end');
+  await held.runOn();
+  await until('it is filled', () => fillings() === 1);
+  assert(asked.indexOf('cont') < asked.indexOf('nbd-server-start'), asked.join());
+  const { running } = held;
+  await running.lazy?.stopFilling();
+  await running.update(suspended);
+  await held.runOn();
+  await until('it is filled again', () => fillings() === 2);
+  asked.length = 0;
+  await held.runOn();
+  await running.qmp.execute('query-status', undefined);
+  assert(asked.includes('cont') && !asked.includes('nbd-server-stop'), asked.join());
 });
 
 test('a guest that was reset while it may have been frozen is thawed as it comes up, and asked again from then on', async (t) => {

@@ -83,7 +83,8 @@ describe('an overlay', () => {
         fc.boolean(),
         async (generation, epoch, ...more) => {
           const [placement, clean, filled] = more;
-          const written = { generation, epoch, placement, clean, filled };
+          const image = filled ? { image_version: 'a'.repeat(64) } : {};
+          const written = { generation, epoch, placement, clean, filled, ...image };
           await writeSidecar(folder, instance_id, written);
           assert.deepEqual(await readSidecar(folder, instance_id), written);
         },
@@ -104,6 +105,7 @@ describe('an overlay', () => {
       '{"generation":1.5,"epoch":1,"placement":1,"clean":true,"filled":true}',
       '{"generation":1,"epoch":1,"placement":1}',
       '{"generation":1,"epoch":1,"placement":1,"clean":true}',
+      '{"generation":1,"epoch":1,"placement":1,"clean":true,"filled":true,"image_version":1}',
     );
     for (const text of texts) {
       writeFileSync(overlayPaths(folder, instance_id).sidecar, text);

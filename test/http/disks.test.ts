@@ -10,6 +10,8 @@ import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { MapRef, SegmentRef } from '../../src/agent-api/types.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { transaction } from '../../src/db/pool.ts';
+import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
+import { segmentKey } from '../../src/disk-format/segment-key.ts';
 import { openDataKeys, shareDataKeys } from '../../src/disks/data-keys.ts';
 import { holdSegments } from '../../src/disks/segment-store.ts';
 import { readLayers } from '../../src/disks/store.ts';
@@ -131,6 +133,27 @@ describe('a commit', () => {
     assert.equal((await agent.commit(id, 1, { segments })).outcome, 'fenced');
     assert.equal(await known(`disks/${id}/late`), false);
   });
+
+  /** Named as the segment writer does it. */
+  const manySegments = (id: InstanceId, count: number): SegmentRef[] =>
+    Array.from({ length: count }, (_, part) => ({
+      key: segmentKey(`disks/${id}`, { epoch: 1, generation: 1, attempt: 0xdeadbeef, part }),
+      ...{ size_bytes: 6_293_904, entries: 95, key_id: `dk_${'0'.repeat(32)}` },
+    }));
+
+  test('of more segments than a statement may have parameters is accepted', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const segments = manySegments(id, 22_000);
+    assert.equal((await agent.commit(id, 1, { segments })).outcome, 'committed');
+    assert.deepEqual((await agent.client.head(id))?.layers, segments);
+    assert.deepEqual(await holders(segments.at(-1)?.key ?? ''), [id]);
+  });
+
+  test('of all the segments that the largest disk can be is not too large to be read', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const segments = manySegments(id, Math.ceil(2 ** 40 / BLOCK_BYTES / 95));
+    assert.equal((await agent.commit(id, 2, { segments })).outcome, 'fenced');
+  });
 });
 
 describe('the chain', () => {
@@ -224,6 +247,29 @@ describe('segments', () => {
     assert.deepEqual(await objects(`disks/${fork.id}/`), [], 'what it held alone goes at once');
     await free();
     assert.deepEqual(await objects(`disks/${id}/`), [key], 'not before its hour');
+    await free(0);
+    assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
+  });
+
+  test('that their other holder lets go of while theirs is deleted are removed all the same', async () => {
+    const { id, key } = await withSegment();
+    const fork = await withSegment();
+    await holdSegments(db, fork.id, [key]);
+    await store.put(`disks/${id}/last`, [Buffer.from('removed after it was seen who holds the others')]);
+    await api.as(owner).delete(`/v1/instances/${id}`);
+    await agent.deleted(id);
+    const letting_go = Object.create(store, {
+      list: { value: (prefix: string) => store.list(prefix) },
+      delete: {
+        value: async (each: string) => {
+          const its = db.deleteFrom('segment_holders').where('instance_id', '=', fork.id);
+          await its.where('key', '=', key).execute();
+          await store.delete(each);
+        },
+      },
+    }) as FolderStore;
+    await freeDeleted(db, letting_go, context.log);
+    assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[key], true]);
     await free(0);
     assert.deepEqual([await objects(`disks/${id}/`), await known(key)], [[], false]);
   });

@@ -1,12 +1,14 @@
 /** The caller's account and its SSH keys. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { deleteUser } from '../../src/auth/store.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { MAX_KEYS_PER_ACCOUNT } from '../../src/ssh-keys/account-keys.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
-import { makeKey, makeSshKey, randomPublicKey } from '../support/people.ts';
+import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
+import { makeKey, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
@@ -75,6 +77,26 @@ describe('204', () => {
     assert.deepEqual([answer.status, answer.text], [204, '']);
     assertError(await api.as(owner).delete(`${KEYS}/${id}`), 'NOT_FOUND');
   });
+});
+
+describe('401: the account is deleted beside its own request', () => {
+  const name = 'Late';
+  const requests = {
+    'PATCH /v1/me': (who: Person) => api.as(who).patch('/v1/me', { name }),
+    'POST /v1/orgs': (who: Person) => api.as(who).post('/v1/orgs', { name }),
+  };
+  for (const [what, request] of Object.entries(requests)) {
+    test(what, async () => {
+      const who = await api.person();
+      const { under_way } = await api.db.transaction().execute(async (tx) => {
+        await deleteUser(tx, who.user_id);
+        const asked = request(who);
+        await untilLocksAreWaitedFor(api.db, 1);
+        return { under_way: asked };
+      });
+      assertError(await under_way, 'UNAUTHENTICATED');
+    });
+  }
 });
 
 describe('400', () => {

@@ -160,6 +160,24 @@ test('confirming is once: again it is 409, and only the first factor brings reco
   assert.equal(third.body.recovery_codes.length, 10);
 });
 
+test('a factor that is confirmed is told to the account by mail, whatever it would rather have', async () => {
+  const ann = await mfa.person();
+  const muted = { mail: { 'mfa.added': false } };
+  const put = await mfa.call('PUT', '/v1/notifications/preferences', { as: ann, body: muted });
+  assert.equal(put.status, 400);
+  const phone = await addTotp(ann);
+  const mailed = async () => {
+    const mails: Mail[] = [];
+    await tellByMail(mfa.db, async (mail) => void mails.push(mail));
+    return mails.filter(({ to }) => to === ann.email).map(({ text }) => text);
+  };
+  assert.deepEqual(await mailed(), [], 'it opens nothing yet');
+  await confirmTotp(ann, phone);
+  const [told, ...more] = await mailed();
+  assert.match(told ?? '', /authenticator app "phone" was added/);
+  assert.deepEqual(more, []);
+});
+
 test('removing needs sudo, tells the account by mail, and takes the recovery codes with the last factor', async () => {
   const ann = await mfa.person();
   const phone = await addTotp(ann);
@@ -179,7 +197,7 @@ test('removing needs sudo, tells the account by mail, and takes the recovery cod
   assert.equal((await mfa.call('DELETE', `${FACTORS}/${tablet.id}`, { as: ann, headers })).status, 404);
   const mails: Mail[] = [];
   await tellByMail(mfa.db, async (mail) => void mails.push(mail));
-  const told = mails.filter(({ to, subject }) => to === ann.email && subject.includes('factor'));
+  const told = mails.filter(({ to, subject }) => to === ann.email && subject.includes('factor was removed'));
   assert.equal(told.length, 2);
   assert.match(told[0]?.text ?? '', /authenticator app "phone" was removed/);
 });

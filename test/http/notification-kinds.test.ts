@@ -278,7 +278,7 @@ describe('of an account', () => {
     await only(other, 'login.new_place');
   });
 
-  test('mfa.removed: of a confirmed factor', async () => {
+  test('mfa.added, mfa.removed: of a confirmed factor', async () => {
     const who = await person();
     const path = '/v1/me/mfa/factors';
     const add = async () =>
@@ -286,10 +286,14 @@ describe('of an account', () => {
     const remove = async (id: string) =>
       api.as(who).call('DELETE', `${path}/${id}`, { headers: await makeSudo(db, who) });
     assert.equal((await remove((await add()).id)).status, 204);
-    assert.deepEqual(await told(who, 'mfa.removed'), [], 'an unconfirmed one guarded nothing');
+    for (const kind of ['mfa.added', 'mfa.removed'])
+      assert.deepEqual(await told(who, kind), [], 'an unconfirmed one guarded nothing');
     const { id, secret } = await add();
     const code = totpCode(secret, Math.floor(Date.now() / 1000));
     assert.equal((await api.as(who).post(`${path}/${id}/verify`, { code })).status, 200);
+    const added = await only(who, 'mfa.added');
+    assert.match(added.body, /authenticator app "phone" was added, from the address 127\.0\.0\.1/);
+    assert.deepEqual([added.severity, added.resource], ['critical', { type: 'mfa_factor', id }]);
     assert.equal((await remove(id)).status, 204);
     assert.match((await only(who, 'mfa.removed')).body, /authenticator app "phone" was removed/);
   });

@@ -194,7 +194,7 @@ describe('400', () => {
     const put = (mail: object) => api.as(who).put(`${PATH}/preferences`, { mail });
     const always = (await api.as(who).get<{ always: string[] }>(`${PATH}/preferences`)).body.always;
     assert.ok(
-      ['account.locked', 'login.new_place', 'mfa.removed', 'password.changed'].every((k) =>
+      ['account.locked', 'login.new_place', 'mfa.added', 'mfa.removed', 'password.changed'].every((k) =>
         always.includes(k),
       ),
     );

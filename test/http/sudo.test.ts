@@ -1,6 +1,9 @@
 /** Sudo: a password entered again opens the destructive routes to one session, for five minutes by our own clock. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import type { Principal } from '../../src/auth/principal.ts';
+import { setPassword } from '../../src/auth/set-password.ts';
+import { lockUser } from '../../src/auth/store.ts';
 import { grantSudo } from '../../src/auth/sudo.ts';
 import { newToken, SUDO_PREFIX } from '../../src/auth/tokens.ts';
 import { newId } from '../../src/lib/ids.ts';
@@ -8,6 +11,7 @@ import { apiForFile } from '../support/api.ts';
 import type { Answer, Method } from '../support/client.ts';
 import { setCookieOf } from '../support/cookies.ts';
 import { assertError } from '../support/expect.ts';
+import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { makeKey, makeServiceKey, makeSession, makeSudo, type Person } from '../support/people.ts';
 
 const api = await apiForFile();
@@ -24,6 +28,11 @@ async function granted(session: string): Promise<{ cookie: string }> {
   assert.equal(answer.status, 200, answer.text);
   return { cookie: setCookieOf(answer).header };
 }
+
+const accountOf = ({ user_id }: Person) =>
+  api.db.selectFrom('users').selectAll().where('id', '=', user_id).executeTakeFirstOrThrow();
+const grantsOf = ({ user_id }: Person) =>
+  api.db.selectFrom('sudo_grants').select('session_id').where('user_id', '=', user_id).execute();
 
 interface Destructive {
   readonly method: Method;
@@ -181,8 +190,27 @@ describe('401', () => {
     const who = await person();
     const credential = { kind: 'session', id: who.session_id, user_id: who.user_id } as const;
     await api.as(who).post('/v1/auth/logout');
-    const grant = grantSudo(api.db, { credential, org_id: who.org_id, role: 'owner', scopes: new Set() });
-    await assert.rejects(grant, { code: 'UNAUTHENTICATED' });
+    const { password_hash } = await accountOf(who);
+    const principal: Principal = { credential, org_id: who.org_id, role: 'owner', scopes: new Set() };
+    await assert.rejects(grantSudo(api.db, principal, password_hash), { code: 'UNAUTHENTICATED' });
+  });
+  test('a password that was changed in this session while it was verified', async () => {
+    const who = await person();
+    const { password_hash } = await accountOf(ann);
+    const change = {
+      password_hash: `${password_hash} of another`,
+      how: 'changed',
+      actor: who.user_id,
+    } as const;
+    const { under_way } = await api.db.transaction().execute(async (tx) => {
+      await lockUser(tx, who.user_id);
+      await setPassword(tx, who.user_id, { ...change, keep: who.session_id });
+      const asked = sudo(who.session, RIGHT);
+      await untilLocksAreWaitedFor(api.db, 1);
+      return { under_way: asked };
+    });
+    assertError(await under_way, 'UNAUTHENTICATED');
+    assert.deepEqual(await grantsOf(who), []);
   });
   test('a wrong password, and no cookie with it', async () => {
     const who = await person();
@@ -203,15 +231,11 @@ describe('401', () => {
 });
 
 describe('a grant dies', () => {
-  /** Tries the grant from a session that lives. */
-  const grants = (who: Person) =>
-    api.db.selectFrom('sudo_grants').select('session_id').where('user_id', '=', who.user_id).execute();
-
   test('with logout', async () => {
     const who = await person();
     const headers = await granted(who.session);
     assert.equal((await api.as(who).post('/v1/auth/logout')).status, 204);
-    assert.deepEqual(await grants(who), []);
+    assert.deepEqual(await grantsOf(who), []);
     assertError(await api.as(who).call('DELETE', '/v1/me', { headers }), 'UNAUTHENTICATED');
     const { session } = await makeSession(api.db, who.user_id);
     assertError(await api.as(session).call('DELETE', '/v1/me', { headers }), 'SUDO_REQUIRED');
@@ -222,7 +246,7 @@ describe('a grant dies', () => {
     await granted(who.session);
     const { session } = await makeSession(api.db, who.user_id);
     assert.equal((await api.as(session).delete(`/v1/auth/sessions/${who.session_id}`)).status, 204);
-    assert.deepEqual(await grants(who), []);
+    assert.deepEqual(await grantsOf(who), []);
   });
 
   test('with a change of the password, also in the session that makes it', async () => {
@@ -230,7 +254,7 @@ describe('a grant dies', () => {
     const headers = await granted(who.session);
     const change = { current_password: PASSWORD, new_password: 'another good password' };
     assert.equal((await api.as(who).post('/v1/auth/password', change)).status, 204);
-    assert.deepEqual(await grants(who), []);
+    assert.deepEqual(await grantsOf(who), []);
     assertError(await api.as(who).call('DELETE', '/v1/me', { headers }), 'SUDO_REQUIRED');
   });
 });

@@ -9,7 +9,7 @@ import { CONSOLE_PROTOCOL, consoleStreamPath } from '../../src/agent-api/host-ca
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
-import { makeKey, type Person } from '../support/people.ts';
+import { makeKey, makeServiceKey, makeSudo, type Person } from '../support/people.ts';
 import { instanceIn, isStillUsed } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
@@ -180,6 +180,28 @@ describe('the live line', () => {
     const changed = { role: 'billing' as const };
     await api.db.updateTable('memberships').set(changed).where('user_id', '=', leaver.user_id).execute();
     assert.equal(await closed(by_member.socket), 1008);
+  });
+  test('it closes when its key is rotated: at once, or after the grace; a ticket not used yet is worth nothing', async () => {
+    const rotate = async (who: Person, id: string, grace_seconds: number) => {
+      const options = { json: { grace_seconds }, headers: await makeSudo(api.db, who) };
+      assertOk(await api.as(who).call('POST', `/v1/api-keys/${id}/rotate`, options));
+    };
+    const made = await makeKey(api.db, owner, 'vm:write');
+    const { socket } = await opened(made.key);
+    const ticket = await ticketOf(made.key);
+    await rotate(owner, made.id, 60);
+    await isStillUsed(api, running.id);
+    assert.equal(socket.readyState, WebSocket.OPEN);
+    const over = { previous_expires_at: new Date(Date.now() - 1) };
+    const by_secret = closed(socket);
+    await api.db.updateTable('api_keys').set(over).where('id', '=', made.id).execute();
+    assert.equal(await by_secret, 1008);
+    assert.deepEqual(await refusal(dial(ticket)), [401, 'UNAUTHENTICATED']);
+    const service = await makeServiceKey(api.db, owner.org_id, 'vm:write');
+    const by_service = await opened(service.key);
+    const at_once = closed(by_service.socket);
+    await rotate(owner, service.id, 0);
+    assert.equal(await at_once, 1008);
   });
   test('a ticket is for one connection, of its instance, within its time', async () => {
     const used = await ticketOf();

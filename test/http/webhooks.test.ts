@@ -277,6 +277,38 @@ describe('403', () => {
     }
     assert.equal((await api.as(owner).get(`${PATH}/${id}`)).status, 200);
   });
+
+  test('making one, and changing it, by who is removed or demoted while its name is looked up', async (t) => {
+    const owner = await api.person();
+    const { id } = await makeWebhook(api, owner, URL);
+    const { outbound } = api.context.webhooks;
+    const checkUrl = outbound.checkUrl.bind(outbound);
+    const member = (who: Person) => `/v1/orgs/${owner.org_id}/members/${who.user_id}`;
+    const ends = {
+      removed: (who: Person) => api.as(owner).delete(member(who)),
+      demoted: (who: Person) => api.as(owner).patch(member(who), { role: 'member' }),
+    };
+    for (const end of Object.values(ends)) {
+      for (const ask of [
+        (who: Person) => api.as(who).post(PATH, BODY),
+        (who: Person) => api.as(who).patch(`${PATH}/${id}`, { url: 'http://127.0.0.1:9/theirs' }),
+      ]) {
+        const admin = await api.person({ org_id: owner.org_id, role: 'admin' });
+        const asked = t.mock.method(outbound, 'checkUrl', async (url: string) => {
+          assert.ok((await end(admin)).status < 300);
+          return checkUrl(url);
+        });
+        assertError(await ask(admin), 'FORBIDDEN');
+        assert.equal(asked.mock.callCount(), 1);
+        asked.mock.restore();
+      }
+    }
+    const { body } = await api.as(owner).get<Page<WebhookOut>>(PATH);
+    assert.deepEqual(
+      body.data.map(({ url }) => url),
+      [URL],
+    );
+  });
 });
 
 describe('404', () => {

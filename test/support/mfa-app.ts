@@ -6,6 +6,7 @@ import type { FastifyInstance } from 'fastify';
 import { pino } from 'pino';
 import { AuditLog } from '../../src/audit/append.ts';
 import { hashPassword } from '../../src/auth/passwords.ts';
+import type { Principal } from '../../src/auth/principal.ts';
 import { openSession } from '../../src/auth/sessions.ts';
 import { grantSudo } from '../../src/auth/sudo.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
@@ -51,7 +52,7 @@ export interface MfaApp {
   person(): Promise<Person>;
   /** Value of a Cookie header. */
   sudo(person: Person): Promise<string>;
-  call(method: 'GET' | 'POST' | 'DELETE', url: string, options?: CallOptions): Promise<Reply>;
+  call(method: 'GET' | 'POST' | 'PUT' | 'DELETE', url: string, options?: CallOptions): Promise<Reply>;
 }
 
 export interface CallOptions {
@@ -105,7 +106,8 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     person: () => makePerson(db),
     sudo: async ({ session_id, user_id, org_id }) => {
       const credential = { kind: 'session', id: session_id, user_id } as const;
-      const { token } = await grantSudo(db, { credential, org_id, role: 'owner', scopes: new Set() });
+      const principal: Principal = { credential, org_id, role: 'owner', scopes: new Set() };
+      const { token } = await grantSudo(db, principal, await PASSWORD_HASH);
       return `${SUDO_COOKIE}=${token}`;
     },
     call: (method, url, options = {}) => call(app, method, url, options),
@@ -137,7 +139,7 @@ async function makePerson(db: Db): Promise<Person> {
 
 async function call(
   app: FastifyInstance,
-  method: 'GET' | 'POST' | 'DELETE',
+  method: 'GET' | 'POST' | 'PUT' | 'DELETE',
   url: string,
   { as, body, headers }: CallOptions,
 ): Promise<Reply> {

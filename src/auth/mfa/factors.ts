@@ -118,8 +118,9 @@ async function proveCode(
 }
 
 /**
- * Confirms a factor. Answers new recovery codes when the account has none (this is its first factor, or all of them
- * were used), else null: those it has stay good.
+ * Confirms a factor, and tells the account. Answers new recovery codes when the account has none (this is its first
+ * factor, or all of them were used), else null: those it has stay good.
+ * @param ip where it was confirmed from
  * @throws AppError NOT_FOUND when it is gone meanwhile, CONFLICT
  */
 export async function confirmFactor(
@@ -127,6 +128,7 @@ export async function confirmFactor(
   user_id: UserId,
   id: MfaFactorId,
   proof: Confirmation,
+  ip: string,
 ): Promise<{ recovery_codes: string[] | null }> {
   await lockAccount(tx, user_id);
   const confirmed = await confirmFactorRow(tx, user_id, id, proof).catch((error: unknown) => {
@@ -134,6 +136,8 @@ export async function confirmFactor(
     throw new AppError('CONFLICT', { message: 'That authenticator is a factor already.' });
   });
   if (!confirmed) throw await goneOrConfirmed(tx, user_id, id);
+  const data = { factor: { id, ...confirmed }, ip };
+  await appendPrivate(tx, { type: 'mfa.added', org_id: null, user_id, data, actor: user_id });
   if ((await countRecoveryCodes(tx, user_id)) > 0) return { recovery_codes: null };
   const recovery_codes = newRecoveryCodes();
   await insertRecoveryCodes(tx, user_id, recovery_codes.map(hashRecoveryCode));

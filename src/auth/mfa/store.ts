@@ -122,14 +122,9 @@ export interface Confirmation {
   readonly credential: StoredCredential | null;
 }
 
-/** False when there is no such unconfirmed factor. @throws unique violation `mfa_factors_credential` */
-export async function confirmFactorRow(
-  tx: Tx,
-  user_id: UserId,
-  id: MfaFactorId,
-  by: Confirmation,
-): Promise<boolean> {
-  const done = await tx
+/** Undefined when there is no such unconfirmed factor. @throws unique violation `mfa_factors_credential` */
+export async function confirmFactorRow(tx: Tx, user_id: UserId, id: MfaFactorId, by: Confirmation) {
+  return tx
     .updateTable('mfa_factors')
     .set({
       confirmed_at: sql<Date>`now()`,
@@ -139,8 +134,8 @@ export async function confirmFactorRow(
     .where('id', '=', id)
     .where('user_id', '=', user_id)
     .where('confirmed_at', 'is', null)
+    .returning(['type', 'name'])
     .executeTakeFirst();
-  return done.numUpdatedRows > 0n;
 }
 
 /** Uses up a time step and all before it. False when it was used already. */

@@ -13,7 +13,8 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   ended: fc.boolean(),
   reboots_wanted: fc.nat(3),
   reboots_done: fc.nat(3),
-  flush_wanted: fc.boolean(),
+  flush_asked: fc.boolean(),
+  flush_due: fc.boolean(),
   stall_unsaid: fc.boolean(),
 });
 
@@ -27,7 +28,7 @@ function after(now: Situation, step: Step): Situation {
     case 'reboot':
       return { ...now, machine: 'booting', reboots_done: now.reboots_wanted };
     case 'flush':
-      return { ...now, flush_wanted: false };
+      return { ...now, flush_asked: false, flush_due: false };
     case 'say_stall':
       return { ...now, stall_unsaid: false };
     case 'suspend':
@@ -41,7 +42,7 @@ function after(now: Situation, step: Step): Situation {
     case 'save':
       return { ...now, machine: 'none', unsaved: false };
     case 'save_offline':
-      return { ...now, unsaved: false, flush_wanted: false };
+      return { ...now, unsaved: false, flush_asked: false };
     case 'end_machine':
       return { ...now, machine: 'none', unsaved: true };
     case 'say_powered_off':
@@ -107,6 +108,15 @@ test('a guest that is up is never ended without its part while a stop is wanted'
     fc.property(situation, (now) => {
       if (now.desired === 'stopped' && now.machine === 'up' && !now.saved)
         assert.equal(decide(now), now.standing ? 'run_on' : 'power_off');
+    }),
+  );
+});
+
+test('the disk of a failed VM is saved when somebody asks, never because its automatic flush was due', () => {
+  fc.assert(
+    fc.property(situation, (now) => {
+      if (now.desired === 'failed')
+        assert.equal(decide(now) === 'save_offline', now.machine === 'none' && now.flush_asked);
     }),
   );
 });

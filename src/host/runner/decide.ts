@@ -33,7 +33,10 @@ export interface Situation {
   readonly ended: boolean;
   readonly reboots_wanted: number;
   readonly reboots_done: number;
-  readonly flush_wanted: boolean;
+  /** Callers wait for a flush. */
+  readonly flush_asked: boolean;
+  /** The automatic flush of a running guest is due; it may still be so when that guest has ended. */
+  readonly flush_due: boolean;
   /** The guest began to wait for this host's disk, or goes on again, and that was not said. */
   readonly stall_unsaid: boolean;
 }
@@ -68,7 +71,7 @@ export function decide(now: Situation): Step {
       return alive ? 'end_machine' : 'nothing';
     case 'failed':
       if (alive) return 'end_machine';
-      return now.flush_wanted ? 'save_offline' : 'nothing';
+      return now.flush_asked ? 'save_offline' : 'nothing';
     case 'running':
       return decideRunning(now);
     case 'suspended':
@@ -94,7 +97,7 @@ function decideRunning(now: Situation): Step {
       if (now.standing) return 'run_on';
       if (now.stall_unsaid) return 'say_stall';
       if (now.reboots_wanted > now.reboots_done) return 'reboot';
-      return now.flush_wanted ? 'flush' : 'nothing';
+      return now.flush_asked || now.flush_due ? 'flush' : 'nothing';
   }
 }
 

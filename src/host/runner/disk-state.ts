@@ -53,6 +53,8 @@ export class DiskState {
   #asked: { readonly epoch: number; readonly at_ms: number } | undefined;
   /** Whether the overlay is whole: its unwritten clusters are the base image's. */
   #filled = true;
+  /** What the overlay is a delta of; null: not known here. */
+  #overlay_image: string | null = null;
 
   constructor(context: HostContext, instance_id: InstanceId) {
     this.#context = context;
@@ -165,19 +167,33 @@ export class DiskState {
     this.#filled = filled;
   }
 
+  get overlay_image(): string | null {
+    return this.#overlay_image;
+  }
+  /** As {@link setFilled}. */
+  setOverlayImage(version: string | null): void {
+    this.#overlay_image = version;
+  }
+
   /** What the overlay on this host is worth against the head for a host whose own the disk is since epoch `own_since`. */
   async overlayState(own_since: number): Promise<'none' | 'clean' | 'unsaved'> {
     const folder = this.#context.paths.overlays;
     const sidecar = await readSidecar(folder, this.instance_id);
     if (!sidecar || !(await exists(overlayPaths(folder, this.instance_id).overlay))) return 'none';
     const worth = judgeSidecar(sidecar, this.head, own_since);
-    if (worth !== 'none') this.#filled = sidecar.filled;
+    if (worth === 'none') return 'none';
+    this.#filled = sidecar.filled;
+    this.#overlay_image = sidecar.image_version ?? null;
     return worth;
   }
 
   async vouch(placement: number, clean: boolean): Promise<void> {
     const { generation, head_epoch } = this.head;
-    const sidecar: OverlaySidecar = { generation, epoch: head_epoch, placement, clean, filled: this.#filled };
+    const version = this.#overlay_image;
+    const sidecar: OverlaySidecar = {
+      ...{ generation, epoch: head_epoch, placement, clean, filled: this.#filled },
+      ...(version === null ? {} : { image_version: version }),
+    };
     await writeSidecar(this.#context.paths.overlays, this.instance_id, sidecar);
   }
 
@@ -234,18 +250,18 @@ export class DiskState {
     throw refusal;
   }
 
-  /** Whether the head is what this flush has made. */
+  /**
+   * Whether the head is what this flush has made. Not where a map has already taken the place of its segments: another one
+   * of the same generation, asked for by an agent before, may be what it says, and not to know costs a comparison only.
+   */
   hasCommitted(epoch: number, flush: FlushRecord): boolean {
     const { head } = this;
     const last = flush.segments?.at(-1);
-    const newest = head.layers.at(-1);
     return (
       head.generation === flush.generation &&
       head.head_epoch === epoch &&
       last !== undefined &&
-      newest !== undefined &&
-      // A map has already taken the place of its segments: in that epoch no other flush can have made that generation.
-      ('full' in newest || newest.key === last.key)
+      head.layers.at(-1)?.key === last.key
     );
   }
 }

@@ -7,7 +7,7 @@ import { BlockMap } from '../../disk-format/block-map.ts';
 import { newId } from '../../lib/ids.ts';
 import { createLog } from '../../lib/log.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
-import { type FlushOptions, flushMachine } from './flush-machine.ts';
+import { FencedError, type FlushOptions, flushMachine } from './flush-machine.ts';
 
 const DISK = {
   ...{ instance_id: newId('inst'), key_prefix: 'disks/x', size_bytes: 65_536, write_key: null },
@@ -71,4 +71,43 @@ test('a copy that QEMU began and whose speed it does not answer for is cancelled
   const after_it = asked.slice(asked.indexOf('block-job-set-speed') + 1);
   assert.ok(after_it.includes('job-cancel') && after_it.includes('resumed'), after_it.join());
   assert.equal(job, null);
+});
+
+test('a flush tells why it failed also where it cannot be undone: fenced, its machine is to be ended', async (t) => {
+  const runtime = await runtimeFolder(t);
+  let refused: Error | null = null;
+  const execute = async (command: string) => {
+    if (command === 'block-job-set-speed') refused = new FencedError('another has the disk');
+    if (command === 'query-jobs' && refused) throw new QmpTimeoutError('no reply');
+    if (refused) throw refused;
+    return [];
+  };
+  const machine = {
+    ...{ folder: { runtime }, qmp: { execute }, gone: false, markedBytes: async () => 65_536 },
+    record: { epoch: 1, full_compare: false, frozen: false, flush: null },
+  };
+  await assert.rejects(flushMachine(optionsOf(machine, 'crash')), FencedError);
+});
+
+test('a bitmap is removed only once the record names no flush, whichever it was: a successor believes what it says', async (t) => {
+  const runtime = await runtimeFolder(t);
+  const committed = { job_id: 'flush-1', generation: 1, segments: [], consistency: 'crash', dirty_bytes: 0 };
+  const record = { epoch: 1, full_compare: true, frozen: false, flush: committed as object | null };
+  const named: unknown[] = [];
+  const machine = {
+    folder: { runtime },
+    qmp: {
+      execute: async (command: string) => {
+        if (command === 'block-dirty-bitmap-remove') named.push(record.flush);
+        if (command === 'transaction') throw new QmpTimeoutError('no reply');
+        return [];
+      },
+    },
+    ...{ record, gone: false },
+    ...{ markedBytes: async () => null, update: async (change: object) => Object.assign(record, change) },
+  };
+  const options = optionsOf(machine, 'crash');
+  const disk = { ...options.disk, head: { generation: 1, durable_at: null } };
+  await assert.rejects(flushMachine({ ...options, disk } as never), QmpTimeoutError);
+  assert.deepEqual(named, [null]);
 });

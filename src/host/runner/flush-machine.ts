@@ -56,7 +56,7 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   }
   const generation = disk.head.generation + 1;
   const job_id = `flush-${generation}`;
-  await clearLeftovers(machine, job_id);
+  await clearLeftovers(machine);
   const server = await NbdServer.listen({
     path: `${machine.folder.runtime}/flush.sock`,
     log: options.context.log,
@@ -107,7 +107,7 @@ function receiptOf(
 }
 
 /** Removes what a flush that failed, or an agent that died, has left in QEMU. */
-async function clearLeftovers(machine: Machine, job_id: string): Promise<void> {
+async function clearLeftovers(machine: Machine): Promise<void> {
   const { qmp } = machine;
   for (const job of await qmp.execute('query-jobs', undefined)) {
     if (!job.id.startsWith('flush-')) continue;
@@ -118,7 +118,8 @@ async function clearLeftovers(machine: Machine, job_id: string): Promise<void> {
     await qmp.execute('job-dismiss', { id: job.id }).catch(() => undefined);
   }
   await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE }).catch(() => undefined);
-  if (machine.record.flush?.job_id === job_id) await machine.update({ flush: null });
+  // Of whichever flush: one that was committed and has not ended too, or a successor would believe in the bitmap that it left.
+  if (machine.record.flush) await machine.update({ flush: null });
 }
 
 /** Phase one: the point in time. Where nothing was dirty, no job is begun. */
@@ -296,7 +297,12 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
       segments: segments.length,
     });
   } catch (error) {
-    if (!committed && !machine.gone) await abandon(machine, job_id);
+    if (!committed && !machine.gone) {
+      // Fenced, the machine is to be ended now: why it failed counts more than what the next flush has to undo.
+      await abandon(machine).catch((err: unknown) =>
+        options.context.log.warn({ err }, 'what a failed flush has left is undone by the next'),
+      );
+    }
     throw sinkFailure(sink, error);
   }
 }
@@ -316,9 +322,9 @@ async function finalize(machine: Machine, job_id: string): Promise<void> {
 }
 
 /** Every dirty bit comes back; a guest stopped by the failed copy goes on. */
-async function abandon(machine: Machine, job_id: string): Promise<void> {
+async function abandon(machine: Machine): Promise<void> {
   try {
-    await clearLeftovers(machine, job_id);
+    await clearLeftovers(machine);
     if (machine.record.full_compare) await removeBitmap(machine);
     await machine.resumeIfStalled();
   } catch (error) {
@@ -341,9 +347,9 @@ export async function settleFlush(machine: Machine, disk: DiskState): Promise<vo
   const ours = flush !== null && (!job || flush.job_id === job.id);
   if (ours && disk.hasCommitted(machine.record.epoch, flush)) {
     if (job?.status === 'pending') await finalize(machine, job.id);
-    else if (job) await clearLeftovers(machine, job.id);
+    else if (job) await clearLeftovers(machine);
     await machine.update({ flush: null, full_compare: false });
-  } else if (job) await abandon(machine, job.id);
+  } else if (job) await abandon(machine);
   else await machine.update({ flush: null });
 }
 

@@ -12,19 +12,25 @@ import { guestExec } from '../guest/guest-files.ts';
 
 const GIVE_MS = 60_000;
 
-/** Reads the script from its input. The console's line is not its terminal: nobody could answer it there. */
+/**
+ * Reads the script from its input. Nothing that can fail stands between the note that it begins and its begin. The console's
+ * line is not its terminal: nobody could answer it there.
+ */
 const TAKE = `set -eu
+bb=/usr/lib/berth/busybox
 folder=/var/lib/berth
-mkdir -p "$folder"
+$bb mkdir -p "$folder"
 [ ! -e "$folder/user-data.begun" ] || exit 0
 umask 077
-cat > "$folder/user-data"
-chmod 0700 "$folder/user-data"
-: > "$folder/user-data.begun"
-sync "$folder/user-data" "$folder/user-data.begun" "$folder"
+$bb cat > "$folder/user-data"
+$bb chmod 0700 "$folder/user-data"
+$bb sync "$folder/user-data"
+umask 022
 cd /root
 export HOME=/root
-setsid sh -c '
+: > "$folder/user-data.begun"
+$bb sync "$folder/user-data.begun" "$folder"
+$bb setsid sh -c '
   echo "berth: user data begins"
   "$0"
   status=$?

@@ -132,6 +132,7 @@ export class HeldMachine {
       return;
     }
     this.#machine = machine;
+    this.disk.setOverlayImage(record.image_version);
     log.info({ vm_id: record.vm_id, pid: record.identity.pid }, 'VM adopted');
     // Nothing of a flush is left, and nothing of it is to move.
     if (machine.record.memory) return;
@@ -223,8 +224,16 @@ export class HeldMachine {
 
   /** The suspend is not wanted any more: the guest runs on where there still is a machine. */
   async runOn(): Promise<void> {
-    if (this.#machine && !this.#machine.gone) return runOn(this.#machine);
-    await this.#note({ memory: null });
+    const machine = this.#machine;
+    if (!machine || machine.gone) return this.#note({ memory: null });
+    const { lazy } = machine;
+    // With its memory durable nothing was copied any more. The head first, which the filling needs: the rest cannot fail then.
+    const idle = lazy?.filling === false;
+    if (idle) await this.disk.refresh();
+    await runOn(machine);
+    if (!idle) return;
+    fillMachine(machine, lazy);
+    if (machine.view === 'up') lazy.booted();
   }
 
   /** Ends the machine, whose memory and disk are durable; the overlay, if it is what it should be, is a cache of the head. */

@@ -4,7 +4,7 @@
  */
 import { type FileHandle, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
+import type { Assignment, DiskHead, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../images.ts';
@@ -23,7 +23,7 @@ import type { DiskState } from './disk-state.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
 import { checkFit, incomingSocket, loadMemory } from './load-memory.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY, Machine } from './machine.ts';
-import { makeVmFolder, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
+import { makeVmFolder, readRecord, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
 
 export interface Launch {
   readonly context: HostContext;
@@ -74,9 +74,12 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
   const owner = vmOwner(context, spec.ssh_port);
   const head = await disk.headFor(epoch);
   const overlay = await disk.overlayState(assignment.own_since);
+  const version = overlay === 'none' ? head.image_version : await versionBelow(launch, folder, head);
+  disk.setOverlayImage(version);
   // From here on this placement answers for what the overlay holds, whatever fails below.
   if (overlay === 'unsaved') await disk.vouch(epoch, false);
-  const image = await context.images.forDisk(spec.image, head.image_version, signal);
+  const image = await context.images.forDisk(spec.image, version, signal);
+  disk.setOverlayImage(image.version);
   if (memory) checkFit(launch, memory, { generation: head.generation, image_version: image.version });
   const template = run && fast ? await context.templates.find({ image, ...sizeOf(spec) }) : null;
   await makeFolders(folder, owner);
@@ -142,6 +145,14 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
     machine,
     recovered: overlay === 'none' && assignment.previous_failed ? recoveredFrom(head.generation) : null,
   };
+}
+
+/**
+ * The image that the overlay was made over. Only this host knows it of a disk that booted while no image was registered, until
+ * its first generation. Overlays of before are known by the record of their last machine alone; null: not known.
+ */
+async function versionBelow({ disk }: Launch, folder: VmFolder, head: DiskHead): Promise<string | null> {
+  return head.image_version ?? disk.overlay_image ?? (await readRecord(folder))?.image_version ?? null;
 }
 
 /** For QEMU to read as it starts; making one takes the guest half a second under emulation. */

@@ -131,6 +131,11 @@ export class LazyOverlay {
     this.#fill.start();
   }
 
+  /** It is being filled, or rests. */
+  get filling(): boolean {
+    return this.#fill !== undefined;
+  }
+
   /** The guest is up: the rest of the disk may follow. */
   booted(): void {
     this.#fill?.booted();
@@ -163,9 +168,10 @@ export class LazyOverlay {
     }
   }
 
-  /** Nothing is copied any more; reads are served on. */
+  /** Nothing is copied any more, until it is to be filled again; reads are served on. */
   async stopFilling(): Promise<void> {
     await this.#fill?.stop();
+    this.#fill = undefined;
   }
 
   /** Reads that wait fail now, which pauses the guest; it goes on with `cont`. */

@@ -212,7 +212,8 @@ export class VmRunner {
       ended: assignment !== null && this.#hasEnded(assignment),
       reboots_wanted: assignment?.reboots ?? 0,
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
-      flush_wanted: this.#saver.isAsked(assignment) || this.#auto.due,
+      flush_asked: this.#saver.isAsked(assignment),
+      flush_due: this.#auto.due,
       stall_unsaid: (this.#held.machine?.stall?.code ?? null) !== this.#stall_said,
     };
   }

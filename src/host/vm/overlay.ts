@@ -38,6 +38,8 @@ export interface OverlaySidecar {
   readonly clean: boolean;
   /** False while the overlay is not whole: its unwritten clusters are the generation's, not the base image's. */
   readonly filled: boolean;
+  /** What it is a delta of; absent in those of before. The head does not say so before its first generation. */
+  readonly image_version?: string;
 }
 
 export interface OverlayPaths {
@@ -157,6 +159,7 @@ export async function readSidecar(folder: string, instance_id: string): Promise<
           placement: value.placement,
           clean: value.clean,
           filled: value.filled,
+          ...(value.image_version === undefined ? {} : { image_version: value.image_version }),
         }
       : null;
   } catch (error) {
@@ -176,9 +179,10 @@ export async function removeOverlay(folder: string, instance_id: string): Promis
 
 function isSidecar(value: unknown): value is OverlaySidecar {
   if (typeof value !== 'object' || value === null) return false;
-  const { generation, epoch, placement, clean, filled } = value as Record<string, unknown>;
+  const { generation, epoch, placement, clean, filled, image_version } = value as Record<string, unknown>;
   const flags = typeof clean === 'boolean' && typeof filled === 'boolean';
-  return isCount(generation) && isCount(epoch) && isCount(placement) && flags;
+  const version = image_version === undefined || typeof image_version === 'string';
+  return isCount(generation) && isCount(epoch) && isCount(placement) && flags && version;
 }
 
 function isCount(value: unknown): boolean {

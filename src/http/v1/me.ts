@@ -119,7 +119,10 @@ function registerAccount(app: App, context: AppContext): void {
         async (tx, principal) => {
           const id = userOf(principal);
           await lockUser(tx, id);
-          requireMatch(request, etagValue(present(await findUser(tx, id), 'the caller')));
+          const before = await findUser(tx, id);
+          // Deleted since the request was let in.
+          if (!before) throw new AppError('UNAUTHENTICATED');
+          requireMatch(request, etagValue(before));
           if (name !== undefined) await updateUser(tx, id, { name });
           const user = present(await findUser(tx, id), 'user just changed');
           setEtag(reply, etagValue(user));

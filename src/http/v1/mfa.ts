@@ -214,7 +214,7 @@ function registerVerify(app: App, context: AppContext): void {
         reply,
         { action: 'mfa.confirm' },
         async (tx, principal) => {
-          const confirmed = await confirmFactor(tx, userOf(principal), id, proof);
+          const confirmed = await confirmFactor(tx, userOf(principal), id, proof, request.ip);
           return { status: 200, body: confirmed, target: id };
         },
       );

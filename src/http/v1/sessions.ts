@@ -72,10 +72,10 @@ function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
         if (locked) throw locked;
       }
       await limits.countAddress(request, reply);
-      await verifyForSudo(db, principal, request.body.password, request.ip);
+      const proved_by = await verifyForSudo(db, principal, request.body.password, request.ip);
       const { body } = await mutate(context, request, reply, { action: 'auth.sudo' }, async (tx) => ({
         status: 200,
-        body: await grantSudo(tx, principal),
+        body: await grantSudo(tx, principal, proved_by),
         target: principal.credential.id,
       }));
       setSudoCookie(reply, body.token);

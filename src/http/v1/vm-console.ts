@@ -29,7 +29,7 @@ export function registerVmConsole(app: App, context: AppContext): void {
     schema: {
       operationId: 'createConsoleTicket',
       summary: 'A ticket for the live serial console',
-      description: `Good for one WebSocket, \`GET /v1/instances/{id}/vm/console/stream?ticket=…\`, within ${TICKET_SECONDS} s. Messages in either direction, text or binary, are the line's bytes; Enter gets a root shell. It closes with 1000 when the VM ends, 1008 when the credential that asked is revoked; a reader that takes nothing for a while is cut off. While a VM starts, runs or stops; else 409.`,
+      description: `Good for one WebSocket, \`GET /v1/instances/{id}/vm/console/stream?ticket=…\`, within ${TICKET_SECONDS} s. Messages in either direction, text or binary, are the line's bytes; Enter gets a root shell. It closes with 1000 when the VM ends, 1008 when the credential that asked has ended: a key's secret by revocation, expiry or rotation (after the grace), a session as such, whatever becomes of its token; a reader that takes nothing for a while is cut off. While a VM starts, runs or stops; else 409.`,
       tags: ['VM'],
       params: InstanceParams,
       body: EmptyBody,

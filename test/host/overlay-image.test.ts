@@ -1,0 +1,130 @@
+/** Over which image an overlay is opened whose disk has no generation yet, and whose image the control plane does not know. */
+import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import type { Assignment } from '../../src/agent-api/types.ts';
+import type { HostContext } from '../../src/host/host-context.ts';
+import { DiskState } from '../../src/host/runner/disk-state.ts';
+import { type Launch, launchMachine } from '../../src/host/runner/launch-machine.ts';
+import { makeVmFolder, type VmRecord, vmFolder, writeRecord } from '../../src/host/runner/record.ts';
+import { type OverlaySidecar, overlayPaths, readSidecar, writeSidecar } from '../../src/host/vm/overlay.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+
+const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
+const skip = image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image';
+const [V1, V2] = ['1'.repeat(64), '2'.repeat(64)];
+const MIB = 2 ** 20;
+
+interface Scene {
+  readonly overlays: string;
+  readonly asked: (string | null)[];
+  readonly instance_id: ReturnType<typeof newId<'inst'>>;
+  readonly folder: ReturnType<typeof vmFolder>;
+  /** Of the disk and the host, as they are now. */
+  readonly now: { image_version: string | null; newest: string | null };
+  /** Opens the disk, as the placement `epoch`, without running its guest. */
+  open(epoch: number): ReturnType<typeof launchMachine>;
+}
+
+async function sceneOf(t: TestContext): Promise<Scene> {
+  const root = await mkdtemp(join(tmpdir(), 'boi-'));
+  t.after(() => rm(root, { recursive: true, force: true }));
+  const paths = { vms: join(root, 'vms'), overlays: join(root, 'overlays') };
+  await mkdir(paths.overlays);
+  const instance_id = newId('inst');
+  const folder = vmFolder(paths.vms, instance_id);
+  await makeVmFolder(folder);
+  const now: Scene['now'] = { image_version: null, newest: null };
+  const asked: (string | null)[] = [];
+  const forDisk = async (id: string, version: string | null) => {
+    asked.push(version);
+    if (now.newest === null) throw new Error('no image is to be had');
+    const rootfs_path = join(root, version ?? now.newest);
+    await writeFile(rootfs_path, Buffer.alloc(MIB));
+    const [kernel_path, initrd_path] = [
+      join(image_dir ?? '', 'vmlinuz'),
+      join(image_dir ?? '', 'initrd.img'),
+    ];
+    return { id, version: version ?? now.newest, kernel_path, initrd_path, rootfs_path };
+  };
+  const head = () => ({
+    ...{ generation: 0, head_epoch: 0, epoch: 0, size_bytes: 2 * MIB, layers: [], keys: [] },
+    image_version: now.image_version,
+  });
+  const context = {
+    ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
+    ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img' },
+    ...{ client: { head: async () => head() }, images: { forDisk }, lease: { require: () => undefined } },
+  } as unknown as HostContext;
+  const open = (epoch: number) => {
+    const spec = { image: 'debian-12', ssh_port: 1, cpus: 1, memory_mib: 64, hostname: 'x' };
+    const assignment = { instance_id, vm_id: newId('vm'), boot: epoch, epoch, own_since: 1, spec };
+    const launch: Launch = {
+      ...{
+        context,
+        disk: new DiskState(context, instance_id),
+        assignment: assignment as unknown as Assignment,
+      },
+      ...{ changed: () => undefined, signal: new AbortController().signal },
+    };
+    return launchMachine(launch, { run: false });
+  };
+  return { overlays: paths.overlays, asked, instance_id, folder, now, open };
+}
+
+test('an overlay is opened over the image that it was made over, though there is a newer one by then', {
+  skip,
+}, async (t) => {
+  const { overlays, asked, instance_id, now, open } = await sceneOf(t);
+  for (const [epoch, newest] of [
+    [1, V1],
+    [2, V2],
+    [3, V2],
+  ] as const) {
+    now.newest = newest;
+    const { machine } = await open(epoch);
+    await machine.end();
+    assert.equal(machine.record.image_version, V1);
+    const { image_version, placement } = (await readSidecar(overlays, instance_id)) ?? {};
+    assert.deepEqual({ image_version, placement }, { image_version: V1, placement: epoch });
+  }
+  assert.deepEqual(asked, [null, V1, V1]);
+});
+
+const UNSAVED: OverlaySidecar = { generation: 0, epoch: 0, placement: 1, clean: false, filled: true };
+const cases: readonly {
+  readonly what: string;
+  readonly sidecar: OverlaySidecar;
+  readonly record?: string;
+  readonly head?: string;
+  readonly asked: string | null;
+}[] = [
+  { what: 'its sidecar', sidecar: { ...UNSAVED, image_version: V1 }, record: V2, asked: V1 },
+  { what: 'its machine’s record, where its sidecar is of before', sidecar: UNSAVED, record: V1, asked: V1 },
+  { what: 'what is newest, where nothing says', sidecar: UNSAVED, asked: null },
+  { what: 'the disk’s head', sidecar: { ...UNSAVED, image_version: V1 }, head: V2, asked: V2 },
+];
+for (const { what, sidecar, record, head, asked: expected } of cases) {
+  test(`the image of an overlay is that of ${what}, and stays so when the start fails`, async (t) => {
+    const { overlays, asked, instance_id, folder, now, open } = await sceneOf(t);
+    await writeFile(overlayPaths(overlays, instance_id).overlay, '');
+    await writeSidecar(overlays, instance_id, sidecar);
+    if (record) await writeRecord(folder, { instance_id, image_version: record } as unknown as VmRecord);
+    now.image_version = head ?? null;
+    await assert.rejects(open(2), /no image is to be had/);
+    assert.deepEqual(asked, [expected]);
+    assert.equal((await readSidecar(overlays, instance_id))?.image_version, expected ?? undefined);
+  });
+}
+
+test('an overlay that is void says nothing of the image', async (t) => {
+  const { overlays, asked, instance_id, folder, open } = await sceneOf(t);
+  await writeFile(overlayPaths(overlays, instance_id).overlay, '');
+  await writeSidecar(overlays, instance_id, { ...UNSAVED, placement: 0, image_version: V1 });
+  await writeRecord(folder, { instance_id, image_version: V1 } as unknown as VmRecord);
+  await assert.rejects(open(2), /no image is to be had/);
+  assert.deepEqual(asked, [null]);
+});
