@@ -162,7 +162,7 @@ export interface HostFacts {
   readonly images: readonly { readonly id: string; readonly version: string }[];
   /** null when the object store works, else what is wrong with it. */
   readonly object_store_problem: string | null;
-  /** null, or why cgroup limits or egress rules are not in force. */
+  /** null, or why users of their own or egress rules are not in force. Limits that cannot be set are in the agent's log. */
   readonly isolation_problem: string | null;
 }
 /** An image that this host has, by the hash of its root file system; `needed`: a disk here is about to be durable on it. */

@@ -15,7 +15,7 @@ import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images.ts';
 import { listVmFolders, readRecord, vmFolder } from './runner/record.ts';
 import { VmRunner } from './runner/vm-runner.ts';
-import { killProcess, waitForExit } from './vm/process-identity.ts';
+import { isSameProcess, killProcess, waitForExit } from './vm/process-identity.ts';
 import { findOrphans } from './vm/qemu-process.ts';
 
 const HEARTBEAT_MS = 5_000;
@@ -95,8 +95,7 @@ export class Agent {
       const record = isId('inst', instance_id)
         ? await readRecord(vmFolder(this.#context.paths.vms, instance_id))
         : null;
-      if (record?.identity.pid === identity.pid && record.identity.start_time === identity.start_time)
-        continue;
+      if (record && isSameProcess(record.identity, identity)) continue;
       this.#context.log.error({ instance_id, pid: identity.pid }, 'a VM without a record is ended');
       killProcess(identity, 'SIGKILL');
       await waitForExit(identity, ORPHAN_EXIT_MS);

@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
@@ -182,6 +182,19 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
     assert.equal(readable(closed), '');
     const own = overlayPaths(paths.overlays, hostile.id).overlay;
     assert.equal(readable([own]), `${own}\n`, 'else this proves nothing');
+  });
+
+  test('its user may put nothing in the place of its sockets, which the agent opens, makes and gives away by path', async () => {
+    await hostile.flush();
+    const runtime = join(berth.paths.vms, hostile.id, 'run');
+    const { uid, mode } = statSync(runtime);
+    assert.deepEqual([uid, mode & 0o777], [0, 0o711]);
+    const script =
+      'for name in qmp.sock agent.sock console.sock flush.sock lazy.sock; do for way in "rm -f" "ln -sfT /etc/passwd"; do $way "$0/$name" 2> /dev/null && [ ! -S "$0/$name" ] && echo "$way $name"; done; done; true';
+    const gid = Number(field(hostile, 'Gid').split(/\s+/)[0]);
+    const user = { uid: uidOf(hostile), gid };
+    const run = spawnSync('sh', ['-c', script, runtime], { ...user, cwd: '/', encoding: 'utf8' });
+    assert.deepEqual([run.stdout.replaceAll(/^rm -f (flush|lazy)\.sock\n/gm, ''), run.status], ['', 0]);
   });
 
   test('at 100 % cpu, with a full disk and a fork bomb, leaves the others served, and can be stopped', async () => {

@@ -7,6 +7,7 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { vmFolder } from '../../src/host/runner/record.ts';
+import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { killProcess } from '../../src/host/vm/process-identity.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
@@ -18,6 +19,15 @@ import { until } from '../support/waiting.ts';
 /** Counts on in tmpfs, ten times a second. */
 const COUNTER =
   "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /run/count; sleep 0.1; done' > /dev/null 2>&1 < /dev/null &";
+
+/** What the VM's own control group answers for, bytes; null where the host has none. */
+function chargedBytes(instance_id: string): number | null {
+  const mounts = hostCgroups();
+  const [root, file] =
+    mounts?.version === 2 ? [mounts.root, 'memory.current'] : [mounts?.roots.memory, 'memory.usage_in_bytes'];
+  const path = join(root ?? '', 'berth', instance_id, file);
+  return existsSync(path) ? Number(readFileSync(path, 'latin1')) : null;
+}
 
 describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
   let berth: Installation;
@@ -61,6 +71,12 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     assert(Math.abs(clock - Date.now() / 1_000) < 20, `the guest's clock says ${clock}`);
     assert.equal(await guest.sh('cat /run/kept /srv/kept'), 'here\ndirty');
     assert.equal(await guest.bootId(), boot);
+    const own = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${guest.qemu.pid}/status`, 'latin1'))?.[1];
+    const charged = chargedBytes(guest.id);
+    assert(
+      charged === null || charged > (Number(own) * 1024) / 2,
+      `${charged} bytes of ${own} KiB are limited`,
+    );
     assert((await counts()) >= before_suspend);
   });
 

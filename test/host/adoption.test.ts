@@ -1,13 +1,19 @@
 /** What an agent does with a machine that it cannot take over at once: it is not given up, and nobody is in the way of the next try. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { chownSync, existsSync, readdirSync, statSync, symlinkSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { Machine } from '../../src/host/runner/machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
-import { isAlive } from '../../src/host/vm/process-identity.ts';
+import { isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
+import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { vmUser } from '../../src/host/vm/uid.ts';
+import { errnoOf } from '../../src/lib/errors.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';
 import { until } from '../support/waiting.ts';
@@ -43,4 +49,78 @@ test('a machine whose state cannot be found is let go of: its monitor is free fo
   const options = { folder, record, log, changed: () => undefined, lazy: null };
   await assert.rejects(Machine.adopt(options), /not now/);
   await until('the monitor is free', () => clients.size === 0);
+});
+
+/** Listens as QEMU does, for one connection at a time, and takes none before there is a file `go`. */
+const SLOW_MONITOR = `
+  const { existsSync, writeFileSync } = require('node:fs');
+  const folder = process.argv[1];
+  const server = require('node:net').createServer((socket) => {
+    socket.on('error', () => undefined).write('{"QMP": {}}\\n');
+    socket.on('data', (data) => {
+      for (const line of String(data).trim().split('\\n'))
+        socket.write(JSON.stringify({ id: JSON.parse(line).id, return: { status: 'running' } }) + '\\n');
+    });
+  });
+  server.listen({ path: folder + '/qmp.sock', backlog: 1 }, () => {
+    writeFileSync(folder + '/listens', '');
+    while (!existsSync(folder + '/go')) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 10);
+  });
+`;
+
+test('a machine that takes no further connection for a while is waited for, not ended', async (t) => {
+  const { folder, record } = await leftBehind(t, {}, { program: SLOW_MONITOR });
+  await until('it listens', () => existsSync(join(folder.runtime, 'listens')));
+  // As of agents that died.
+  let full = false;
+  await until('its queue is full', async () => {
+    const socket = connect(vmSockets(folder.runtime).qmp);
+    t.after(() => socket.destroy());
+    socket.once('error', (error) => {
+      full ||= errnoOf(error) === 'EAGAIN';
+    });
+    await Promise.race([once(socket, 'connect'), once(socket, 'error')]).catch(() => undefined);
+    return full;
+  });
+  const adopting = Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  await writeFile(join(folder.runtime, 'go'), '');
+  const machine = await adopting;
+  assert.ok(machine);
+  assert.ok(isAlive(record.identity));
+  machine.release();
+});
+
+test('a machine that is paused is not ended for its silence', async (t) => {
+  const { folder, record } = await leftBehind(t);
+  const silent = createServer().listen(vmSockets(folder.runtime).qmp);
+  t.after(() => silent.close());
+  await once(silent, 'listening');
+  killProcess(record.identity, 'SIGSTOP');
+  await until('it is paused', () => isStopped(record.identity));
+  const options = { folder, record, log, changed: () => undefined, lazy: null, patience_ms: 50 };
+  await assert.rejects(Machine.adopt(options), /its process is paused/);
+  assert.ok(isAlive(record.identity));
+});
+
+test('the folder of its sockets is taken from its user, and what is in it that is not its own removed, before anything is opened there', {
+  skip: process.getuid?.() === 0 ? false : 'not root',
+}, async (t) => {
+  const user = vmUser(18);
+  const { vms, folder, instance_id, record } = await leftBehind(t, {}, user);
+  const host = createServer().listen(join(vms, 'host.sock'));
+  t.after(() => host.close());
+  let opened = false;
+  host.on('connection', () => {
+    opened = true;
+  });
+  const { qmp, console } = vmSockets(folder.runtime);
+  for (const path of [qmp, console]) symlinkSync(join(vms, 'host.sock'), path);
+  chownSync(folder.runtime, user.uid, user.gid);
+  const context = { paths: { vms }, log, client: {}, vm_gid: user.gid } as unknown as HostContext;
+  const runner = new VmRunner(context, instance_id);
+  const running = runner.run();
+  await until('without a monitor of its own it is ended', () => !isAlive(record.identity));
+  runner.close();
+  await running;
+  assert.deepEqual([opened, readdirSync(folder.runtime), statSync(folder.runtime).uid], [false, [], 0]);
 });

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { test } from 'node:test';
@@ -8,6 +8,7 @@ import { pathsIn } from '../../src/config/paths.ts';
 import { bootMs } from '../../src/host/lease/boot-clock.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
 import { writeLease } from '../../src/host/lease/lease-file.ts';
+import { identityOf } from '../../src/host/vm/process-identity.ts';
 import { logLines } from '../support/log-lines.ts';
 import { until } from '../support/waiting.ts';
 
@@ -35,6 +36,38 @@ test('a lease that cannot be written here is said once, with its cause; a contro
   assert.equal(said[0].msg, 'the lease cannot be renewed');
   assert.match(said[0].err.message, /ENOENT.*lease/);
 });
+
+for (const lease_ms of [60_000, null]) {
+  const how = lease_ms === null ? 'is not wanted any more' : 'was renewed';
+  test(`VMs that the last agent left paused are not looked at before they go on, though the lease ${how}`, async (t) => {
+    const data = mkdtempSync(join(tmpdir(), 'bt-'));
+    t.after(() => rmSync(data, { recursive: true }));
+    const paths = pathsIn(data);
+    mkdirSync(paths.run, { recursive: true });
+    writeFileSync(paths.fenced, '');
+    writeFileSync(paths.fencer, JSON.stringify(identityOf(process.pid)));
+    if (lease_ms !== null) writeLease(paths.lease, bootMs() + lease_ms, lease_ms);
+    const ending = new AbortController();
+    const away = new ControlPlaneUnavailable('it is away');
+    let polls = 0;
+    const client = {
+      renewLease: async () => ({ lease_ms }),
+      poll: async () => {
+        polls += 1;
+        if (polls < 2) throw away;
+        return { assignments: [], etag: '' };
+      },
+    } as unknown as ControlPlaneClient;
+    const { log } = logLines();
+    const lease = new HostLease({ client, paths, log, startFencer: assert.fail });
+    assert.equal(lease.isHeld, false);
+    const running = lease.run(ending.signal);
+    await lease.whenHeld(ending.signal);
+    assert.deepEqual([polls, existsSync(paths.fenced)], [2, false]);
+    ending.abort();
+    await running;
+  });
+}
 
 test('a host that is the only one left runs VMs again, though its lease was over and the control plane away for a moment', async (t) => {
   const data = mkdtempSync(join(tmpdir(), 'bt-'));

@@ -41,7 +41,7 @@ describe('an overlay over the lazy export', { timeout: 120_000 }, () => {
       qmp: scene.qmp,
       lazy: scene.lazy,
       socket_path: join(scene.folder, 'fill.sock'),
-      private_socket: false,
+      owner: null,
       order: [],
       log: createLog('test', 'silent'),
       after_boot_ms: 0,

@@ -1,17 +1,22 @@
 /** What a runner does with a VM whose QEMU dies, or is silent, at a bad moment. QEMU is a process and a monitor of ours. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdir, rmdir, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { Assignment, DiskHead, Report } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
+import { awaitGuest } from '../../src/host/runner/guest-steps.ts';
 import { HeldMachine } from '../../src/host/runner/held-machine.ts';
+import type { KeyPusher } from '../../src/host/runner/key-pusher.ts';
 import { Machine } from '../../src/host/runner/machine.ts';
 import { readRecord } from '../../src/host/runner/record.ts';
 import { runOn } from '../../src/host/runner/suspend-machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { overlayPaths, writeSidecar } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
+import { vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
 import { until } from '../support/waiting.ts';
@@ -171,4 +176,38 @@ test('the overlay of a guest that runs on though its memory was durable is fille
   await held.runOn();
   await running.qmp.execute('query-status', undefined);
   assert(asked.includes('cont') && !asked.includes('nbd-server-stop'), asked.join());
+});
+
+test('a guest that was reset while it may have been frozen is thawed as it comes up, and asked again from then on', async (t) => {
+  const { folder, record } = await leftBehind(t);
+  await monitorOf(t, folder, (execute) =>
+    execute === 'query-status' ? { return: { status: 'running' } } : { return: {} },
+  );
+  const agent = createServer((socket) => {
+    socket.on('error', () => undefined);
+    socket.on('data', (data) => {
+      for (const line of String(data).split('\n')) {
+        const { execute, arguments: args } = JSON.parse(line.slice(line.indexOf('{')) || '{}');
+        if (execute === 'guest-sync-delimited')
+          socket.write(Buffer.concat([Buffer.of(0xff), Buffer.from(`{"return":${args.id}}\n`)]));
+        if (execute === 'guest-ping') socket.write('{"return":{}}\n');
+        if (execute === 'guest-fsfreeze-thaw') socket.write('{"return":1}\n');
+        // And of a freeze nothing is heard.
+      }
+    });
+  }).listen(vmSockets(folder.runtime).agent);
+  t.after(() => agent.close());
+  await once(agent, 'listening');
+  const log = createLog('test', 'silent');
+  const machine = await Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  assert(machine);
+  t.after(() => machine.release());
+  await assert.rejects(machine.agent.fsfreeze(50));
+  assert(machine.agent.maybe_frozen);
+  const given_up = new AbortController();
+  const keys = { apply: async () => assert.fail('not here') } as unknown as KeyPusher;
+  const awaited = awaitGuest(machine, keys, given_up.signal);
+  await until('it is thawed', () => !machine.agent.maybe_frozen);
+  given_up.abort(new Error('enough'));
+  await assert.rejects(awaited);
 });

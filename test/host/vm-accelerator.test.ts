@@ -1,6 +1,14 @@
 /** Which accelerator is believed, tried for real on this host. Needs the guest image (BERTH_TEST_IMAGE_DIR). */
 import assert from 'node:assert/strict';
-import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  accessSync,
+  constants,
+  copyFileSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -59,3 +67,34 @@ describe('the accelerator', {
     assert.deepEqual(probesAlive(image.kernel_path), []);
   });
 });
+
+/** A QEMU whose guest does not come up the first time. */
+const SLOW_ONCE = `#!/bin/sh
+[ "$1" = --version ] && exec echo QEMU
+echo >> "$0.tries"
+[ "$(wc -l < "$0.tries")" -gt 1 ] && echo berth-probe-ok
+exec sleep 60
+`;
+
+test('KVM is not given up, until the next boot of the host, for one test guest that was slow', {
+  skip: opensKvm() ? false : 'no /dev/kvm',
+}, async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), 'bacc-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const qemu_binary = join(folder, 'qemu');
+  writeFileSync(qemu_binary, SLOW_ONCE, { mode: 0o755 });
+  const choice = await chooseAccelerator({
+    ...{ qemu_binary, kernel_path: qemu_binary, initrd_path: qemu_binary, timeout_ms: 1_000 },
+    ...{ setting: 'auto', cache_path: join(folder, 'accelerator.json') },
+  });
+  assert.equal(choice.accel, 'kvm');
+});
+
+function opensKvm(): boolean {
+  try {
+    accessSync('/dev/kvm', constants.R_OK | constants.W_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}

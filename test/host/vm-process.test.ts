@@ -1,11 +1,13 @@
 /** QEMU as a process, with a machine of none: no image, no accelerator, no root. */
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import {
   appendFileSync,
+  chmodSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   statSync,
@@ -20,6 +22,7 @@ import {
   isAlive,
   killProcess,
   type ProcessIdentity,
+  userOf,
   waitForExit,
 } from '../../src/host/vm/process-identity.ts';
 import {
@@ -30,7 +33,11 @@ import {
   QemuLaunchError,
   type VmEnd,
 } from '../../src/host/vm/qemu-process.ts';
+import { prepareRuntimeDir, takeRuntimeDir, vmUser } from '../../src/host/vm/uid.ts';
 import { newId } from '../../src/lib/ids.ts';
+
+const AS_ROOT = process.getuid?.() === 0 ? false : 'not root';
+const USER = vmUser(17);
 
 describe('launching QEMU', { timeout: 60_000 }, () => {
   const root = mkdtempSync(join(tmpdir(), 'bproc-'));
@@ -111,6 +118,29 @@ describe('launching QEMU', { timeout: 60_000 }, () => {
     }
   });
 
+  test('leaves the folder of its sockets to nobody: whoever takes QEMU over puts nothing in their place', {
+    skip: AS_ROOT,
+  }, async () => {
+    prepareRuntimeDir(runtime_dir, USER.uid, USER.gid);
+    chmodSync(root, 0o711);
+    const { identity, qmp } = await launchVm({ ...options(), run_as: USER });
+    alive.push(identity);
+    assert.equal(userOf(identity), USER.uid);
+    const socket = join(runtime_dir, 'qmp.sock');
+    const modes = [runtime_dir, socket]
+      .map((path) => statSync(path))
+      .map(({ uid, mode }) => [uid, mode & 0o777]);
+    assert.deepEqual(modes, [
+      [0, 0o711],
+      [USER.uid, 0o600],
+    ]);
+    const tried = ['ln -sfT /etc/passwd "$0"', 'rm -f "$0"', 'ln -s /etc/passwd "$0.new"'].map(
+      (command) => spawnSync('/bin/sh', ['-c', command, socket], { ...USER, cwd: '/' }).status,
+    );
+    assert.ok(!tried.includes(0), tried.join(' '));
+    qmp.close();
+  });
+
   test('tells of the end at once, and tells a lost monitor from a lost process', async () => {
     const { identity, qmp } = await launchVm(options());
     alive.push(identity);
@@ -131,14 +161,45 @@ describe('launching QEMU', { timeout: 60_000 }, () => {
   });
 });
 
-test('a pid with another start time is not ours: neither alive nor signalled', async () => {
+test('of what an earlier agent left in a folder of sockets only those of its user stay', {
+  skip: AS_ROOT,
+}, (t) => {
+  const root = mkdtempSync(join(tmpdir(), 'brun-'));
+  t.after(() => rmSync(root, { recursive: true }));
+  chmodSync(root, 0o711);
+  const folder = join(root, 'run');
+  prepareRuntimeDir(folder, USER.uid, USER.gid);
+  const at = (name: string) => join(folder, name);
+  const [own, planted, made] = [at('own'), at('planted'), at('made')];
+  const script =
+    'use Socket; socket my $s, AF_UNIX, SOCK_STREAM, 0; bind $s, pack_sockaddr_un($ARGV[0]) or die $!; symlink $ARGV[2], $ARGV[1]; mkdir $ARGV[3]';
+  const victim = join(root, 'victim');
+  writeFileSync(victim, '', { mode: 0o600 });
+  const ran = spawnSync('perl', ['-e', script, own, planted, victim, made], { ...USER, encoding: 'utf8' });
+  assert.equal(ran.status, 0, ran.stderr);
+  takeRuntimeDir(folder, USER.uid, [own, planted, made, at('absent')]);
+  assert.deepEqual(readdirSync(folder).sort(), ['made', 'own']);
+  assert.deepEqual([statSync(own).mode & 0o777, statSync(victim).mode & 0o777], [0o600, 0o600]);
+  // Of another user: it is not this VM's, whatever it is.
+  takeRuntimeDir(folder, USER.uid + 1, [own]);
+  assert.deepEqual(readdirSync(folder), ['made']);
+});
+
+test('a pid with another start time, or of another boot of the host, is not ours: neither alive nor signalled', async () => {
   const child = spawn('sleep', ['60'], { stdio: 'ignore' });
   try {
     const identity = identityOf(child.pid ?? 0);
     assert.ok(identity && isAlive(identity));
-    const other = { ...identity, start_time: identity.start_time - 1 };
-    assert.equal(isAlive(other), false);
-    assert.equal(killProcess(other, 'SIGKILL'), false);
+    const others = [
+      { ...identity, start_time: identity.start_time - 1 },
+      { ...identity, boot_id: 'another' },
+    ];
+    for (const other of others) {
+      assert.equal(isAlive(other), false);
+      assert.equal(killProcess(other, 'SIGKILL'), false);
+    }
+    const { boot_id, ...of_before } = identity;
+    assert.ok(isAlive(of_before), 'as it was noted by programs of before');
     assert.equal(await waitForExit(identity, 5), false);
     assert.ok(isAlive(identity));
   } finally {

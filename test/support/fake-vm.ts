@@ -27,17 +27,27 @@ export interface LeftBehind {
   readonly child: ChildProcess;
 }
 
-export async function leftBehind(t: TestContext, change: Partial<VmRecord> = {}): Promise<LeftBehind> {
+const IDLE = 'setInterval(() => {}, 1e6)';
+
+/** @param how its program, in the place of an idle one, is given the folder of its sockets */
+export async function leftBehind(
+  t: TestContext,
+  change: Partial<VmRecord> = {},
+  { program = IDLE, ...user }: { program?: string; uid?: number; gid?: number } = {},
+): Promise<LeftBehind> {
   const root = await mkdtemp(join(tmpdir(), 'bad-'));
   t.after(() => rm(root, { recursive: true, force: true }));
   const vms = join(root, 'vms');
-  const child = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1e6)'], { stdio: 'ignore' });
-  t.after(() => child.kill('SIGKILL'));
-  const identity = await until('it runs', () => identityOf(child.pid ?? 0));
   const instance_id = newId('inst');
   const folder = vmFolder(vms, instance_id);
   await makeVmFolder(folder);
   await mkdir(folder.runtime);
+  const child = spawn(process.execPath, ['-e', program, folder.runtime], {
+    stdio: 'ignore',
+    ...user,
+  });
+  t.after(() => child.kill('SIGKILL'));
+  const identity = await until('it runs', () => identityOf(child.pid ?? 0));
   const record: VmRecord = {
     ...{ instance_id, vm_id: newId('vm'), boot: 1, epoch: 1, image_version: 'a'.repeat(64) },
     ...{ ssh_forward_port: 1, identity, released: true, full_compare: false, frozen: false },

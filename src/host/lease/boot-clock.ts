@@ -10,5 +10,9 @@ export function bootMs(): number {
 
 /** Tells one boot of this machine from another: times of {@link bootMs} mean something within it alone. */
 export function bootId(): string {
-  return readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim();
+  boot_id ??= readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim();
+  return boot_id;
 }
+
+/** A process is of one boot. */
+let boot_id: string | undefined;

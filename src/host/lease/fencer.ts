@@ -43,8 +43,7 @@ export async function runFencer(paths: FencerPaths, log: Log, signal: AbortSigna
 /** The process that enforces the lease; null when there is none. */
 export function runningFencer({ fencer }: Pick<Paths, 'fencer'>): ProcessIdentity | null {
   try {
-    const { pid, start_time } = JSON.parse(readFileSync(fencer, 'utf8')) as ProcessIdentity;
-    const identity = { pid, start_time };
+    const identity = JSON.parse(readFileSync(fencer, 'utf8')) as ProcessIdentity;
     return isAlive(identity) ? identity : null;
   } catch {
     return null;

@@ -52,6 +52,8 @@ export class HostLease {
   constructor(options: HostLeaseOptions) {
     this.#options = options;
     this.#held.resolve();
+    // The lease may be renewed and its VMs still be paused: whoever renewed it ended before it let them go on.
+    if (wasFenced(options.paths)) this.#end();
     const lease = readLease(options.paths.lease);
     if (lease === null) return;
     // From before: this agent is not the first. It keeps on as long as it lasts.
@@ -98,11 +100,15 @@ export class HostLease {
   #lookAtTheClock(): void {
     if (this.#until_ms === null || bootMs() < this.#until_ms) return;
     if (!this.#over) {
-      this.#over = true;
-      this.#held = Promise.withResolvers<void>();
+      this.#end();
       this.#options.log.error('the lease could not be renewed in time: VMs are paused');
     }
     fenceVms(this.#options.paths);
+  }
+
+  #end(): void {
+    this.#over = true;
+    this.#held = Promise.withResolvers<void>();
   }
 
   async #renew(signal: AbortSignal): Promise<boolean> {

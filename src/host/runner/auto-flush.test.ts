@@ -69,3 +69,26 @@ test('the first flush can be hurried, even where the automatic one is off, and i
   assert.equal(auto.due, false);
   auto.close();
 });
+
+test('a hurried flush that fails is due again, until one has saved it', () => {
+  const { auto, pass } = scene();
+  auto.configure(null);
+  auto.hurry(2_000);
+  // By a caller, before it is due.
+  auto.began();
+  auto.ended(false);
+  for (let failures = 0; failures < 2; failures++) {
+    assert.equal(auto.due, false);
+    pass(30);
+    assert.equal(auto.due, true);
+    auto.began();
+    auto.ended(failures === 1);
+  }
+  pass(3_600);
+  assert.equal(auto.due, false);
+  auto.began();
+  auto.ended(false);
+  pass(3_600);
+  assert.equal(auto.due, false);
+  auto.close();
+});

@@ -7,6 +7,7 @@
 import { BLOCK_BYTES } from '../../disk-format/segment-format.ts';
 
 const LONE_BLOCK_INTERVALS = 10;
+const HURRY_AGAIN_MS = 30_000;
 
 export class AutoFlush {
   readonly #due: () => void;
@@ -17,6 +18,8 @@ export class AutoFlush {
   #dirty_bytes = 0;
   #hurry: NodeJS.Timeout | undefined;
   #hurried = false;
+  /** The last flush that began. */
+  #was_hurried = false;
 
   /** `due` is called when {@link due} becomes true. */
   constructor(due: () => void) {
@@ -47,10 +50,17 @@ export class AutoFlush {
 
   /** A flush, automatic or not, begins now. */
   began(): void {
+    this.#was_hurried = this.#hurry !== undefined;
     this.#dirty_bytes = 0;
     this.#hurried = false;
     clearTimeout(this.#hurry);
+    this.#hurry = undefined;
     this.#restart();
+  }
+
+  /** It is over. What must not wait, and was not saved, is due again soon. */
+  ended(saved: boolean): void {
+    if (this.#was_hurried && !saved) this.hurry(HURRY_AGAIN_MS);
   }
 
   /** What the bitmap says; null is unknown. */

@@ -29,10 +29,10 @@ test('of automatic flushes that fail the first in a row is told; a flush that a 
     works = does;
     return saver.flush({ vm_id: newId('vm'), epoch: 1, flush_id: asked } as Assignment, signal);
   };
-  await flush(null, false);
-  await flush(null, false);
+  assert.equal(await flush(null, false), false);
+  assert.equal(await flush(newId('flush'), false), false);
   assert.equal(told.length, 1);
-  await flush(newId('flush'), true);
+  assert.equal(await flush(newId('flush'), true), true);
   await flush(null, false);
   assert.equal(told.length, 2);
   await flush(null, true);

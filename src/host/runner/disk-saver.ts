@@ -37,19 +37,20 @@ export class DiskSaver {
     return flush_id !== null && flush_id !== this.#begun;
   }
 
-  /** Of a running guest. A failed automatic flush comes again; the first in a row is reported. */
-  async flush(assignment: Assignment, signal: AbortSignal): Promise<void> {
+  /** Of a running guest. Answers whether it went well. A failed automatic flush comes again; the first in a row is reported. */
+  async flush(assignment: Assignment, signal: AbortSignal): Promise<boolean> {
     const work = () => this.#flushMachine(assignment, 'freeze', signal);
     if (assignment.flush_id !== null && this.isAsked(assignment)) {
-      await this.#answer(assignment.flush_id, work);
-      return;
+      return this.#answer(assignment.flush_id, work);
     }
     try {
       await work();
+      return true;
     } catch (error) {
       if (error instanceof FencedError) throw error;
       this.#parts.log.warn({ err: error }, 'the automatic flush failed; it is tried again at its next time');
       if (!this.#failing && !signal.aborted) await this.#sayFailing(assignment, error);
+      return false;
     }
   }
 
@@ -101,17 +102,19 @@ export class DiskSaver {
     return { generation, durable_at, ...nothing, consistency: 'crash' };
   }
 
-  async #answer(flush_id: FlushId, work: () => Promise<FlushReceipt>): Promise<void> {
+  async #answer(flush_id: FlushId, work: () => Promise<FlushReceipt>): Promise<boolean> {
     const { reporter, log } = this.#parts;
     await reporter.flush({ flush_id, state: 'running' });
     this.#begun = flush_id;
     try {
       const receipt = await work();
       await reporter.flush({ flush_id, state: 'done', receipt });
+      return true;
     } catch (error) {
       await reporter.flush({ flush_id, state: 'failed', error: reasonFor(error, 'flush_failed') });
       if (error instanceof FencedError) throw error;
       log.warn({ err: error }, 'a flush failed');
+      return false;
     }
   }
 

@@ -10,6 +10,7 @@
  * limited rate. Nothing is remembered of how far it came: what is there already is passed over by QEMU.
  */
 import { chmod } from 'node:fs/promises';
+import { dirname } from 'node:path';
 import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -19,6 +20,7 @@ import { NbdClient } from '../block/nbd-client.ts';
 import { NbdError } from '../block/nbd-export.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { NODES } from '../vm/qemu-command.ts';
+import { prepareRuntimeDir, takeRuntimeDir } from '../vm/uid.ts';
 
 const EXPORT = 'fill';
 const FILL_BYTES_PER_SECOND = 32 * 1024 * 1024;
@@ -41,8 +43,8 @@ export interface OverlayFillOptions {
   readonly qmp: QmpClient;
   readonly lazy: LazyDisk;
   readonly socket_path: string;
-  /** The socket's folder does not keep others out. */
-  readonly private_socket: boolean;
+  /** QEMU's user, to whom the socket's folder, for that alone, belongs while QEMU makes it; null: ourselves. */
+  readonly owner: { readonly uid: number; readonly gid: number } | null;
   /** Blocks that the last boot read first. */
   readonly order: readonly number[];
   readonly log: Log;
@@ -173,11 +175,13 @@ export class OverlayFill {
   }
 
   async #connect(): Promise<void> {
-    const { qmp, socket_path: path, private_socket } = this.#options;
+    const { qmp, socket_path: path, owner } = this.#options;
     // An agent before us may have left its own.
     await qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
+    if (owner) prepareRuntimeDir(dirname(path), owner.uid, owner.gid);
     await qmp.execute('nbd-server-start', { addr: { type: 'unix', data: { path } }, 'max-connections': 1 });
-    if (private_socket) await chmod(path, 0o600);
+    if (owner) takeRuntimeDir(dirname(path), owner.uid, [path]);
+    else await chmod(path, 0o600);
     await qmp.execute('block-export-add', {
       type: 'nbd',
       id: EXPORT,

@@ -44,6 +44,8 @@ export async function awaitGuest(
     const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
     if (resumed) await wakeGuest(machine, undisturbed);
     else await agentUp(machine, machine.record.template ? GUEST_AWAKE_MS : GUEST_UP_MS, undisturbed);
+    // Of before a reset: that thaws, but what was sent may be carried out after it, and nothing is asked of a guest that may be frozen.
+    if (!resumed && machine.agent.maybe_frozen) await machine.agent.thaw().catch(() => undefined);
     // Side by side: all wait for the guest, and nobody gets in before the keys are there. The host key is there before the
     // guest's agent, but for images that make it beside: where sshd listens, it is.
     const [applied_keys, early] = await Promise.all([

@@ -4,7 +4,8 @@
  *
  * Invariant: at most one machine at a time, and none while the overlay is looked at or removed.
  */
-import { rm, stat } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
 import type { Assignment, FlushReceipt, MemoryRef, Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
@@ -13,12 +14,14 @@ import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
 import { removeOverlay } from '../vm/overlay.ts';
-import { isAlive } from '../vm/process-identity.ts';
+import { isAlive, userOf } from '../vm/process-identity.ts';
+import { vmSockets } from '../vm/qemu-command.ts';
 import { boundLog } from '../vm/qemu-process.ts';
+import { takeRuntimeDir } from '../vm/uid.ts';
 import type { MachineView } from './decide.ts';
 import { DiskState, InstanceGoneError } from './disk-state.ts';
 import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts';
-import { fillMachine, launchMachine, vmOwner } from './launch-machine.ts';
+import { fillMachine, launchMachine, type Owner, vmOwner } from './launch-machine.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
 import { Machine } from './machine.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from './record.ts';
@@ -111,7 +114,8 @@ export class HeldMachine {
     this.#last = record;
     if (!record) return;
     const log = this.#context.log;
-    const lazy = await this.#serveAgain(record);
+    const owner = this.#takeSockets(record);
+    const lazy = await this.#serveAgain(record, owner);
     const options = { folder: this.#folder, record, log, changed: this.#changed, lazy };
     const machine = await Machine.adopt(options).catch(async (error: unknown) => {
       await lazy?.close();
@@ -137,11 +141,20 @@ export class HeldMachine {
     if (lazy) await retrying(() => this.#fillOn(machine, lazy));
   }
 
+  /** Before anything in their folder is touched: agents of before left it to the VM's user. Answers who that is. */
+  #takeSockets({ identity }: VmRecord): Owner {
+    const { vm_gid: gid } = this.#context;
+    const uid = gid === null ? null : userOf(identity);
+    if (uid === null || gid === null) return null;
+    const { runtime } = this.#folder;
+    if (existsSync(runtime)) takeRuntimeDir(runtime, uid, Object.values(vmSockets(runtime)));
+    return { uid, gid };
+  }
+
   /** QEMU may wait for a read, and not answer before it has it: the export comes first. */
-  async #serveAgain(record: VmRecord): Promise<LazyOverlay | null> {
+  async #serveAgain(record: VmRecord, owner: Owner): Promise<LazyOverlay | null> {
     const { lazy } = record;
     if (!lazy || !isAlive(record.identity)) return null;
-    const owner = await ownerOf(this.#folder.runtime, this.#context);
     const { size_bytes, base_path } = lazy;
     this.disk.setFilled(false);
     return LazyOverlay.open({
@@ -167,8 +180,9 @@ export class HeldMachine {
     const cold = (this.#last?.vm_id === assignment.vm_id && this.#last.cold) || null;
     const turn = run ? await this.#context.boots.take(signal) : null;
     const launching = run ? launchOrResume(launch, cold) : launchMachine(launch, { run });
-    const launched = await launching.catch((error: unknown) => {
+    const launched = await launching.catch(async (error: unknown) => {
       turn?.();
+      await this.#removeLimits();
       throw error;
     });
     if (turn) launched.machine.onceBooted(turn);
@@ -321,11 +335,4 @@ export class HeldMachine {
   release(): void {
     this.#machine?.release();
   }
-}
-
-/** The VM's user, to whom its folder of sockets belongs. */
-async function ownerOf(runtime: string, context: HostContext): Promise<{ uid: number; gid: number } | null> {
-  if (context.vm_gid === null) return null;
-  const { uid } = await stat(runtime);
-  return { uid, gid: context.vm_gid };
 }

@@ -5,7 +5,6 @@
 import { type FileHandle, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Assignment, DiskHead, MemoryRef, Reason } from '../../agent-api/types.ts';
-import { present } from '../../lib/assert.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../images.ts';
@@ -16,7 +15,7 @@ import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
 import { createOverlay, ensureRoom, growOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
-import { killProcess, waitForExit } from '../vm/process-identity.ts';
+import { killProcess, type ProcessIdentity, waitForExit } from '../vm/process-identity.ts';
 import { kernelCommandLine, macAddress, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
@@ -65,7 +64,7 @@ export class TemplateError extends Error {
   }
 }
 
-type Owner = { readonly uid: number; readonly gid: number } | null;
+export type Owner = { readonly uid: number; readonly gid: number } | null;
 
 /** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be had */
 export async function launchMachine(launch: Launch, { run, memory, fast }: How): Promise<Launched> {
@@ -102,6 +101,8 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
     })
     .finally(() => host_key_path && rm(host_key_path, { force: true }));
   const { qmp, identity } = launched.vm;
+  // Before it is given a memory: what a process has by then stays with the group that it had it in.
+  limitMachine(context, assignment, identity);
   const record: VmRecord = {
     ...newRecord(launch, image, launched),
     full_compare: overlay === 'unsaved',
@@ -132,7 +133,6 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
     throw error;
   }
   const machine = new Machine({ folder, record, qmp, log: context.log, changed: launch.changed, lazy });
-  limitMachine(context, assignment, machine);
   if (run) {
     await letGo(launch, machine, template, launched.kernel_parameters).catch(async (error: unknown) => {
       await machine.end();
@@ -200,7 +200,8 @@ async function letGo(
   const { resets } = machine;
   const told = { kernel_parameters, mac: macAddress(instance_id), authorized_keys };
   try {
-    await wakeMachine(vmSockets(machine.folder.runtime).agent, template, told, signal);
+    const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
+    await wakeMachine(vmSockets(machine.folder.runtime).agent, template, told, undisturbed);
   } catch (error) {
     signal.throwIfAborted();
     throw new TemplateError(template, error);
@@ -379,13 +380,12 @@ async function addBitmap(qmp: QmpClient): Promise<void> {
   });
 }
 
-function limitMachine(context: HostContext, { instance_id, spec }: Assignment, machine: Machine): void {
+function limitMachine(
+  context: HostContext,
+  { instance_id, spec }: Assignment,
+  { pid }: ProcessIdentity,
+): void {
   const limits = vmLimits({ cpus: spec.cpus, memory_mib: spec.memory_mib, accel: context.accel });
-  const result = limitProcess(
-    context.cgroups,
-    instance_id,
-    present(machine.record.identity.pid, 'pid'),
-    limits,
-  );
+  const result = limitProcess(context.cgroups, instance_id, pid, limits);
   if (!result.limited) context.log.warn({ instance_id, reason: result.reason }, 'the VM runs without limits');
 }

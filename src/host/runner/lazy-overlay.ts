@@ -103,13 +103,13 @@ export class LazyOverlay {
 
   /** Begins with what the last boot read first; the rest follows once the guest has booted. */
   fill({ qmp, epoch, detached }: Filling): void {
-    const { context, folder, disk } = this.#options;
+    const { context, folder, disk, owner } = this.#options;
     const before = context.runs.fetched;
     this.#fill = new OverlayFill({
       qmp,
       lazy: this.#disk,
-      socket_path: join(folder.runtime, 'fill.sock'),
-      private_socket: context.vm_gid === null,
+      socket_path: join(folder.runtime, owner ? 'fill/sock' : 'fill.sock'),
+      owner,
       order: disk.headOrNull?.boot_order ?? [],
       log: context.log,
       sayOrder: async (blocks) => {

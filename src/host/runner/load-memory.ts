@@ -1,10 +1,10 @@
 /** A saved memory into a QEMU that waits for it, if it is of that machine and of that point in time. */
-import { join } from 'node:path';
 import type { MemoryRef } from '../../agent-api/types.ts';
 import { readMemory } from '../../disk-format/memory-format.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { differenceOf, hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { loadStream } from '../vm/migration.ts';
+import { vmSockets } from '../vm/qemu-command.ts';
 import type { Launch } from './launch-machine.ts';
 import type { VmFolder } from './record.ts';
 
@@ -34,7 +34,7 @@ export function checkFit(
 }
 
 export function incomingSocket({ runtime }: VmFolder): string {
-  return join(runtime, 'resume.sock');
+  return vmSockets(runtime).incoming;
 }
 
 /** Into a QEMU that waits for it; its guest stands still as it did. */

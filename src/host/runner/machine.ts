@@ -15,7 +15,7 @@ import { QmpClient } from '../qmp/qmp-client.ts';
 import type { BlockStats, QmpEvent, QmpEventData } from '../qmp/types.ts';
 import { isAlive, killProcess, waitForExit } from '../vm/process-identity.ts';
 import { DEVICES, NODES, vmSockets } from '../vm/qemu-command.ts';
-import { onVmExit } from '../vm/qemu-process.ts';
+import { findMonitor, onVmExit } from '../vm/qemu-process.ts';
 import { ConsoleLog } from './console-log.ts';
 import type { LazyOverlay } from './lazy-overlay.ts';
 import { LoginWatch } from './login-watch.ts';
@@ -96,7 +96,7 @@ export class Machine {
   /**
    * Takes over a machine that an earlier agent left. null when its process is gone, or does not speak with us (it is
    * ended then). Its view is `booting` until the guest was found to answer, or `off`. Rejects when its state cannot be
-   * found, and lets go of it.
+   * found, also while it is paused, and lets go of it.
    */
   static async adopt(options: {
     folder: VmFolder;
@@ -104,16 +104,18 @@ export class Machine {
     log: Log;
     changed: () => void;
     lazy: LazyOverlay | null;
+    /** How long it may be silent; 60 s by default, 120 s with `lazy`. */
+    patience_ms?: number;
   }): Promise<Machine | null> {
     const { record, folder, log } = options;
     if (!isAlive(record.identity)) return null;
-    let qmp: QmpClient;
-    try {
-      const timeout_ms = options.lazy ? LAZY_MONITOR_MS : MONITOR_MS;
-      qmp = await QmpClient.connect(vmSockets(folder.runtime).qmp, { timeout_ms });
-    } catch (error) {
+    const qmp = await findMonitor(record.identity, {
+      path: vmSockets(folder.runtime).qmp,
+      patience_ms: options.patience_ms ?? (options.lazy ? LAZY_MONITOR_MS : MONITOR_MS),
+    });
+    if (!(qmp instanceof QmpClient)) {
       log.error(
-        { err: error, instance_id: record.instance_id },
+        { err: qmp, instance_id: record.instance_id },
         'a VM does not answer its monitor and is ended',
       );
       killProcess(record.identity, 'SIGKILL');

@@ -2,7 +2,7 @@
  * What must be known of a machine after our own death: `vms/<instance id>/record.json`, replaced durably at each
  * change, in a folder that the VM's user may pass through and not write.
  */
-import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
+import { chmod, mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Consistency, MemoryRef, Reason, SegmentRef } from '../../agent-api/types.ts';
 import { errnoOf } from '../../lib/errors.ts';
@@ -57,7 +57,7 @@ export interface VmRecord {
 
 export interface VmFolder {
   readonly folder: string;
-  /** The sockets; the VM's own. */
+  /** The sockets; the VM's own until QEMU listens. */
   readonly runtime: string;
   readonly record: string;
   readonly qemu_log: string;
@@ -76,7 +76,9 @@ export function vmFolder(vms_dir: string, instance_id: InstanceId): VmFolder {
 }
 
 export async function makeVmFolder({ folder }: VmFolder): Promise<void> {
-  await mkdir(folder, { recursive: true, mode: 0o711 });
+  await mkdir(folder, { recursive: true });
+  // mkdir's mode passes through the umask; the VM's user must pass through the folder.
+  await chmod(folder, 0o711);
 }
 
 export async function writeRecord(folder: VmFolder, record: VmRecord): Promise<void> {

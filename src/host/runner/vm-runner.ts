@@ -310,7 +310,7 @@ export class VmRunner {
 
   async #flush(signal: AbortSignal): Promise<void> {
     this.#auto.began();
-    await this.#saver.flush(this.#current, signal);
+    this.#auto.ended(await this.#saver.flush(this.#current, signal));
   }
 
   /** Only when all is durable and the machine gone is it stopped. */

@@ -8,7 +8,7 @@
  */
 
 import { readdirSync } from 'node:fs';
-import { mkdir, rm } from 'node:fs/promises';
+import { chmod, mkdir, rm } from 'node:fs/promises';
 import { setPriority } from 'node:os';
 import { join } from 'node:path';
 import { newId } from '../../lib/ids.ts';
@@ -48,7 +48,9 @@ export async function makeTemplate(options: MakeOptions): Promise<void> {
   const runtime_dir = join(work_dir, 'run');
   await clearAway(templates_dir);
   await ensureRoom(templates_dir, 'a template', maxStreamBytes(shape.memory_mib) + SPARE_BYTES);
-  await mkdir(work_dir, { mode: 0o711 });
+  await mkdir(work_dir);
+  // Not as mkdir's mode, which passes through the umask.
+  await chmod(work_dir, 0o711);
   let vm: LaunchedVm | undefined;
   try {
     if (run_as) prepareRuntimeDir(runtime_dir, run_as.uid, run_as.gid);

@@ -16,6 +16,9 @@ const run = promisify(execFile);
 const PROBE_WORD = 'berth-probe-ok';
 const MAX_OUTPUT_CHARS = 64 * 1024;
 const KVM_DEVICE = '/dev/kvm';
+const PROBE_MS = 10_000;
+/** The second try may take so many times as long. */
+const PATIENCE = 6;
 
 export const ACCELERATOR_SETTINGS = ['auto', 'kvm', 'tcg'] as const;
 export type AcceleratorSetting = (typeof ACCELERATOR_SETTINGS)[number];
@@ -55,7 +58,7 @@ export async function chooseAccelerator(options: ChooseOptions): Promise<Acceler
     const cached = await readCache(options.cache_path, key);
     if (cached) return cached;
   }
-  const trouble = kvmTrouble() ?? (await probeGuest('kvm', options));
+  const trouble = kvmTrouble() ?? (await probePatiently(options));
   if (trouble !== null && options.setting === 'kvm') {
     throw new AcceleratorError(`KVM was asked for and does not work on this host: ${trouble}`);
   }
@@ -69,9 +72,15 @@ export async function chooseAccelerator(options: ChooseOptions): Promise<Acceler
   return choice;
 }
 
+/** What is kept until the host's next boot is asked twice: one that has just booted has much to do, and little room. */
+async function probePatiently(options: ProbeOptions): Promise<string | null> {
+  if ((await probeGuest('kvm', options)) === null) return null;
+  return probeGuest('kvm', { ...options, timeout_ms: (options.timeout_ms ?? PROBE_MS) * PATIENCE });
+}
+
 /** Boots the test guest; null when it came up, else for a person what happened instead. */
 export async function probeGuest(accel: Accelerator, options: ProbeOptions): Promise<string | null> {
-  const timeout_ms = options.timeout_ms ?? 10_000;
+  const timeout_ms = options.timeout_ms ?? PROBE_MS;
   const child = spawn(options.qemu_binary, probeArguments({ accel, ...options }), {
     stdio: ['ignore', 'pipe', 'pipe'],
     cwd: '/',

@@ -1,16 +1,19 @@
 /**
- * Which process is meant: pid and start time together, as a pid is reused and the pair is not (proc(5), field 22
- * of /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
+ * Which process is meant: pid, start time and boot of the host together, as a pid is reused and the three are not (proc(5),
+ * field 22 of /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
  * Invariant: nothing here signals, or believes alive, a process other than the one identified.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { pause } from '../../lib/backoff.ts';
 import { errnoOf } from '../../lib/errors.ts';
+import { bootId } from '../lease/boot-clock.ts';
 
 export interface ProcessIdentity {
   readonly pid: number;
   /** Clock ticks since the host's boot. */
   readonly start_time: number;
+  /** Of which boot; absent in what programs of before have noted. */
+  readonly boot_id?: string;
 }
 
 const STATE = 0;
@@ -20,17 +23,30 @@ const START_TIME = 19;
 export function identityOf(pid: number): ProcessIdentity | null {
   const fields = statFields(pid);
   if (!fields || fields[STATE] === 'Z' || fields[STATE] === 'X') return null;
-  return { pid, start_time: Number(fields[START_TIME]) };
+  return { pid, start_time: Number(fields[START_TIME]), boot_id: bootId() };
+}
+
+export function isSameProcess(one: ProcessIdentity, other: ProcessIdentity): boolean {
+  const boot_id = one.boot_id ?? other.boot_id;
+  return (
+    one.pid === other.pid && one.start_time === other.start_time && boot_id === (other.boot_id ?? boot_id)
+  );
 }
 
 export function isAlive(identity: ProcessIdentity): boolean {
-  return identityOf(identity.pid)?.start_time === identity.start_time;
+  const found = identityOf(identity.pid);
+  return found !== null && isSameProcess(found, identity);
 }
 
 /** Paused by SIGSTOP. */
 export function isStopped(identity: ProcessIdentity): boolean {
-  const fields = statFields(identity.pid);
-  return fields?.[STATE] === 'T' && Number(fields[START_TIME]) === identity.start_time;
+  return isAlive(identity) && statFields(identity.pid)?.[STATE] === 'T';
+}
+
+/** The user that it runs as; null when it is gone. */
+export function userOf(identity: ProcessIdentity): number | null {
+  const uid = /^Uid:\t(\d+)/m.exec(procFile(identity.pid, 'status') ?? '')?.[1];
+  return uid !== undefined && isAlive(identity) ? Number(uid) : null;
 }
 
 /** Signals the process; answers false when it is gone already. Throws EPERM when it is not ours to signal. */
@@ -57,13 +73,8 @@ export async function waitForExit(identity: ProcessIdentity, timeout_ms: number)
 
 /** The arguments of a process, its name first; empty when it is gone, or a kernel thread. */
 export function commandLineOf(pid: number): string[] {
-  try {
-    const text = readFileSync(`/proc/${pid}/cmdline`, 'utf8');
-    return text === '' ? [] : text.replace(/\0$/, '').split('\0');
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ESRCH') return [];
-    throw error;
-  }
+  const text = procFile(pid, 'cmdline') ?? '';
+  return text === '' ? [] : text.replace(/\0$/, '').split('\0');
 }
 
 export function allPids(): number[] {
@@ -74,9 +85,14 @@ export function allPids(): number[] {
 
 /** Fields of /proc/<pid>/stat from the state (field 3) on: the name before them may hold anything. */
 function statFields(pid: number): string[] | null {
+  const text = procFile(pid, 'stat');
+  return text === null ? null : text.slice(text.lastIndexOf(')') + 2).split(' ');
+}
+
+/** null when the process is gone. */
+function procFile(pid: number, name: string): string | null {
   try {
-    const text = readFileSync(`/proc/${pid}/stat`, 'latin1');
-    return text.slice(text.lastIndexOf(')') + 2).split(' ');
+    return readFileSync(`/proc/${pid}/${name}`, 'utf8');
   } catch (error) {
     if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ESRCH') return null;
     throw error;

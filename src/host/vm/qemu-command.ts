@@ -74,7 +74,7 @@ export interface VmSpec {
   /** The image, a raw file: what unwritten clusters of a whole overlay read from. */
   readonly base_path: string;
   readonly lazy?: LazyBacking;
-  /** Folder of the VM's sockets, the VM's own. */
+  /** Folder of the VM's sockets, its user's until it listens. */
   readonly runtime_dir: string;
   /** Port on the host's 127.0.0.1 that leads to the guest's port 22. */
   readonly ssh_forward_port: number;
@@ -90,6 +90,8 @@ export interface VmSockets {
   readonly qmp: string;
   readonly agent: string;
   readonly console: string;
+  /** Where it is started to go on from a memory that comes as a stream. */
+  readonly incoming: string;
 }
 
 /** The sockets that QEMU listens on, in the VM's runtime folder. */
@@ -98,6 +100,7 @@ export function vmSockets(runtime_dir: string): VmSockets {
     qmp: join(runtime_dir, 'qmp.sock'),
     agent: join(runtime_dir, 'agent.sock'),
     console: join(runtime_dir, 'console.sock'),
+    incoming: join(runtime_dir, 'resume.sock'),
   };
 }
 

@@ -2,6 +2,7 @@
  * QEMU as a process: started so that it outlives us, found again after our restart, seen to die.
  *
  * Invariants:
+ * - the folder of its sockets is its user's while it begins to listen, and ours before its guest runs or has a memory;
  * - the process is a session of its own, its output goes to a file, its folder is `/`, its environment is fixed:
  *   nothing ties it to the process that started it;
  * - a launch either returns a QEMU that answers QMP, or leaves no process behind.
@@ -19,7 +20,7 @@ import {
 } from 'node:fs';
 import { dirname } from 'node:path';
 import { assert } from '../../lib/assert.ts';
-import { pause } from '../../lib/backoff.ts';
+import { backoffMs, pause } from '../../lib/backoff.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
@@ -28,11 +29,13 @@ import {
   commandLineOf,
   identityOf,
   isAlive,
+  isStopped,
   killProcess,
   type ProcessIdentity,
   waitForExit,
 } from './process-identity.ts';
 import { vmSockets } from './qemu-command.ts';
+import { takeRuntimeDir } from './uid.ts';
 
 /** Of a QEMU that is given a memory to go on from, the file that it reads it from. */
 export const MEMORY_FD = 3;
@@ -110,6 +113,7 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   });
   const deadline = performance.now() + (options.timeout_ms ?? 15_000);
   const qmp = await connectMonitor(vmSockets(options.runtime_dir).qmp, deadline, () => failure);
+  if (qmp instanceof QmpClient) failure ??= closeOff(options);
   if (qmp instanceof QmpClient && identity && !failure) return { identity, qmp };
 
   if (qmp instanceof QmpClient) qmp.close();
@@ -119,6 +123,16 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   }
   const reason = failure ?? (qmp instanceof QmpClient ? 'QEMU ended at once' : qmp);
   throw new QemuLaunchError(`QEMU did not start: ${reason}`, logTail(options.log_path));
+}
+
+/** That its monitor carries out commands says that it listens on all of them. Answers why it cannot be done. */
+function closeOff({ runtime_dir, run_as }: LaunchOptions): string | undefined {
+  try {
+    if (run_as) takeRuntimeDir(runtime_dir, run_as.uid, Object.values(vmSockets(runtime_dir)));
+    return undefined;
+  } catch (error) {
+    return messageOf(error);
+  }
 }
 
 /** The monitor, or the reason why not. QEMU listens before it has read all options, and may yet hang up. */
@@ -136,6 +150,34 @@ async function connectMonitor(
     } catch (error) {
       if (!['ENOENT', 'ECONNREFUSED', 'EACCES'].includes(errnoOf(error) ?? '')) reason = messageOf(error);
       await pause(wait_ms);
+    }
+  }
+}
+
+/** Connections that wait to be accepted fill a queue of one or two, and those of dead agents wait there too. */
+const QUEUE_IS_FULL = 'EAGAIN';
+const NOBODY_LISTENS = ['ENOENT', 'ECONNREFUSED'];
+
+/**
+ * The monitor of a QEMU that was left by a process before us; or why not, where nobody listens, or it was silent for
+ * `patience_ms`. @throws where that says nothing of QEMU: it is paused, or the trouble is ours
+ */
+export async function findMonitor(
+  identity: ProcessIdentity,
+  { path, patience_ms }: { readonly path: string; readonly patience_ms: number },
+): Promise<QmpClient | Error> {
+  const deadline = performance.now() + patience_ms;
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await QmpClient.connect(path, { timeout_ms: Math.max(1, deadline - performance.now()) });
+    } catch (error) {
+      assert(error instanceof Error, 'a failed connection says why');
+      const code = errnoOf(error);
+      if (isStopped(identity)) throw new Error('its process is paused', { cause: error });
+      if (NOBODY_LISTENS.includes(code ?? '') || !isAlive(identity)) return error;
+      if (code !== undefined && code !== QUEUE_IS_FULL) throw error;
+      if (performance.now() >= deadline) return error;
+      await pause(backoffMs(attempt, 20, 500));
     }
   }
 }

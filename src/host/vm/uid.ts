@@ -4,7 +4,7 @@
  * Invariant: two VMs that live at the same time have different users; the egress rules hold for the whole range.
  */
 import { spawnSync } from 'node:child_process';
-import { chmodSync, chownSync, lstatSync, mkdirSync, statSync } from 'node:fs';
+import { chmodSync, chownSync, lstatSync, mkdirSync, statSync, unlinkSync } from 'node:fs';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
 
@@ -25,22 +25,22 @@ export function vmUser(slot: number): VmUser {
 }
 
 /**
- * The group with which a VM's user may open /dev/kvm; null when the device's group may not, or there is no device.
- * A VM under KVM runs with this as its gid: QEMU 7.2 cannot be handed the open device.
+ * The group that a VM's user needs to open /dev/kvm; null when any does, or none would, or there is no device. Never
+ * root's: what it may read and write is the host's. A VM under KVM runs with this as its gid: QEMU 7.2 cannot be handed the open device.
  */
 export function kvmGroup(device_path = '/dev/kvm'): number | null {
   try {
     const { gid, mode } = statSync(device_path);
     const everybody = (mode & 0o006) === 0o006;
     const group = (mode & 0o060) === 0o060 && gid !== 0;
-    return everybody || group ? gid : null;
+    return group && !everybody ? gid : null;
   } catch (error) {
     if (errnoOf(error) === 'ENOENT') return null;
     throw error;
   }
 }
 
-/** Makes `path` (its parent exists) a folder that only this user may enter: 0700. An existing one is taken over. */
+/** Makes `path` (its parent exists) a folder of this user's, for QEMU to make its sockets in: 0700. An existing one is taken over. */
 export function prepareRuntimeDir(path: string, uid: number, gid: number): void {
   try {
     mkdirSync(path, { mode: 0o700 });
@@ -50,6 +50,21 @@ export function prepareRuntimeDir(path: string, uid: number, gid: number): void 
   assert(lstatSync(path).isDirectory(), `${path} is not a folder`);
   chmodSync(path, 0o700);
   chownSync(path, uid, gid);
+}
+
+/**
+ * Takes the folder of a VM's sockets from its user, once QEMU listens on them: passed through, no more. Whoever has broken out of
+ * QEMU can put nothing in their place then, so what we open, make and give away by path in it is what it seems to be. Of
+ * `sockets`, what is not one of that user's is removed.
+ */
+export function takeRuntimeDir(path: string, uid: number, sockets: readonly string[]): void {
+  chownSync(path, 0, 0);
+  chmodSync(path, 0o711);
+  for (const socket of sockets) {
+    const found = lstatSync(socket, { throwIfNoEntry: false });
+    if (found?.isSocket() && found.uid === uid) chmodSync(socket, 0o600);
+    else if (found && !found.isDirectory()) unlinkSync(socket);
+  }
 }
 
 /**
