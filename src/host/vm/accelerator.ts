@@ -17,8 +17,8 @@ const PROBE_WORD = 'berth-probe-ok';
 const MAX_OUTPUT_CHARS = 64 * 1024;
 const KVM_DEVICE = '/dev/kvm';
 const PROBE_MS = 10_000;
-/** The second try may take so many times as long. */
-const PATIENCE = 6;
+/** The second try may take so many times as long; a host whose KVM hangs, as nested ones may, waits for both. */
+const PATIENCE = 2;
 
 export const ACCELERATOR_SETTINGS = ['auto', 'kvm', 'tcg'] as const;
 export type AcceleratorSetting = (typeof ACCELERATOR_SETTINGS)[number];
