@@ -38,7 +38,7 @@ export class BerthConnectionError extends Error {
   override readonly name = 'BerthConnectionError';
 }
 
-/** A VM did not get where it was waited for: it failed, or the time was over. */
+/** A VM did not get where it was waited for: it failed, was stopped meanwhile, or the time was over. */
 export class VmWaitError extends Error {
   override readonly name = 'VmWaitError';
   /** As it was last seen. */

@@ -6,6 +6,8 @@ import { type CallOptions, type Transport, wait } from './transport.ts';
 export type WaitedState = 'running' | 'stopped' | 'suspended';
 
 export interface WaitOptions extends Pick<CallOptions, 'signal'> {
+  /** Its start was asked for just now: one that is stopped again will not come to run by itself. */
+  readonly begun?: boolean | undefined;
   /** Default ten minutes. */
   readonly timeout_ms?: number | undefined;
   /** Told each time it was looked at. */
@@ -18,12 +20,12 @@ const HELD_SECONDS = 30;
 const TOLD_SECONDS = 5;
 const DELETED_EVERY_MS = 500;
 
-/** The VM once it is `state`. @throws VmWaitError when it failed or the time is over */
+/** The VM once it is `state`. @throws VmWaitError when it failed, was stopped meanwhile, or the time is over */
 export async function waitForVm(
   transport: Transport,
   id: string,
   state: WaitedState,
-  { timeout_ms = WAIT_MS, signal, onVm }: WaitOptions = {},
+  { begun = false, timeout_ms = WAIT_MS, signal, onVm }: WaitOptions = {},
 ): Promise<Vm> {
   const deadline = performance.now() + timeout_ms;
   for (;;) {
@@ -38,6 +40,8 @@ export async function waitForVm(
     // It will not come by itself any more.
     if (state === 'suspended' && vm.state === 'running' && vm.reason?.code === 'suspend_failed')
       throw new VmWaitError(`the VM runs on${why}`, vm);
+    if (begun && state === 'running' && (vm.state === 'stopped' || vm.state === 'suspended'))
+      throw new VmWaitError(`the VM is ${vm.state}: it was stopped meanwhile${why}`, vm);
     if (performance.now() >= deadline) {
       throw new VmWaitError(
         `the VM is still ${vm.state} after ${Math.round(timeout_ms / 1_000)} s${why}`,
@@ -91,7 +95,7 @@ export class VmHandle {
   /** Starts it and waits until SSH works. With `await using` it is stopped, and saved, where the scope ends. */
   async start(options: WaitOptions = {}): Promise<RunningVm> {
     await this.#transport.call('startVm', { path: { id: this.id } }, { signal: options.signal });
-    const vm = await waitForVm(this.#transport, this.id, 'running', options);
+    const vm = await waitForVm(this.#transport, this.id, 'running', { ...options, begun: true });
     return new RunningVm(this.#transport, this.id, vm);
   }
 
@@ -110,7 +114,7 @@ export class VmHandle {
 
   async restart(options: WaitOptions = {}): Promise<Vm> {
     await this.#transport.call('restartVm', { path: { id: this.id } }, { signal: options.signal });
-    return waitForVm(this.#transport, this.id, 'running', options);
+    return waitForVm(this.#transport, this.id, 'running', { ...options, begun: true });
   }
 
   /** Makes durable what the guest wrote up to now. */

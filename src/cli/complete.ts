@@ -2,6 +2,7 @@
 import type { Berth } from '../../client/src/berth.ts';
 import { COMMON_OPTIONS } from './command.ts';
 import { COMMANDS, findCommand } from './command-table.ts';
+import { isInstanceName } from './numbers.ts';
 import { collect } from './reading.ts';
 
 const ASK_MS = 1_000;
@@ -29,7 +30,8 @@ export async function complete(words: readonly string[], login: () => Berth): Pr
   try {
     const signal = AbortSignal.timeout(ASK_MS);
     const instances = await collect(login().instances.list({ limit: 200 }, { signal }), 200);
-    return instances.map(({ name }) => name).filter((name) => name.startsWith(typed));
+    // What comes from a server is expanded by bash like what is typed.
+    return instances.map(({ name }) => name).filter((name) => isInstanceName(name) && name.startsWith(typed));
   } catch {
     return [];
   }

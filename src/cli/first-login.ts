@@ -2,7 +2,7 @@
  * The first administrator's password, which Berth generated on this machine: found where its data folder may be, by who
  * may read it. First use asks nothing that it can find out.
  */
-import { readFileSync, rmSync } from 'node:fs';
+import { readFileSync, rmSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { Env } from '../config/env.ts';
 
@@ -36,7 +36,8 @@ export function findFirstLogin(env: Env, url?: string): (FirstLogin & { readonly
       const found = JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>;
       const { email, password, url: at } = found;
       if (typeof email !== 'string' || typeof password !== 'string' || typeof at !== 'string') continue;
-      // The folder may be anybody's: such a file leads to nowhere but this machine.
+      // The folder may be anybody's: another's file is none, and such a file leads to nowhere but this machine.
+      if (![0, process.getuid?.()].includes(statSync(path).uid)) continue;
       if (!isLocal(at) || (url !== undefined && !isSame(url, at))) continue;
       return { email, password, path, url: at };
     } catch {

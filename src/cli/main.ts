@@ -161,4 +161,6 @@ async function main(said: readonly string[]): Promise<number> {
 process.stdout.on('error', (error: NodeJS.ErrnoException) =>
   process.exit(error.code === 'EPIPE' ? EXIT.done : EXIT.failed),
 );
+// Nobody hears what is said meanwhile: the work and its exit code are the same.
+process.stderr.on('error', () => undefined);
 process.exitCode = await main(process.argv.slice(2));

@@ -7,9 +7,11 @@ export function whole(name: string, text: string | undefined): number | undefine
   return Number(text);
 }
 
+export const isInstanceName = (text: string) => /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(text);
+
 /** What the server would say by a pattern. */
 export function instanceName(text: string): string {
-  if (/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(text)) return text;
+  if (isInstanceName(text)) return text;
   throw new UsageError(`a name has 1 to 63 of a-z, 0-9 and -, not ${text}`);
 }
 

@@ -30,8 +30,13 @@ export class Session {
     this.#terminal = terminal;
   }
 
+  /** Set to nothing it is not set. */
+  get #named(): string | undefined {
+    return this.#place.profile ?? (this.env['BERTH_PROFILE'] || undefined);
+  }
+
   get profile_name(): string {
-    return this.#place.profile ?? this.env['BERTH_PROFILE'] ?? readProfiles(this.env).current ?? 'default';
+    return this.#named ?? readProfiles(this.env).current ?? 'default';
   }
 
   get profile(): Profile | undefined {
@@ -40,7 +45,7 @@ export class Session {
 
   /** Without a slash at its end. */
   get url(): string {
-    const given = this.#place.url ?? this.env['BERTH_URL'] ?? this.profile?.url;
+    const given = this.#place.url ?? (this.env['BERTH_URL'] || undefined) ?? this.profile?.url;
     // Before the first login the server that runs here has said where.
     const url = given ?? findFirstLogin(this.env)?.url ?? LOCAL_URL;
     if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
@@ -62,19 +67,23 @@ export class Session {
       return new Berth({ ...options, url, token, user_agent: USER_AGENT });
     }
     if (profile === undefined) throw this.noLogin();
-    // A key goes only to the server that gave it.
-    if (profile.url !== url) {
-      throw new CommandError(`the login “${this.profile_name}” is for ${profile.url}, not for ${url}`, {
-        next: `berth login --url ${url} --profile NAME`,
-        exit_code: EXIT.not_authorised,
-      });
-    }
+    this.requireServerOf(profile);
     return new Berth({ ...options, url, token: profile.api_key, user_agent: USER_AGENT });
+  }
+
+  /** A key, a session, a password go only to the server that they are of. @throws CommandError */
+  requireServerOf(profile: Profile): void {
+    const { url } = this;
+    if (profile.url === url) return;
+    throw new CommandError(`the login “${this.profile_name}” is for ${profile.url}, not for ${url}`, {
+      next: `berth login --url ${url} --profile NAME`,
+      exit_code: EXIT.not_authorised,
+    });
   }
 
   noLogin(): CommandError {
     const { profiles } = readProfiles(this.env);
-    const named = this.#place.profile ?? (this.env['BERTH_PROFILE'] || undefined);
+    const named = this.#named;
     const others = Object.keys(profiles).sort().join(', ');
     const found =
       named !== undefined && others !== ''
@@ -86,9 +95,19 @@ export class Session {
     });
   }
 
+  /** What commands without --profile mean from now on. */
+  keepAsCurrent(name: string, profile: Profile): void {
+    this.#write(name, profile, name);
+  }
+
+  /** As it is now; which one is current stays. */
   keep(name: string, profile: Profile): void {
-    const all = readProfiles(this.env);
-    writeProfiles(this.env, { current: name, profiles: { ...all.profiles, [name]: profile } });
+    this.#write(name, profile, readProfiles(this.env).current);
+  }
+
+  #write(name: string, profile: Profile, current: string | null): void {
+    const { profiles } = readProfiles(this.env);
+    writeProfiles(this.env, { current, profiles: { ...profiles, [name]: profile } });
   }
 
   forget(name: string): void {
@@ -149,6 +168,7 @@ export class Session {
         exit_code: EXIT.not_authorised,
       });
     }
+    this.requireServerOf(profile);
     const { sudo } = profile;
     if (sudo !== undefined && Date.parse(sudo.expires_at) > Date.now()) {
       const berth = new Berth({
@@ -180,7 +200,12 @@ export class Session {
       org: profile.org_id,
       user_agent: USER_AGENT,
     });
-    const { expires_at, cookie } = await berth.sudo(password);
-    return { berth, sudo: { session_token: session.session_token, cookie, expires_at } };
+    try {
+      const { expires_at, cookie } = await berth.sudo(password);
+      return { berth, sudo: { session_token: session.session_token, cookie, expires_at } };
+    } catch (error) {
+      await berth.call('logout', {}).catch(() => undefined);
+      throw error;
+    }
   }
 }

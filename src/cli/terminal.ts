@@ -50,12 +50,12 @@ export class Terminal {
   }
 
   json(value: unknown): void {
-    process.stdout.write(`${JSON.stringify(value, null, 2)}\n`);
+    process.stdout.write(`${escaped(JSON.stringify(value, null, 2))}\n`);
   }
 
   /** One line of JSON, for what has no end. */
   jsonLine(value: unknown): void {
-    process.stdout.write(`${JSON.stringify(value)}\n`);
+    process.stdout.write(`${escaped(JSON.stringify(value))}\n`);
   }
 
   /** To stderr, whatever the format. */
@@ -150,7 +150,7 @@ export class Terminal {
     const readline = createInterface({ input: process.stdin, output: process.stderr });
     try {
       const answer = await readline.question(
-        otherwise === null ? `${question}: ` : `${question} [${otherwise}]: `,
+        plain(otherwise === null ? `${question}: ` : `${question} [${otherwise}]: `),
       );
       return answer.trim() || (otherwise ?? '');
     } catch {
@@ -169,7 +169,7 @@ export class Terminal {
         exit_code: 2,
       });
     }
-    process.stderr.write(`${question}: `);
+    process.stderr.write(`${plain(question)}: `);
     process.stdin.setRawMode(true);
     process.stdin.setEncoding('utf8').resume();
     try {
@@ -196,6 +196,11 @@ export class Terminal {
       throw new CommandError('what is on stdin is no UTF-8 text');
     }
   }
+}
+
+/** JSON leaves half of what a terminal acts on as it is (U+007F to U+009F); so written, it means the same. */
+function escaped(json: string): string {
+  return json.replace(/[\u007f-\u009f]/g, (each) => `\\u00${each.charCodeAt(0).toString(16)}`);
 }
 
 /** What is typed up to Enter, in raw mode: the terminal does not edit the line, so we do. */

@@ -50,6 +50,7 @@ export async function watched<T>(
   }
 }
 
+/** For a state that was asked for just now. */
 export function waitFor(
   call: Waited,
   berth: Berth,
@@ -62,6 +63,6 @@ export function waitFor(
     `${doing} ${name}`,
     `the server goes on ${doing} ${name}`,
     `berth show ${name}`,
-    (onVm) => berth.instances.waitFor(id, state, { signal: call.signal, onVm }),
+    (onVm) => berth.instances.waitFor(id, state, { begun: true, signal: call.signal, onVm }),
   );
 }

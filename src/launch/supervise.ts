@@ -211,21 +211,30 @@ export function exitWithParent(orphaned: () => void, grace_ms = ORPHAN_GRACE_MS)
   process.channel?.unref();
 }
 
+/** One Ctrl-C comes twice under npm: from the terminal, whose signals go to all in front, and passed on by npm. */
+const ONE_CTRL_C_MS = 1_000;
+
 /**
  * Until a signal asks to stop or a role refuses its settings; then stops everything. Resolves with our exit code. A
- * second signal kills what is left. `asked` is called at once when stopping begins.
+ * second signal, `apart_ms` after the first at least, kills what is left. `asked` is called at once when stopping begins.
  */
-export async function superviseUntilSignal(supervisor: Supervisor, asked: () => void): Promise<number> {
+export async function superviseUntilSignal(
+  supervisor: Supervisor,
+  asked: () => void,
+  apart_ms = ONE_CTRL_C_MS,
+): Promise<number> {
   const signals = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const;
-  let count = 0;
+  let first_ms: number | undefined;
   let first: (signal: NodeJS.Signals) => void = () => undefined;
   const signalled = new Promise<NodeJS.Signals>((resolve) => {
     first = resolve;
   });
   const onSignal = (signal: NodeJS.Signals) => {
-    count++;
-    if (count === 1) first(signal);
-    else supervisor.hurry();
+    const now_ms = performance.now();
+    if (first_ms === undefined) {
+      first_ms = now_ms;
+      first(signal);
+    } else if (now_ms - first_ms >= apart_ms) supervisor.hurry();
   };
   for (const signal of signals) process.on(signal, onSignal);
   try {
@@ -235,7 +244,7 @@ export async function superviseUntilSignal(supervisor: Supervisor, asked: () => 
     ]);
     asked();
     await supervisor.stop();
-    assert(count > 0 || why === 'refused', 'stopped without a reason');
+    assert(first_ms !== undefined || why === 'refused', 'stopped without a reason');
     return why === 'refused' ? CONFIGURATION_ERROR_EXIT_CODE : 0;
   } finally {
     for (const signal of signals) process.off(signal, onSignal);

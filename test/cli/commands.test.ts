@@ -1,6 +1,5 @@
 /** Every command of a user, as a process, against the API: for people, as JSON, quiet; and its exit codes. */
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +9,7 @@ import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
-import { makeKey, type Person, randomPublicKey } from '../support/people.ts';
+import { makeKey, type Person } from '../support/people.ts';
 import { totpCode } from '../support/totp-code.ts';
 import { until } from '../support/waiting.ts';
 
@@ -39,6 +38,13 @@ async function loggedIn(): Promise<{ cli: Cli; who: Person }> {
   return { cli, who };
 }
 const configOf = (cli: Cli) => join(cli.home, '.config', 'berth', 'config.json');
+/** Of the login called `default`. */
+function keyIn(cli: Cli): string {
+  const { profiles } = JSON.parse(readFileSync(configOf(cli), 'utf8')) as {
+    profiles: { default: { api_key: string } };
+  };
+  return profiles.default.api_key;
+}
 async function answers(id: InstanceId): Promise<void> {
   await api.agent.assigned(id);
   await api.agent.ready(id);
@@ -194,6 +200,18 @@ describe('VMs', () => {
     );
   });
 
+  test('a start that somebody undoes ends the waiting', async () => {
+    const { cli, who } = await somebody();
+    const { name, id } = await api.instance(who);
+    const starting = cli.start(['start', name]);
+    await api.agent.assigned(id);
+    await cli.done('stop', '-f', '--no-wait', name);
+    await api.agent.stopped(id);
+    const { code, err } = await starting.ended;
+    assert.equal(code, 1);
+    assert.match(err, /the VM is stopped: it was stopped meanwhile/);
+  });
+
   test('Ctrl-C ends the waiting with 130, says that the server goes on, and it does', async () => {
     const { cli, who } = await somebody();
     const { name, id } = await api.instance(who);
@@ -209,67 +227,6 @@ describe('VMs', () => {
   });
 });
 
-describe('SSH', () => {
-  test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an instance, revoked', async () => {
-    const { cli, who } = await somebody();
-    const { name } = await api.instance(who);
-    const [first, second] = [randomPublicKey(), randomPublicKey()];
-    const added = await cli.run(['ssh-key', 'add'], `${first.line} ada@laptop\n`);
-    assert.deepEqual([added.code, added.out], [0, `ada@laptop (${first.fingerprint}) is registered.\n`]);
-    const file = join(cli.home, 'desk.pub');
-    writeFileSync(file, second.line);
-    assert.match(await cli.done('ssh-key', 'add', file, '--name', 'desk', '-q'), /^key_\w+\n$/);
-    const list = await cli.done('ssh-key', 'ls');
-    assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED\n/);
-    assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never /m);
-    assert.match(await cli.done('keys', name), /all keys of who made it:\nNAME/);
-    assert.match(await cli.done('keys', name, '--set', 'desk'), /these keys:\nNAME.*\ndesk .*\n$/);
-    assert.match(await cli.done('keys', name, '--none'), /None\. Nobody gets in\.\n$/);
-    assert.equal((await cli.json<{ mode: string }>('keys', name, '--account')).mode, 'account');
-    assert.match(
-      await cli.fails(3, 'keys', name, '--set', 'nothing'),
-      /no SSH key nothing\n {2}next: berth ssh-key ls/,
-    );
-    assert.equal(await cli.done('ssh-key', 'rm', 'desk'), 'desk is revoked.\n');
-    const secret = await cli.run(['ssh-key', 'add', '-'], '-----BEGIN OPENSSH PRIVATE KEY-----\n');
-    assert.equal(secret.code, 1);
-    assert.match(secret.err, /private key: it stays with you/);
-  });
-
-  test('ssh says before the boot that no key gets in', async () => {
-    const { cli, who } = await somebody();
-    const { name } = await api.instance(who);
-    assert.match(await cli.fails(5, 'ssh', name), /lets no key in\n {2}next: berth ssh-key add\n/);
-  });
-
-  test('ssh-config writes a block once, and one line into the person’s own file, which ssh understands', async () => {
-    const { cli, who } = await somebody();
-    const { name, id } = await api.instance(who);
-    await cli.run(['ssh-key', 'add', '-'], randomPublicKey().line);
-    await cli.done('start', '--no-wait', name);
-    await answers(id);
-    for (let twice = 0; twice < 2; twice++) {
-      // The home that the password file names is the one that ssh looks at; this one has to be named to it.
-      const said = new RegExp(`^ssh -F \\S+/config ${name}\\.berth works now\\. \\(Without -F`);
-      assert.match(await cli.done('ssh-config', name), said);
-    }
-    const own = readFileSync(join(cli.home, '.ssh', 'config'), 'utf8');
-    assert.equal(own.match(/^Include/gm)?.length, 1);
-    const blocks = readFileSync(join(cli.home, '.config', 'berth', 'ssh_config'), 'utf8');
-    assert.equal(blocks.match(/^Host /gm)?.length, 1);
-    assert.equal(await cli.done('ssh-config', '--print', name), blocks);
-    const file = join(cli.home, '.ssh', 'config');
-    const meant = execFileSync('ssh', ['-F', file, '-G', `${name}.berth`], { encoding: 'utf8' });
-    const { body } = await api
-      .as(who)
-      .get<{ port: number; known_hosts: string[] }>(`/v1/instances/${id}/ssh`);
-    assert.match(meant, new RegExp(`^port ${body.port}$`, 'm'));
-    assert.match(meant, /^stricthostkeychecking true$/m);
-    const known = /^userknownhostsfile (.*)$/m.exec(meant)?.[1] ?? '';
-    assert.equal(readFileSync(known, 'utf8'), body.known_hosts.map((line) => `${line}\n`).join(''));
-  });
-});
-
 describe('login', () => {
   test('leaves a key of this machine in a file that nobody else reads; whoami and logout know it', async () => {
     const { cli, who } = await loggedIn();
@@ -278,13 +235,15 @@ describe('login', () => {
     assert.equal(await cli.done('whoami', '-q'), `${who.email}\n`);
     const text = readFileSync(configOf(cli), 'utf8');
     assert.ok(!text.includes(PASSWORD) && !text.includes('berth_sess_'), 'neither password nor session');
-    const key =
-      (JSON.parse(text) as { profiles: Record<string, { api_key: string }> }).profiles['default']?.api_key ??
-      '';
+    const key = keyIn(cli);
     assert.equal((await api.as(key).get('/v1/instances')).status, 200);
     const again = await cli.run(['login', '--password-stdin', '--email', who.email], PASSWORD);
     assert.equal(again.code, 0, again.err);
     assert.equal((await api.as(key).get('/v1/instances')).status, 401, 'the one before is revoked');
+    const of_who = keyIn(cli);
+    const other = await api.person({ password: PASSWORD });
+    assert.equal((await cli.run(['login', '--password-stdin', '--email', other.email], PASSWORD)).code, 0);
+    assert.equal((await api.as(of_who).get('/v1/instances')).status, 401, 'another account’s too');
     assert.match(await cli.done('logout'), /logged out/);
     assert.match(await cli.fails(4, 'ls'), /not logged in/);
     const sessions = await api.db
@@ -312,6 +271,12 @@ describe('login', () => {
       /there is no login “nope”; there is .*default.*\n {2}next: berth login --profile nope\n/,
     );
     assert.equal(await cli.done('whoami', '-q', '--profile', 'default'), `${who.email}\n`);
+    const sudo = await cli.run(['sudo', '--profile', 'default', '--password-stdin'], PASSWORD);
+    assert.equal(sudo.code, 0, sudo.err);
+    assert.equal(await cli.done('whoami', '-q'), `${other.email}\n`, 'the last login is still meant');
+    cli.env['BERTH_PROFILE'] = '';
+    cli.env['BERTH_URL'] = '';
+    assert.equal(await cli.done('whoami', '-q'), `${other.email}\n`, 'set to nothing they are not set');
     assert.match(
       await cli.fails(4, 'ls', '--url', 'http://127.0.0.1:1'),
       /is for http:\/\/127\.0\.0\.1:\d+, not for/,

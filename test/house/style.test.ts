@@ -42,6 +42,11 @@ test(`no file has more than ${MAX_LINES} lines`, () => {
   );
 });
 
+test('no document has a path deleted that is another where its variable is empty', () => {
+  const documents = ['README.md', ...filesBelow('docs', ['.md'])];
+  assert.deepEqual(lines(documents, /\brm -[a-z]* .*\$(?!\{\w+:\?\})/), []);
+});
+
 test('the environment is read in config/env.ts alone', () => {
   const found = lines(
     source.filter((path) => !isTest(path)),

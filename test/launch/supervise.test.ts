@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { isAlive } from '../../src/launch/process-life.ts';
@@ -100,8 +100,8 @@ test('a role that refuses its settings at its first start is told and not starte
   assert.equal(supervisor.pid('b'), undefined);
 });
 
-/** A launcher with one role, as a process of its own. */
-function launcher(child: RoleSpec): string {
+/** A launcher with one role, as a process of its own. It says each SIGINT. @param apart_ms between two that are not one */
+function launcher(child: RoleSpec, apart_ms = 0): string {
   return `
     import { createLog } from 'SRC/lib/log.ts';
     import { supervise, superviseUntilSignal } from 'SRC/launch/supervise.ts';
@@ -109,7 +109,9 @@ function launcher(child: RoleSpec): string {
       roles: [${JSON.stringify(child)}], env: process.env, log: createLog('test', 'silent'),
       timing: { grace_ms: 600000 },
     });
-    process.exitCode = await superviseUntilSignal(supervisor, () => console.log('stopping'));`;
+    const ended = superviseUntilSignal(supervisor, () => console.log('stopping'), ${apart_ms});
+    process.on('SIGINT', () => console.log('SIGINT'));
+    process.exitCode = await ended;`;
 }
 
 async function pidIn(journal: string): Promise<number> {
@@ -140,6 +142,24 @@ test('a second SIGINT does not wait for a role that hangs', async (t) => {
   process.kill(pid, 'SIGINT');
   assert.equal((await ended).code, 0);
   assert.equal(isAlive(role_pid), false);
+});
+
+test('one Ctrl-C that comes twice, as under npm, lets a role end by itself', async (t) => {
+  const folder = await temporaryFolder(t);
+  const [journal, heard] = [join(folder, 'journal'), join(folder, 'heard')];
+  // It ends once both signals were heard, unless the second one has killed it.
+  const slow = `setInterval(() => existsSync('${heard}') && (note('ended'), process.exit(0)), 10)`;
+  const child = role('a', journal, `import('node:fs').then(({ existsSync }) => { ${slow}; })`);
+  const { pid, ended, output } = runScript(t, launcher(child, 600_000));
+  const role_pid = await pidIn(journal);
+  cleanUp(t, () => kill(role_pid));
+  for (const count of [1, 2]) {
+    process.kill(pid, 'SIGINT');
+    await until('it is heard', () => output().match(/SIGINT/g)?.length === count);
+  }
+  await writeFile(heard, '');
+  assert.equal((await ended).code, 0);
+  assert.equal((await linesOf(journal)).at(-1), 'a ended');
 });
 
 test('a launcher whose role refuses its settings ends with 2', async (t) => {

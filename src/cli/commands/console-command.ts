@@ -2,11 +2,14 @@
 import { once } from 'node:events';
 import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
 
 /** Ctrl-], as telnet and virsh have it: shells and editors hardly need it. */
 const END_BYTE = 0x1d;
 /** The VM has ended, or we have. */
 const OVER = 1000;
+/** For the server's farewell: where the network is dead none comes. */
+const CLOSE_MS = 1_000;
 
 async function openConsole(call: Call): Promise<undefined> {
   const { args, session, terminal } = call;
@@ -28,6 +31,7 @@ async function openConsole(call: Call): Promise<undefined> {
   socket.addEventListener('error', () => undefined);
   socket.addEventListener('message', ({ data }) => void stdout.write(Buffer.from(data as ArrayBuffer)));
   let ended_here = false;
+  const given_up = Promise.withResolvers<null>();
   const onTyped = (typed: Buffer) => {
     const end = typed.indexOf(END_BYTE);
     const before = end === -1 ? typed : typed.subarray(0, end);
@@ -35,19 +39,24 @@ async function openConsole(call: Call): Promise<undefined> {
     if (end === -1) return;
     ended_here = true;
     socket.close(OVER);
+    setTimeout(() => given_up.resolve(null), CLOSE_MS).unref();
   };
   terminal.warn(`Connected to ${name}. Enter shows the prompt; Ctrl-] ends.`);
   stdin.setRawMode(true);
   stdin.on('data', onTyped).resume();
+  let end: [CloseEvent] | null;
   try {
-    const [{ code, reason }] = await closed;
-    if (ended_here || code === OVER) return undefined;
-    throw new CommandError(reason || `the console was cut off (${code})`, { next: `berth console ${name}` });
+    end = await Promise.race([closed, given_up.promise]);
   } finally {
     stdin.off('data', onTyped).pause();
     stdin.setRawMode(false);
     stdout.write('\n');
   }
+  // The socket would keep us until TCP gives up.
+  if (end === null) process.exit(EXIT.done);
+  const [{ code, reason }] = end;
+  if (ended_here || code === OVER) return undefined;
+  throw new CommandError(reason || `the console was cut off (${code})`, { next: `berth console ${name}` });
 }
 
 export const CONSOLE: Command = {

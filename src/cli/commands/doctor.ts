@@ -43,16 +43,17 @@ async function server({ session }: Call): Promise<Finding[]> {
     return [{ check: 'server', ok: false, found: `${url} does not answer`, next }];
   }
   const found: Finding[] = [{ check: 'server', ok: true, found: `${url} answers` }];
-  const parts = (await ready.json().catch(() => ({}))) as Record<string, Part | boolean>;
+  const told = (await ready.json().catch(() => null)) as Record<string, Part | boolean | null> | null;
+  const parts = told ?? {};
   const bad = Object.entries(parts).flatMap(([name, part]) =>
-    typeof part === 'object' && !part.ok ? [`${name}: ${part.problem}`] : [],
+    typeof part === 'object' && part !== null && !part.ok ? [`${name}: ${part.problem}`] : [],
   );
-  const told = bad.join('; ') || `${url} is no Berth`;
+  const problem = bad.join('; ') || `${url} is no Berth`;
   const is_ready = parts['ready'] === true;
   const next = is_ready
     ? {}
     : { next: 'look at the log of Berth: what npm start prints, or journalctl -u berth' };
-  found.push({ check: 'ready', ok: is_ready, found: is_ready ? 'yes' : told, ...next });
+  found.push({ check: 'ready', ok: is_ready, found: is_ready ? 'yes' : problem, ...next });
   const version = await get('/v1/openapi.json').then(
     async (answer) => ((await answer.json()) as { info?: { version?: string } }).info?.version,
     () => undefined,
@@ -100,7 +101,8 @@ async function login({ session }: Call): Promise<Finding[]> {
   try {
     const keys = await session.berth().call('listSshKeys', { query: { limit: 200 } });
     const count = keys.data.length;
-    const as = session.profile === undefined ? 'by BERTH_API_KEY' : `as ${session.profile.email}`;
+    const by_key = session.env['BERTH_API_KEY'] || session.profile === undefined;
+    const as = by_key ? 'by BERTH_API_KEY' : `as ${session.profile.email}`;
     const found = count === 0 ? 'none is registered' : `${count} registered`;
     return [
       { check: 'login', ok: true, found: as },

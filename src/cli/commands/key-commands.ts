@@ -2,11 +2,12 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import type { ApiKey, SshKey } from '../../../client/src/berth.ts';
+import { type ApiKey, type Berth, BerthError, type SshKey } from '../../../client/src/berth.ts';
 import type { Env } from '../../config/env.ts';
 import { actorNames } from '../actors.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
+import { EXIT } from '../exit-codes.ts';
 import { whole } from '../numbers.ts';
 import { homeFolder } from '../profiles.ts';
 import { collect, findNamed } from '../reading.ts';
@@ -34,15 +35,19 @@ async function publicKey({ args, terminal, session }: Call): Promise<string> {
   }
   const found = localPublicKey(session.env);
   if (found !== undefined) return found;
+  const private_key = localPrivateKeyPath(session.env);
   throw new CommandError(`there is no public key in ${sshFolder(session.env)}`, {
-    next: 'ssh-keygen -t ed25519, then berth ssh-key add',
+    next:
+      private_key === undefined
+        ? 'ssh-keygen -t ed25519, then berth ssh-key add'
+        : `ssh-keygen -y -f ${private_key} > ${private_key}.pub, then berth ssh-key add`,
   });
 }
 
 export const sshFolder = (env: Env) => join(homeFolder(env), '.ssh');
 
-/** The path of the one that ssh tries first. */
-export function localPublicKeyPath(env: Env): string | undefined {
+/** The path of the first of them that is there. */
+function firstThere(env: Env, names: readonly string[]): string | undefined {
   const folder = sshFolder(env);
   let there: readonly string[] = [];
   try {
@@ -50,9 +55,19 @@ export function localPublicKeyPath(env: Env): string | undefined {
   } catch {
     // No such folder: no key in it.
   }
-  const found = USUAL.find((name) => there.includes(name));
+  const found = names.find((name) => there.includes(name));
   return found === undefined ? undefined : join(folder, found);
 }
+
+/** The path of the one that ssh tries first. */
+export const localPublicKeyPath = (env: Env) => firstThere(env, USUAL);
+
+/** Of a private key, which may have lost its public part. */
+export const localPrivateKeyPath = (env: Env) =>
+  firstThere(
+    env,
+    USUAL.map((name) => name.replace(/\.pub$/, '')),
+  );
 
 export function localPublicKey(env: Env): string | undefined {
   const path = localPublicKeyPath(env);
@@ -87,19 +102,42 @@ const keyRow = (key: SshKey) => [
   ago(key.created_at),
 ];
 
+/** Ids of the keys that are said by id or name; where people share a name, one's own is meant. @throws CommandError */
+async function membersKeys(berth: Berth, org_id: string, said: readonly string[]): Promise<string[]> {
+  const own = await collect(berth.list('listSshKeys', {})).catch((error: unknown) => {
+    // A service account is no person.
+    if (error instanceof BerthError && error.status === 403) return [];
+    throw error;
+  });
+  const all = await collect(berth.list('listOrgSshKeys', { path: { id: org_id }, query: { limit: 200 } }));
+  const own_ids = new Set(own.map(({ id }) => id));
+  return said.map((text) => {
+    const found = all.filter(({ id, name }) => id === text || name === text);
+    const mine = found.filter(({ id }) => own_ids.has(id));
+    const [key, other] = mine.length > 0 ? mine : found;
+    if (key === undefined) {
+      const parts = { next: SSH_KEY.list, exit_code: EXIT.not_found };
+      throw new CommandError(`no member of the organisation has an SSH key ${text}`, parts);
+    }
+    if (other === undefined) return key.id;
+    const which = found.map(({ id, fingerprint }) => `\n  ${id} ${fingerprint}`).join('');
+    throw new CommandError(`several SSH keys are called ${text}; say which by its id:${which}`, {
+      exit_code: EXIT.not_found,
+    });
+  });
+}
+
 async function keySet(call: Call): Promise<undefined> {
   const { options, session, terminal, args } = call;
   const berth = session.berth();
-  const { id, name } = await berth.instances.find(args[0] ?? '');
+  const { id, name, org_id } = await berth.instances.find(args[0] ?? '');
   const chosen = options.list('set');
-  if (chosen && options.flag('account')) throw new UsageError('--set and --account exclude each other');
+  if ([chosen, options.flag('account'), options.flag('none')].filter(Boolean).length > 1)
+    throw new UsageError('--set, --account and --none exclude each other');
   if (options.flag('account')) await berth.instances.replaceKeySet(id, { mode: 'account' });
   if (options.flag('none')) await berth.instances.replaceKeySet(id, { ssh_key_ids: [] });
   if (chosen) {
-    const keys = await Promise.all(
-      chosen.map((each) => findNamed(berth.list('listSshKeys', {}), each, SSH_KEY)),
-    );
-    await berth.instances.replaceKeySet(id, { ssh_key_ids: keys.map((key) => key.id) });
+    await berth.instances.replaceKeySet(id, { ssh_key_ids: await membersKeys(berth, org_id, chosen) });
   }
   const set = await berth.instances.keySet(id);
   const nameOf = actorNames(call);
@@ -210,7 +248,7 @@ export const KEY_COMMANDS: readonly Command[] = [
         type: 'string',
         value: 'KEY',
         multiple: true,
-        help: 'these keys only; may be said several times',
+        help: "these keys only, one's own or other members'; may be said several times",
       },
       account: { type: 'boolean', help: 'all keys of who made it' },
       none: { type: 'boolean', help: 'nobody' },

@@ -6,9 +6,12 @@ import type { Call, Command } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
+import type { Profile } from '../profiles.ts';
 import { USER_AGENT } from '../session.ts';
 import { clock } from '../words.ts';
 
+/** A server that one has left may be gone. */
+const REVOKE_MS = 5_000;
 const PASSWORD_STDIN = {
   'password-stdin': { type: 'boolean', help: 'the password is the first line of stdin' },
 } as const;
@@ -42,7 +45,7 @@ export async function login(call: Call): Promise<undefined> {
     const { role } = await acting.call('getMember', { path: { id: org.id, user_id: opened.user.id } });
     const name = `cli on ${hostname()}`.slice(0, 100);
     const made = await acting.createApiKey({ name, scope: scopeOfRole(role) });
-    session.keep(profile_name, {
+    session.keepAsCurrent(profile_name, {
       url,
       email: opened.user.email,
       user_id: opened.user.id,
@@ -50,7 +53,7 @@ export async function login(call: Call): Promise<undefined> {
       api_key_id: made.id,
       api_key: made.key,
     });
-    if (before?.url === url) await revoke(acting, before.api_key_id);
+    if (before !== undefined) await endBefore(before, acting);
     const keys = await acting.call('listSshKeys', { query: { limit: 1 } });
     terminal.done(
       `You are logged in at ${url} as ${opened.user.email}, in ${org.name}.` +
@@ -88,9 +91,16 @@ async function openLogin({ session, terminal, options }: Call, email: string, lo
   return { ...(await session.openAsked(email, password, totp)), first: undefined };
 }
 
+/** Its only record is overwritten. Another account's key, or another server's, ends itself. */
+async function endBefore({ url, api_key, api_key_id }: Profile, acting: Berth): Promise<void> {
+  if (acting.url === url && (await revoke(acting, api_key_id))) return;
+  const signal = AbortSignal.timeout(REVOKE_MS);
+  await revoke(new Berth({ url, token: api_key, user_agent: USER_AGENT, retries: 0 }), api_key_id, signal);
+}
+
 /** What is gone already, or another's by now, is no failure. */
-async function revoke(berth: Berth, id: string): Promise<boolean> {
-  return berth.call('revokeApiKey', { path: { id } }).then(
+async function revoke(berth: Berth, id: string, signal?: AbortSignal): Promise<boolean> {
+  return berth.call('revokeApiKey', { path: { id } }, { signal }).then(
     () => true,
     () => false,
   );
@@ -145,6 +155,7 @@ async function sudo({ session, terminal, options }: Call): Promise<undefined> {
   if (profile === undefined) {
     throw new CommandError('sudo needs a login', { next: 'berth login', exit_code: EXIT.not_authorised });
   }
+  session.requireServerOf(profile);
   if (profile.sudo) await endGrant(profile.url, profile.sudo.session_token);
   const { sudo: _old, ...rest } = profile;
   if (options.flag('end')) {

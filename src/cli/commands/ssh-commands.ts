@@ -9,6 +9,7 @@ import { CommandError } from '../command-error.ts';
 import { greets } from '../greets.ts';
 import { configFolder, writePrivate } from '../profiles.ts';
 import { waitFor } from '../waiting.ts';
+import { checkedWayIn } from '../way-in.ts';
 import { localPublicKeyPath, sshFolder } from './key-commands.ts';
 
 export const IDENTITY = {
@@ -20,6 +21,10 @@ const START: NonNullable<Command['options']> = {
 
 /** How to reach it, its VM started where it does not run. */
 async function reach(call: Call, berth: Berth, instance: Instance): Promise<ConnectionDetails> {
+  return checkedWayIn(instance, await detailsOf(call, berth, instance));
+}
+
+async function detailsOf(call: Call, berth: Berth, instance: Instance): Promise<ConnectionDetails> {
   const { id, name } = instance;
   try {
     const details = await berth.instances.ssh(id);
@@ -168,7 +173,7 @@ export const SSH_COMMANDS: readonly Command[] = [
     names_instances: true,
     summary: 'write a Host block, so that ssh NAME.berth and editors work',
     example: 'berth ssh-config web && ssh web.berth',
-    options: { print: { type: 'boolean', help: 'print it, change no file' }, ...START },
+    options: { print: { type: 'boolean', help: "print it; ssh's settings stay as they are" }, ...START },
     run: sshConfig,
   },
 ];

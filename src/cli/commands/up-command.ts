@@ -3,7 +3,7 @@
  * made, each that is there is used; said twice it only logs in.
  */
 import { execFileSync } from 'node:child_process';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Berth, BerthError } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
@@ -11,12 +11,28 @@ import { CommandError } from '../command-error.ts';
 import { instanceName } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { SETTINGS, settingsOf } from './instance-settings.ts';
-import { localPublicKey, registerKey, sshFolder } from './key-commands.ts';
+import { localPrivateKeyPath, localPublicKey, registerKey, sshFolder } from './key-commands.ts';
 import { login } from './login-commands.ts';
 import { IDENTITY, ssh } from './ssh-commands.ts';
 
+/** Beside a private key, of which it is a part; ssh-keygen asks for its passphrase. */
+function makePublicKey(path: string): string {
+  try {
+    const stdio = ['inherit', 'pipe', 'inherit'] as const;
+    const text = execFileSync('ssh-keygen', ['-y', '-f', path], { stdio: [...stdio], encoding: 'utf8' });
+    writeFileSync(`${path}.pub`, text, { flag: 'wx' });
+    return text;
+  } catch {
+    throw new CommandError(`${path} is there, and ${path}.pub is not and could not be made of it`, {
+      next: `ssh-keygen -y -f ${path} > ${path}.pub`,
+    });
+  }
+}
+
 /** Without a passphrase, as ssh needs it where nobody can be asked. */
 function makeKey(call: Call): string {
+  const private_key = localPrivateKeyPath(call.session.env);
+  if (private_key !== undefined) return makePublicKey(private_key);
   const folder = sshFolder(call.session.env);
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   const path = join(folder, 'id_ed25519');
@@ -40,6 +56,8 @@ async function ensureKey(call: Call, berth: Berth): Promise<void> {
 async function ensureInstance(call: Call, berth: Berth, name: string): Promise<void> {
   try {
     await berth.instances.find(name);
+    if (Object.values(settingsOf(call)).some((each) => each !== undefined))
+      call.terminal.warn(`berth: ${name} is there already, and stays as it is; berth set ${name} changes it`);
   } catch (error) {
     if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') throw error;
     await berth.instances.create({ ...settingsOf(call), name });

@@ -1,0 +1,134 @@
+/** SSH keys, key sets, and the ways in that the command line makes, as processes against the API. */
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { apiForFile } from '../support/api.ts';
+import { Cli } from '../support/cli.ts';
+import { makeKey, makeServiceKey, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
+
+const api = await apiForFile();
+
+async function somebody(): Promise<{ cli: Cli; who: Person }> {
+  const who = await api.person();
+  const { key } = await makeKey(api.db, who, '*');
+  return { cli: new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key }), who };
+}
+
+test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an instance, revoked', async () => {
+  const { cli, who } = await somebody();
+  const { name } = await api.instance(who);
+  const [first, second] = [randomPublicKey(), randomPublicKey()];
+  const added = await cli.run(['ssh-key', 'add'], `${first.line} ada@laptop\n`);
+  assert.deepEqual([added.code, added.out], [0, `ada@laptop (${first.fingerprint}) is registered.\n`]);
+  const file = join(cli.home, 'desk.pub');
+  writeFileSync(file, second.line);
+  assert.match(await cli.done('ssh-key', 'add', file, '--name', 'desk', '-q'), /^key_\w+\n$/);
+  const list = await cli.done('ssh-key', 'ls');
+  assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED\n/);
+  assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never /m);
+  assert.match(await cli.done('keys', name), /all keys of who made it:\nNAME/);
+  assert.match(await cli.done('keys', name, '--set', 'desk'), /these keys:\nNAME.*\ndesk .*\n$/);
+  assert.match(await cli.done('keys', name, '--none'), /None\. Nobody gets in\.\n$/);
+  assert.equal((await cli.json<{ mode: string }>('keys', name, '--account')).mode, 'account');
+  assert.match(
+    await cli.fails(3, 'keys', name, '--set', 'nothing'),
+    /no member of the organisation has an SSH key nothing\n {2}next: berth ssh-key ls/,
+  );
+  for (const two of [
+    ['--none', '--set', 'desk'],
+    ['--none', '--account'],
+    ['--set', 'desk', '--account'],
+  ]) {
+    assert.match(await cli.fails(2, 'keys', name, ...two), /exclude each other/);
+  }
+  assert.equal((await cli.json<{ mode: string }>('keys', name)).mode, 'account');
+  assert.equal(await cli.done('ssh-key', 'rm', 'desk'), 'desk is revoked.\n');
+  const secret = await cli.run(['ssh-key', 'add', '-'], '-----BEGIN OPENSSH PRIVATE KEY-----\n');
+  assert.equal(secret.code, 1);
+  assert.match(secret.err, /private key: it stays with you/);
+});
+
+test('a colleague is let in by the name or id of their key; of two of a name one’s own is meant', async () => {
+  const { cli, who } = await somebody();
+  const { name } = await api.instance(who);
+  const [ada, bob] = [await api.person({ org_id: who.org_id }), await api.person({ org_id: who.org_id })];
+  const [adas, bobs] = [await makeSshKey(api.db, ada.user_id), await makeSshKey(api.db, bob.user_id)];
+  const set = (...keys: string[]) => cli.done('keys', name, '-q', ...keys.flatMap((each) => ['--set', each]));
+  const several = await cli.fails(3, 'keys', name, '--set', 'laptop');
+  for (const { id, fingerprint } of [adas, bobs])
+    assert.ok(several.includes(`${id} ${fingerprint}`), several);
+  assert.equal(await set(adas.id), `${adas.id}\n`);
+  const own = await makeSshKey(api.db, who.user_id);
+  assert.equal(await set('laptop'), `${own.id}\n`);
+  await api.db.updateTable('ssh_keys').set({ name: 'desk' }).where('id', '=', bobs.id).execute();
+  assert.deepEqual((await set('laptop', 'desk')).split('\n').sort(), ['', bobs.id, own.id].sort());
+  const robot = await makeServiceKey(api.db, who.org_id, '*');
+  const program = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: robot.key });
+  assert.equal(await program.done('keys', name, '-q', '--set', 'desk'), `${bobs.id}\n`);
+  const stranger = await makeSshKey(api.db, (await api.person()).user_id);
+  await cli.fails(3, 'keys', name, '--set', stranger.id);
+});
+
+test('up makes the public part of a private key that has none, and says that it changes no instance', async () => {
+  const { cli, who } = await somebody();
+  const { name, id } = await api.instance(who);
+  const path = join(cli.home, '.ssh', 'id_ed25519');
+  mkdirSync(join(cli.home, '.ssh'));
+  execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-C', 'ada', '-f', path]);
+  const line = readFileSync(`${path}.pub`, 'utf8');
+  rmSync(`${path}.pub`);
+  assert.match(
+    await cli.fails(1, 'ssh-key', 'add'),
+    /no public key in .*\n {2}next: ssh-keygen -y -f (\S+)\/id_ed25519 > \1\/id_ed25519\.pub/,
+  );
+  const going_up = cli.start(['up', name, '--cpus', '4']);
+  await api.agent.assigned(id);
+  assert.equal(readFileSync(`${path}.pub`, 'utf8'), line);
+  assert.match(going_up.out(), /^ada \(SHA256:\S+\) is registered\.\n/);
+  assert.match(going_up.err(), new RegExp(`${name} is there already, .*berth set ${name}`));
+  going_up.child.kill('SIGINT');
+  assert.equal((await going_up.ended).code, 130);
+});
+
+test('up leaves a private key that it cannot read as it is, and says what is missing', async () => {
+  const { cli } = await somebody();
+  mkdirSync(join(cli.home, '.ssh'));
+  const path = join(cli.home, '.ssh', 'id_ed25519');
+  writeFileSync(path, 'no key\n', { mode: 0o600 });
+  assert.match(await cli.fails(1, 'up', 'web'), /could not be made of it\n {2}next: ssh-keygen -y -f /);
+  assert.equal(readFileSync(path, 'utf8'), 'no key\n');
+});
+
+test('ssh says before the boot that no key gets in', async () => {
+  const { cli, who } = await somebody();
+  const { name } = await api.instance(who);
+  assert.match(await cli.fails(5, 'ssh', name), /lets no key in\n {2}next: berth ssh-key add\n/);
+});
+
+test('ssh-config writes a block once, and one line into the person’s own file, which ssh understands', async () => {
+  const { cli, who } = await somebody();
+  const { name, id } = await api.instance(who);
+  await cli.run(['ssh-key', 'add', '-'], randomPublicKey().line);
+  await cli.done('start', '--no-wait', name);
+  await api.agent.assigned(id);
+  await api.agent.ready(id);
+  for (let twice = 0; twice < 2; twice++) {
+    // The home that the password file names is the one that ssh looks at; this one has to be named to it.
+    const said = new RegExp(`^ssh -F \\S+/config ${name}\\.berth works now\\. \\(Without -F`);
+    assert.match(await cli.done('ssh-config', name), said);
+  }
+  const own = readFileSync(join(cli.home, '.ssh', 'config'), 'utf8');
+  assert.equal(own.match(/^Include/gm)?.length, 1);
+  const blocks = readFileSync(join(cli.home, '.config', 'berth', 'ssh_config'), 'utf8');
+  assert.equal(blocks.match(/^Host /gm)?.length, 1);
+  assert.equal(await cli.done('ssh-config', '--print', name), blocks);
+  const file = join(cli.home, '.ssh', 'config');
+  const meant = execFileSync('ssh', ['-F', file, '-G', `${name}.berth`], { encoding: 'utf8' });
+  const { body } = await api.as(who).get<{ port: number; known_hosts: string[] }>(`/v1/instances/${id}/ssh`);
+  assert.match(meant, new RegExp(`^port ${body.port}$`, 'm'));
+  assert.match(meant, /^stricthostkeychecking true$/m);
+  const known = /^userknownhostsfile (.*)$/m.exec(meant)?.[1] ?? '';
+  assert.equal(readFileSync(known, 'utf8'), body.known_hosts.map((line) => `${line}\n`).join(''));
+});

@@ -1,0 +1,168 @@
+/** Servers that lie, fall silent or are not the login's: nothing of this machine is theirs to change, or to be told. */
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { chownSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { createServer, type IncomingMessage } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { promisify } from 'node:util';
+import { AS_ROOT } from '../launch/processes.ts';
+import { BERTH, Cli } from '../support/cli.ts';
+import { until } from '../support/waiting.ts';
+
+const KEY = 'berth_live_any';
+const INSTANCE = { id: `inst_${'0'.repeat(26)}`, name: 'web', vm: { state: 'running' } };
+const WAY = { host: '127.0.0.1', port: 22, user: 'root', known_hosts: ['[127.0.0.1]:22 ssh-ed25519 AAAA'] };
+
+/** What was asked, and how: headers and body. */
+const asked: string[] = [];
+let answers: Record<string, unknown> = {};
+
+async function note(request: IncomingMessage): Promise<void> {
+  let body = '';
+  for await (const chunk of request) body += chunk;
+  asked.push(`${request.method} ${request.url} ${JSON.stringify(request.headers)} ${body}`);
+}
+
+const server = createServer(async (request, response) => {
+  await note(request);
+  const [path = ''] = (request.url ?? '').split('?');
+  const part = Object.keys(answers).find((each) => path.endsWith(each));
+  response.writeHead(part === undefined ? 404 : 200, { 'content-type': 'application/json' });
+  response.end(JSON.stringify(part === undefined ? {} : answers[part]));
+});
+// A console that takes what comes and never says goodbye.
+server.on('upgrade', (request, socket) => {
+  const seal = `${request.headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`;
+  const accept = createHash('sha1').update(seal).digest('base64');
+  socket.write(
+    `HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ${accept}\r\n\r\n`,
+  );
+  socket.on('error', () => undefined).resume();
+});
+await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+after(() => {
+  server.closeAllConnections();
+  server.close();
+});
+const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+
+function says(instance: Record<string, unknown>, way: Record<string, unknown> = {}): void {
+  const one = { ...INSTANCE, ...instance };
+  answers = {
+    '/instances': { data: [one], next_cursor: null },
+    [`/instances/${encodeURIComponent(one.id)}/ssh`]: { ...WAY, allowed_keys: 1, ...way },
+    [`/instances/${INSTANCE.id}`]: one,
+  };
+}
+
+const filesIn = ({ home }: Cli) =>
+  readdirSync(home, { recursive: true, withFileTypes: true })
+    .filter((each) => each.isFile())
+    .map(({ name }) => name);
+
+test('an id that is a path becomes no file, a user that is an option no words of ssh', async () => {
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  const made = join(cli.home, 'made');
+  says({ id: '../../../.bashrc' }, { known_hosts: [`touch ${made}`] });
+  assert.match(await cli.fails(1, 'ssh', 'web'), /is no address, and is not used/);
+  says({}, { user: `-oProxyCommand=touch ${made}` });
+  for (const command of [
+    ['ssh', 'web', '--', 'word'],
+    ['ssh-config', 'web'],
+    ['ssh-config', '--print', 'web'],
+  ]) {
+    assert.match(await cli.fails(1, ...command), /is no address, and is not used/);
+  }
+  assert.deepEqual(filesIn(cli), []);
+});
+
+test('TAB runs nothing of what a server calls its instances', async () => {
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  says({ name: '$(touch made)' });
+  const script = join(cli.home, 'completion.bash');
+  writeFileSync(script, await cli.done('completion', 'bash'));
+  const program = `berth() { '${BERTH}' "$@"; }
+    source '${script}'; COMP_WORDS=(berth ssh ''); COMP_CWORD=2; _berth; echo "\${COMPREPLY[@]}"`;
+  // Not synchronously: the server is in this process.
+  const bash = () => promisify(execFile)('bash', ['-c', program], { env: cli.env, cwd: cli.home });
+  assert.equal((await bash()).stdout, '\n');
+  assert.ok(!existsSync(join(cli.home, 'made')));
+  says({});
+  assert.equal((await bash()).stdout, 'web\n');
+});
+
+test('JSON has nothing that a terminal acts on, and means what was said', async () => {
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  const labels = { a: '\u009b31m\u007f\u001b[0m' };
+  says({ labels });
+  const out = await cli.done('show', 'web', '--json');
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+  assert.doesNotMatch(out, /[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/);
+  assert.deepEqual((JSON.parse(out) as { labels: unknown }).labels, labels);
+});
+
+test('neither a session with sudo nor a password goes to another server than the login’s', async () => {
+  const cli = new Cli({ BERTH_API_KEY: KEY });
+  const folder = join(cli.home, '.config', 'berth');
+  mkdirSync(folder, { recursive: true });
+  const sudo = { session_token: 'berth_sess_WORK', cookie: 'sudo=WORK', expires_at: '2999-01-01T00:00:00Z' };
+  const login = {
+    url: 'https://work.example',
+    email: 'me@work.example',
+    org_id: 'org_1',
+    api_key_id: 'ak_1',
+    api_key: 'berth_live_WORK',
+  };
+  answers = { '/api-keys': { data: [{ id: 'ak_2', name: 'ci' }], next_cursor: null } };
+  for (const work of [{ ...login, sudo }, login]) {
+    const kept = JSON.stringify({ current: 'work', profiles: { work } });
+    writeFileSync(join(folder, 'config.json'), kept, { mode: 0o600 });
+    for (const command of [
+      ['key', 'rotate', 'ci', '--password-stdin'],
+      ['sudo', '--password-stdin'],
+    ]) {
+      const { code, err } = await cli.run([...command, '--url', url], 'password of WORK\n');
+      assert.match(err, /the login “work” is for https:\/\/work\.example, not for http/);
+      assert.equal(code, 4);
+    }
+    assert.equal(readFileSync(join(folder, 'config.json'), 'utf8'), kept);
+  }
+  assert.deepEqual(
+    asked.filter((each) => each.includes('WORK')),
+    [],
+  );
+});
+
+test('a first login that somebody else has left in the folder is none', AS_ROOT, async () => {
+  const cli = new Cli();
+  const folder = join(cli.home, 'data', 'secrets');
+  mkdirSync(folder, { recursive: true });
+  const path = join(folder, 'first-login');
+  writeFileSync(path, JSON.stringify({ url, email: 'admin@localhost', password: 'planted' }));
+  chownSync(path, 65_534, 65_534);
+  await cli.fails(2, 'login', '--url', url);
+  assert.ok(!asked.some((each) => each.includes('planted')));
+});
+
+test('Ctrl-] ends a console whose other end is silent', { timeout: 60_000 }, async () => {
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  says({});
+  answers['/vm/console/ticket'] = { ticket: 'one' };
+  const upgraded = new Promise((resolve) => server.once('upgrade', resolve));
+  const running = cli.onTerminal(['console', 'web']);
+  await upgraded;
+  await until('it is connected', () => running.out().includes('Ctrl-] ends'));
+  running.child.stdin?.write('\u001d');
+  assert.equal((await running.ended).code, 0);
+});
+
+test('doctor says of something else than Berth that it is', async () => {
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  answers = { '/readyz': null };
+  const { code, out } = await cli.run(['doctor']);
+  assert.match(out, /is no Berth/);
+  assert.equal(code, 1);
+});
