@@ -4,6 +4,9 @@
  *
  * Keys are applied once they are in their file (the next handshake obeys) and the connections of all others have
  * ended; that is reported. Until it is heard of after a revocation, the ingress lets nobody through to this guest.
+ *
+ * A call whose answer does not come may have been carried out, or may yet: until one is answered, what is in force is
+ * unknown, and the keys that were sent may be.
  */
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -24,13 +27,19 @@ export class KeyPusher {
   #wanted: readonly string[] = [];
   /** In force in the guest; null: unknown. */
   #applied: readonly string[] | null = null;
+  /** What was in force when it was last known, and all that was sent since. */
+  #maybe_applied: readonly string[] = [];
   #machine: Machine | null = null;
   #loop: Promise<void> | null = null;
-  #reporting: Promise<void> | null = null;
+  #reporting: Promise<void> = Promise.resolve();
+  #look: NodeJS.Timeout | undefined;
   /** Counts rests: what was begun before one counts for nothing after it. */
   #round = 0;
 
-  /** `report` is called with the fingerprints of every set that was applied to a machine that is followed. */
+  /**
+   * `report` is called with the fingerprints of every set that was applied to a machine that is followed; and, when a key is
+   * revoked that may be in force though nobody was told, of all that may be.
+   */
   constructor(log: Log, report: Report) {
     this.#log = log;
     this.#report = report;
@@ -38,6 +47,7 @@ export class KeyPusher {
 
   want(lines: readonly string[]): void {
     this.#wanted = lines;
+    this.#tellOfRevoked();
     this.#work();
   }
 
@@ -46,17 +56,14 @@ export class KeyPusher {
    * began with them. Answers fingerprints.
    */
   async apply(machine: Machine): Promise<readonly string[]> {
-    if (sameLines(machine.given_keys, this.#wanted)) {
-      this.#applied = this.#wanted;
-      return this.#wanted.map(fingerprintOf);
-    }
-    this.#applied = null;
+    if (sameLines(machine.given_keys, this.#wanted)) return this.#confirm(this.#wanted);
     return this.#apply(machine, machine.may_be_connected);
   }
 
   /** Applies changes to this machine from now on. */
   follow(machine: Machine): void {
     this.#machine = machine;
+    this.#tellOfRevoked();
     this.#work();
   }
 
@@ -67,7 +74,13 @@ export class KeyPusher {
   async rest(): Promise<void> {
     this.#machine = null;
     this.#round += 1;
-    await this.#reporting?.catch(() => undefined);
+    await this.#reporting.catch(() => undefined);
+  }
+
+  /** Rests for good. */
+  close(): Promise<void> {
+    clearTimeout(this.#look);
+    return this.rest();
   }
 
   #work(): void {
@@ -87,8 +100,7 @@ export class KeyPusher {
         const end = this.#applied?.every((line) => this.#wanted.includes(line)) !== true;
         const fingerprints = await this.#apply(machine, end);
         this.#log.info({ keys: fingerprints.length }, 'keys applied');
-        this.#reporting = this.#report(machine, fingerprints);
-        await this.#reporting;
+        await this.#tell(machine, fingerprints);
         attempt = 0;
       } catch (error) {
         if (attempt === 2) this.#log.warn({ reason: messageOf(error) }, 'keys could not be applied yet');
@@ -98,24 +110,55 @@ export class KeyPusher {
   }
 
   async #apply(machine: Machine, end: boolean): Promise<readonly string[]> {
-    const [lines, round] = [this.#wanted, this.#round];
+    const [lines, round, { resets }] = [this.#wanted, this.#round, machine];
+    this.#applied = null;
+    this.#maybe_applied = [...new Set([...this.#maybe_applied, ...lines])];
+    machine.noteGiven(null, resets);
     const what = end ? 'end' : 'replace';
     const { ended } = await applyKeys(machine.agent, lines, { what, timeout_ms: APPLY_MS });
     if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
     if (round !== this.#round) throw new Error('the guest was given up meanwhile');
-    if (end) setTimeout(() => void this.#lookAgain(machine), LOOK_AGAIN_MS).unref();
+    if (end) this.#lookLater(machine, resets);
+    return this.#confirm(lines);
+  }
+
+  #confirm(lines: readonly string[]): readonly string[] {
     this.#applied = lines;
+    this.#maybe_applied = lines;
     return lines.map(fingerprintOf);
   }
 
-  /** Until every connection of before has been judged. */
-  async #lookAgain(machine: Machine): Promise<void> {
-    if (this.#machine !== machine || this.#isBehind() || machine.gone || machine.view !== 'up') return;
+  /** In the order of these calls. */
+  #tell(machine: Machine, fingerprints: readonly string[]): Promise<void> {
+    const before = this.#reporting.catch(() => undefined);
+    this.#reporting = before.then(() => this.#report(machine, fingerprints));
+    return this.#reporting;
+  }
+
+  /** Else the control plane would go by the set that was confirmed before that key was sent. */
+  #tellOfRevoked(): void {
+    const maybe = this.#maybe_applied;
+    if (!this.#machine || this.#applied || maybe.every((line) => this.#wanted.includes(line))) return;
+    this.#tell(this.#machine, maybe.map(fingerprintOf)).catch((error: unknown) =>
+      this.#log.warn({ reason: messageOf(error) }, 'a revocation that waits could not be told'),
+    );
+  }
+
+  #lookLater(machine: Machine, resets: number): void {
+    clearTimeout(this.#look);
+    this.#look = setTimeout(() => void this.#lookAgain(machine, resets), LOOK_AGAIN_MS).unref();
+  }
+
+  /** Until every connection of before has been judged, or a reset has ended them. */
+  async #lookAgain(machine: Machine, resets: number): Promise<void> {
+    if (machine.gone || machine.resets !== resets) return;
+    // A key is being added, or a suspend tried, or the guest is not said to be up yet.
+    if (this.#machine !== machine || this.#isBehind()) return this.#lookLater(machine, resets);
     try {
       const options = { what: 'look', timeout_ms: APPLY_MS } as const;
       const { ended, young } = await applyKeys(machine.agent, this.#wanted, options);
       if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
-      if (young > 0) setTimeout(() => void this.#lookAgain(machine), LOOK_AGAIN_MS).unref();
+      if (young > 0) this.#lookLater(machine, resets);
     } catch (error) {
       this.#log.warn({ reason: messageOf(error) }, 'connections could not be looked at again');
       this.#applied = null;

@@ -188,13 +188,13 @@ export class Machine {
     return this.#adopted && this.#resets === 0;
   }
 
-  /** The keys that its guest was given before it booted on; null: none, or it was reset since. */
+  /** The keys that its guest was given before it booted on; null: none, or it was reset or given others since. */
   get given_keys(): readonly string[] | null {
     return this.#given;
   }
 
   /** Void if it was reset since `resets`. */
-  noteGiven(authorized_keys: readonly string[], resets: number): void {
+  noteGiven(authorized_keys: readonly string[] | null, resets: number): void {
     if (resets === this.#resets) this.#given = authorized_keys;
   }
 

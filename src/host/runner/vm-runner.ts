@@ -166,7 +166,7 @@ export class VmRunner {
       }
     }
     this.#auto.close();
-    void this.#keys.rest();
+    void this.#keys.close();
     this.#held.release();
   }
 

@@ -1,0 +1,180 @@
+import assert from 'node:assert/strict';
+import { type TestContext, test } from 'node:test';
+import { createLog } from '../../lib/log.ts';
+import { GuestAgentError } from '../guest/agent-errors.ts';
+import { fingerprintOf } from './apply-keys.ts';
+import { KeyPusher } from './key-pusher.ts';
+import type { Machine } from './machine.ts';
+
+const [A, B, C] = ['ssh-ed25519 AAAA', 'ssh-ed25519 BBBB', 'ssh-ed25519 CCCC'] as const;
+const LOOK_AGAIN_MS = 2_000;
+
+/** Carries out what apply-keys.sh is told to, and answers as the agent does; or not, or later. */
+class Guest {
+  keys: readonly string[] = [];
+  /** What was asked for, with the keys in force by then. */
+  readonly calls: string[] = [];
+  lost = 0;
+  answer: () => Promise<unknown> = async () => undefined;
+
+  async execute(command: string, args: Record<string, unknown>): Promise<unknown> {
+    if (command === 'guest-exec') {
+      const what = (args['arg'] as string[])[4] ?? '';
+      const input = Buffer.from(String(args['input-data'] ?? ''), 'base64').toString();
+      if (what !== 'look') this.keys = input.split('\n').filter((line) => line !== '');
+      this.calls.push(`${what} ${this.keys.map((line) => line.slice(-1)).join('')}`);
+      return { pid: 1 };
+    }
+    await this.answer();
+    return { exited: true, exitcode: 0, 'out-data': Buffer.from('0 0\n').toString('base64') };
+  }
+}
+
+async function until(condition: () => boolean): Promise<void> {
+  for (const deadline = performance.now() + 20_000; !condition(); ) {
+    assert(performance.now() < deadline, `in vain: ${condition}`);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
+/** As when the agent was begun anew. */
+const lost = (guest: Guest): never => {
+  guest.lost += 1;
+  throw new GuestAgentError('guest-exec-status', 'PID 1 does not exist');
+};
+
+function scene(given_keys: readonly string[] | null = null) {
+  const guest = new Guest();
+  const machine = {
+    ...{ agent: guest, gone: false, view: 'up', resets: 0, may_be_connected: false, given_keys },
+    noteGiven(lines: readonly string[] | null) {
+      machine.given_keys = lines;
+    },
+  };
+  const reports: string[] = [];
+  const names = new Map([A, B, C].map((line) => [fingerprintOf(line), line.slice(-1)]));
+  const keys = new KeyPusher(createLog('test', 'silent'), async (_, fingerprints) => {
+    reports.push(fingerprints.map((each) => names.get(each)).join(''));
+  });
+  return { guest, keys, reports, machine, followed: machine as unknown as Machine };
+}
+
+/** A guest that is up with these keys. */
+async function upWith(lines: readonly string[]) {
+  const all = scene();
+  all.keys.want(lines);
+  await all.keys.apply(all.followed);
+  all.keys.follow(all.followed);
+  return all;
+}
+
+/** As above, with a key revoked: what it has left open is to be looked at again. */
+async function revoked(t: TestContext) {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const all = await upWith([A, B]);
+  all.keys.want([A]);
+  await until(() => all.reports.length === 1);
+  assert.equal(all.guest.calls.at(-1), 'end A');
+  return all;
+}
+
+test('a key that is revoked again before the guest has said that it took it goes, and that it may let it in is said', async () => {
+  const { guest, keys, reports } = await upWith([A]);
+  guest.answer = async () => guest.keys.includes(B) && lost(guest);
+  keys.want([A, B]);
+  await until(() => guest.lost > 0);
+  keys.want([A]);
+  await until(() => reports.length === 2);
+  assert.deepEqual(guest.keys, [A]);
+  assert.deepEqual(reports, ['AB', 'A']);
+});
+
+test('that is said also while the guest is silent, and again when the key is let in', async () => {
+  const { guest, keys, reports } = await upWith([A, C]);
+  const silence = Promise.withResolvers<void>();
+  guest.answer = () => silence.promise;
+  keys.want([A, B, C]);
+  await until(() => guest.calls.at(-1) === 'replace ABC');
+  keys.want([A, C]);
+  await until(() => reports.length === 1);
+  keys.want([B, C]);
+  await until(() => reports.length === 2);
+  assert.deepEqual(reports, ['ACB', 'ACB']);
+  silence.resolve();
+  await until(() => reports.at(-1) === 'BC');
+  assert.deepEqual(guest.keys, [B, C]);
+});
+
+test('a key that is let in again before the guest has said that it is out gets in', async () => {
+  const { guest, keys, reports } = await upWith([A, B]);
+  guest.answer = async () => guest.keys.includes(B) || lost(guest);
+  keys.want([A]);
+  await until(() => guest.lost > 0);
+  keys.want([A, B]);
+  await until(() => reports.at(-1) === 'AB');
+  assert.deepEqual(guest.keys, [A, B]);
+});
+
+test('a guest that began with its keys is asked for nothing, but where it was sent others since', async () => {
+  const { guest, keys, followed } = scene([A]);
+  keys.want([A]);
+  assert.deepEqual(await keys.apply(followed), [fingerprintOf(A)]);
+  assert.deepEqual(guest.calls, []);
+  keys.want([A, B]);
+  guest.answer = async () => lost(guest);
+  await assert.rejects(keys.apply(followed), GuestAgentError);
+  assert.deepEqual(guest.keys, [A, B]);
+  guest.answer = async () => undefined;
+  keys.want([A]);
+  await keys.apply(followed);
+  assert.deepEqual(guest.keys, [A]);
+});
+
+test('after a revocation it is looked again, also when a key is being added then', async (t) => {
+  const { guest, keys, reports } = await revoked(t);
+  const silence = Promise.withResolvers<void>();
+  guest.answer = () => silence.promise;
+  keys.want([A, C]);
+  await until(() => guest.calls.at(-1) === 'replace AC');
+  t.mock.timers.tick(LOOK_AGAIN_MS);
+  assert.equal(guest.calls.at(-1), 'replace AC');
+  silence.resolve();
+  await until(() => reports.at(-1) === 'AC');
+  t.mock.timers.tick(LOOK_AGAIN_MS);
+  await until(() => guest.calls.at(-1) === 'look AC');
+});
+
+test('… when a suspend is being tried, and fails', async (t) => {
+  const { guest, keys, followed } = await revoked(t);
+  await keys.rest();
+  t.mock.timers.tick(LOOK_AGAIN_MS);
+  assert.equal(guest.calls.at(-1), 'end A');
+  keys.follow(followed);
+  t.mock.timers.tick(LOOK_AGAIN_MS);
+  await until(() => guest.calls.at(-1) === 'look A');
+});
+
+test('… and when a guest that was adopted is said to be up only later', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const { guest, keys, machine, followed } = scene();
+  machine.may_be_connected = true;
+  keys.want([A]);
+  await keys.apply(followed);
+  t.mock.timers.tick(LOOK_AGAIN_MS);
+  assert.deepEqual(guest.calls, ['end A']);
+  keys.follow(followed);
+  t.mock.timers.tick(LOOK_AGAIN_MS);
+  await until(() => guest.calls.at(-1) === 'look A');
+});
+
+test('a guest that was reset has no connections of before, and one that is given up is not looked at', async (t) => {
+  for (const end of ['reset', 'close'] as const) {
+    const { guest, keys, machine, followed } = await revoked(t);
+    if (end === 'reset') machine.resets += 1;
+    else await keys.close();
+    keys.follow(followed);
+    t.mock.timers.tick(2 * LOOK_AGAIN_MS);
+    assert.equal(guest.calls.at(-1), 'end A');
+    t.mock.timers.reset();
+  }
+});
