@@ -1,15 +1,18 @@
 # apply-keys replace|end|look SEQUENCE FINGERPRINT…, run in the guest by its agent, as root; authorized keys on stdin.
 # Replaces the keys that sshd lets in (not `look`), then (not `replace`) ends every connection that came with another
 # key. Prints how many it ended, and how many it could not judge yet: look again for those. Exit code 3: a connection
-# that should end has no process to be found; 4: a call with a higher sequence came first, as those that a hung agent
-# has kept may, all at once.
+# that should end has no process to be found; 4: a call with a higher sequence, which is printed, came first, as those
+# that a hung agent has kept may, all at once.
 #
 # Which key a connection came with is in sshd's log alone; which process has it, in /proc. One that has not
 # authenticated yet is left: it will be measured against the new keys. One that the log does not know is ended too,
-# someone may have emptied the log; unless its process is young and may not have come to its first line.
+# someone may have emptied the log; unless its process is young and may not have come to its first line. So is one
+# that has not authenticated by the log long after sshd would have ended it: that line was lost as the log was cut.
 bb=/usr/lib/berth/busybox
 run=/run/berth
 young_seconds=10
+# LoginGraceTime is 60.
+grace_seconds=90
 what=$1
 sequence=$2
 shift 2
@@ -20,8 +23,9 @@ exec 9> "$run/keys.lock"
 flock 9
 if [ "$what" != look ]; then
 	latest=0
-	[ ! -e "$run/keys.sequence" ] || read -r latest < "$run/keys.sequence"
-	[ "$sequence" -gt "$latest" ] || exit 4
+	# Empty where there was no room for it.
+	[ ! -e "$run/keys.sequence" ] || read -r latest < "$run/keys.sequence" || latest=0
+	if [ "$sequence" -le "$latest" ]; then echo "$latest 0"; exit 4; fi
 	echo "$sequence" > "$run/keys.sequence"
 	$bb cat > "$run/authorized_keys.new"
 	$bb mv -f "$run/authorized_keys.new" "$run/authorized_keys"
@@ -48,17 +52,23 @@ status=0
 	# Last: nothing in it can be taken for the beginning of another part.
 	echo @log
 	$bb cat "$run/sshd.log.1" "$run/sshd.log" 2> /dev/null
-} | $bb awk -v now="$uptime" -v young_seconds="$young_seconds" '
+} | $bb awk -v now="$uptime" -v young="$young_seconds" -v grace="$grace_seconds" '
 	function peer(address, port,    number) {
 		split(address, number, ".")
 		return sprintf("%02X%02X%02X%02X:%04X", number[4], number[3], number[2], number[1], port)
 	}
-	# proc(5): starttime is field 22, in hundredths of a second; no name of sshd has a space.
-	function is_young(list,    pid, line, field) {
-		split(list, pid, " ")
-		if ((getline line < ("/proc/" pid[1] "/stat")) <= 0) return 1
-		split(line, field, " ")
-		return now - field[22] / 100 < young_seconds
+	# Seconds, of the oldest. proc(5): starttime is field 22, in hundredths of a second; no name of sshd has a space.
+	function age(list,    pid, i, file, line, field, oldest) {
+		oldest = 0
+		for (i = split(list, pid, " "); i > 0; i--) {
+			file = "/proc/" pid[i] "/stat"
+			if ((getline line < file) > 0) {
+				split(line, field, " ")
+				if (now - field[22] / 100 > oldest) oldest = now - field[22] / 100
+			}
+			close(file)
+		}
+		return oldest
 	}
 	part != "@log" && /^@/ { part = $1; next }
 	part == "@keys" && $1 != "" { allowed[$1] = 1 }
@@ -77,12 +87,13 @@ status=0
 		for (remote in inode_of) {
 			key = key_of[remote]
 			list = processes[inode_of[remote]]
-			if (key == "none yet" || key in allowed) continue
+			seconds = age(list)
+			if (key in allowed || key == "none yet" && seconds < grace) continue
 			if (list == "") lost++
-			else if (key == "" && is_young(list)) young++
+			else if (key == "" && seconds < young) too_young++
 			else print list
 		}
-		print "young", young + 0
+		print "young", too_young + 0
 		exit lost ? 3 : 0
 	}
 ' > "$run/to-end" || status=$?

@@ -12,6 +12,9 @@ export function fingerprintOf(line: string): string {
   return `SHA256:${createHash('sha256').update(blob).digest('base64').replace(/=+$/, '')}`;
 }
 
+/** The script's exit code for it. */
+const SUPERSEDED = 4;
+
 export interface AppliedKeys {
   /** Connections ended. */
   readonly ended: number;
@@ -19,17 +22,22 @@ export interface AppliedKeys {
   readonly young: number;
 }
 
-/** Rises with every call, also over restarts of this process. */
-let last_sequence = 0;
-function nextSequence(): number {
-  last_sequence = Math.max(last_sequence + 1, Date.now());
-  return last_sequence;
+/**
+ * Rises with every call, also over restarts of this process. Of each guest its own: where the clock was set back since,
+ * the guest says what has come before, and what it says is its own affair.
+ */
+const last_sequences = new WeakMap<GuestAgent, number>();
+function nextSequence(agent: GuestAgent): number {
+  const next = Math.max((last_sequences.get(agent) ?? 0) + 1, Date.now());
+  last_sequences.set(agent, next);
+  return next;
 }
 
 /**
  * `replace`: the keys that sshd lets in become these; the next handshake obeys. `end`: and the SSH connections that
  * came with any other key end, whatever they are used for: each has a process of its own. `look`: they end, and the
- * keys are left as they are. Rejects when the guest does not confirm all of it within `timeout_ms`.
+ * keys are left as they are. Rejects when the guest does not confirm all of it within `timeout_ms`, and when a call with a
+ * higher sequence came first: the next has a higher one than that.
  */
 export async function applyKeys(
   agent: GuestAgent,
@@ -39,11 +47,14 @@ export async function applyKeys(
   const result = await guestExec(agent, {
     // The same shell that init has run, whatever the image's own is: under emulation a second one costs its start.
     path: '/usr/lib/berth/busybox',
-    args: ['sh', '-c', SCRIPT, 'apply-keys', what, String(nextSequence()), ...lines.map(fingerprintOf)],
+    args: ['sh', '-c', SCRIPT, 'apply-keys', what, String(nextSequence(agent)), ...lines.map(fingerprintOf)],
     input: lines.map((line) => `${line}\n`).join(''),
     timeout_ms,
   });
-  const said = /^(\d+) (\d+)\n$/.exec(result.stdout.toString('latin1'));
+  const said = /^(\d{1,15}) (\d{1,15})\n$/.exec(result.stdout.toString('latin1'));
+  if (result.exit_code === SUPERSEDED && said) {
+    last_sequences.set(agent, Math.max(last_sequences.get(agent) ?? 0, Number(said[1])));
+  }
   if (result.exit_code !== 0 || !said) {
     const why = result.stderr.toString('utf8').trim().slice(0, 300);
     throw new Error(`the guest did not apply its keys (exit code ${result.exit_code}): ${why}`);
