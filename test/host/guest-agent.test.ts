@@ -123,6 +123,22 @@ describe('a guest agent client', { timeout: 30_000 }, () => {
     await Promise.all(Array.from({ length: 10 }, () => agent.ping()));
   });
 
+  test('a call that waits behind a slow one ends in its own time, and is not sent any more', async () => {
+    const slow = Promise.withResolvers<() => void>();
+    answer = (command, socket) => {
+      if (command.execute !== 'guest-slow') return '{"return": "next"}\n';
+      slow.resolve(() => socket.write('{"return": "slow"}\n'));
+      return null;
+    };
+    const first = agent.execute('guest-slow', {}, { timeout_ms: 600_000 });
+    const release = await slow.promise;
+    await assert.rejects(agent.execute('guest-late', {}, { timeout_ms: 30 }), GuestAgentTimeoutError);
+    release();
+    assert.equal(await first, 'slow');
+    assert.equal(await agent.execute('guest-next'), 'next');
+    assert.deepEqual(seen, ['guest-sync-delimited', 'guest-slow', 'guest-next']);
+  });
+
   test('the agent’s refusal is an error with its words, and the channel stays in step', async () => {
     answer = (command) =>
       command.execute === 'guest-bad'

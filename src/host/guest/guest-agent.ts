@@ -183,17 +183,23 @@ export class GuestAgent {
 
   #enqueue<T>(what: string, timeout_ms: number, run: (deadline: number) => Promise<T>): Promise<T> {
     const deadline = performance.now() + timeout_ms;
-    const mine = this.#tail.then(() => {
+    const { promise, resolve, reject } = Promise.withResolvers<T>();
+    const late = new GuestAgentTimeoutError(
+      `${what}: not sent within ${timeout_ms} ms, an earlier call was slow`,
+    );
+    let given_up = false;
+    const waiting = setTimeout(() => {
+      given_up = true;
+      reject(late);
+    }, timeout_ms);
+    const turn = this.#tail.then(async () => {
+      clearTimeout(waiting);
+      if (given_up || performance.now() >= deadline) throw late;
       if (this.#closed) throw new GuestAgentClosedError(`${what}: the guest agent client is closed`);
-      if (performance.now() >= deadline) {
-        throw new GuestAgentTimeoutError(
-          `${what}: not sent within ${timeout_ms} ms, an earlier call was slow`,
-        );
-      }
-      return run(deadline);
+      resolve(await run(deadline));
     });
-    this.#tail = mine.catch(() => {});
-    return mine;
+    this.#tail = turn.catch(reject);
+    return promise;
   }
 
   async #getInStep(deadline: number): Promise<AgentChannel> {

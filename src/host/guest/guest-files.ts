@@ -14,6 +14,8 @@ const FIRST_POLL_MS = 5;
 const MAX_POLL_MS = 250;
 /** Of a slow guest: what was begun is to be known by its pid, else nobody could end it. */
 const START_MS = 5_000;
+/** An answer that was lost keeps all other calls waiting for so long. The last one comes with all that was printed. */
+const STATUS_MS = 60_000;
 const KILL_MS = 5_000;
 /** A flush freezes for milliseconds; whoever finds the guest frozen for longer hears of it. */
 const FROZEN_MS = 5_000;
@@ -76,7 +78,7 @@ export async function guestExec(agent: GuestAgent, command: GuestCommand): Promi
       if (command.own_session) return { ...resultOf(ended ?? {}, max_output_bytes), timed_out: true };
       throw new GuestAgentTimeoutError(`${command.path} ran longer than ${timeout_ms} ms`);
     }
-    const status = await askStatus(agent, pid, Math.max(deadline, performance.now() + 1_000));
+    const status = await askStatusAgain(agent, pid, deadline);
     if (status?.exited) return resultOf(status, max_output_bytes);
   }
 }
@@ -172,6 +174,18 @@ async function startCommand(agent: GuestAgent, command: GuestCommand, deadline: 
 
 async function askStatus(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
   return (await executeThawed(agent, 'guest-exec-status', { pid }, deadline)) as ExecStatus | null;
+}
+
+/** null also where no answer has come in a while, and there is time to ask again. */
+async function askStatusAgain(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
+  const now = performance.now();
+  const patience = Math.min(now + STATUS_MS, Math.max(deadline, now + 1_000));
+  try {
+    return await askStatus(agent, pid, patience);
+  } catch (error) {
+    if (error instanceof GuestAgentTimeoutError && performance.now() < deadline) return null;
+    throw error;
+  }
 }
 
 /** As `agent.execute`; refused because a flush has frozen the guest, which takes milliseconds, it is asked again. */
