@@ -195,9 +195,11 @@ export class ControlPlaneClient {
     return this.#openStream(consoleStreamPath(call_id));
   }
 
-  /** For the ingress: the way to the sshd of a VM on another host; whoever has it ends it. */
-  openTunnel(instance_id: InstanceId): Promise<Duplex> {
-    return this.#openStream(tunnelPath(instance_id));
+  /** For the ingress: the way to the sshd of a VM on another host, half-open; whoever has it ends it. */
+  async openTunnel(instance_id: InstanceId): Promise<Duplex> {
+    const stream = await this.#openStream(tunnelPath(instance_id));
+    stream.allowHalfOpen = true;
+    return stream;
   }
 
   async #openStream(path: string): Promise<Duplex> {

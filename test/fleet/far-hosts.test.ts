@@ -6,7 +6,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, test } from 'node:test';
+import { after, before, type TestContext, test } from 'node:test';
 import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/agent-api/client.ts';
 import { joinStreams } from '../../src/agent-api/join-streams.ts';
 import { parseJoinToken } from '../../src/agent-api/join-token.ts';
@@ -159,7 +159,8 @@ const running = async (): Promise<InstanceOut> => {
   return instance;
 };
 
-test('the ingress reaches a VM there through its agent, whatever address it tells', async (t) => {
+/** An instance that runs there, with its port here. */
+const reachable = async (t: TestContext) => {
   const instance = await running();
   const route = (await listRoutes(api.db)).find(({ instance_id }) => instance_id === instance.id);
   assert.equal(route?.target, `tunnel:${instance.id}`);
@@ -170,6 +171,20 @@ test('the ingress reaches a VM there through its agent, whatever address it tell
     await client.close();
   });
   await ingress.apply([route]);
+  return { instance, port: route.port };
+};
+
+/** Answers a call for SSH as its agent does. */
+const answer = async (call_id: string, sshd: string) => {
+  const port = Number(sshd.split(':')[1]);
+  joinStreams(
+    await far.client.openConsole(call_id),
+    connect({ host: '127.0.0.1', port, allowHalfOpen: true }),
+  );
+};
+
+test('the ingress reaches a VM there through its agent, whatever address it tells', async (t) => {
+  const { instance, port } = await reachable(t);
   const [up, down] = [randomBytes(8 * 1024 * 1024), randomBytes(8 * 1024 * 1024)];
   const digest = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
   // The guest's sshd, as its agent reaches it: greets, takes all, answers, ends.
@@ -186,24 +201,21 @@ test('the ingress reaches a VM there through its agent, whatever address it tell
       socket.end(down);
     });
   });
-  const caller = dial(t, route.port);
+  const caller = dial(t, port);
   const { id, call } = await far.nextCall('ssh');
   assert.deepEqual(call, {
     kind: 'ssh',
     instance_id: instance.id,
     vm_id: (await far.known(instance.id)).vm_id,
   });
-  joinStreams(
-    await far.client.openConsole(id),
-    connect({ host: '127.0.0.1', port: Number(sshd.split(':')[1]) }),
-  );
+  await answer(id, sshd);
   caller.write(up);
   const got = await readAll(caller);
   assert.equal(await heard.promise, digest(up));
   assert.equal(got.subarray(0, 14).toString(), 'SSH-2.0-test\r\n');
   assert.equal(digest(got.subarray(14)), digest(down));
 
-  const unanswered = dial(t, route.port);
+  const unanswered = dial(t, port);
   const refused = await far.nextCall('ssh');
   await far.client.answerCall({
     id: refused.id,
@@ -212,20 +224,42 @@ test('the ingress reaches a VM there through its agent, whatever address it tell
   assert.equal((await readAll(unanswered)).length, 0, 'it is closed');
 });
 
+test('what one side still says there after the other has said all gets through', async (t) => {
+  const { port } = await reachable(t);
+  const said = randomBytes(1024 * 1024);
+  const first = dial(t, port);
+  const { id } = await far.nextCall('ssh');
+  await answer(id, await target(t, (socket) => socket.resume().once('end', () => socket.end(said))));
+  first.end('all');
+  assert((await readAll(first)).equals(said));
+
+  const heard = Promise.withResolvers<Buffer>();
+  const second = dial(t, port);
+  const { id: other } = await far.nextCall('ssh');
+  const sshd = await target(t, (socket) => {
+    socket.end('all');
+    heard.resolve(readAll(socket));
+  });
+  await answer(other, sshd);
+  assert.equal(String(await readAll(second)), 'all');
+  second.end(said);
+  assert((await heard.promise).equals(said));
+});
+
 test('a drained host gets no VM; one with VMs is not taken out, but for good', async () => {
   const there = await running();
-  assert.match(await drainHost(onServer(), 'far', false), /takes no VM any more\. 2 still there/);
-  assert.match(await listHosts(onServer()), /far +draining +2/);
+  assert.match(await drainHost(onServer(), 'far', false), /takes no VM any more\. 3 still there/);
+  assert.match(await listHosts(onServer()), /far +draining +3/);
   const { id } = await api.instance(owner);
   await api.as(owner).post(`/v1/instances/${id}/vm`);
   assert.equal((await stateOf(api, owner, id)).host_id, api.host_id);
   await assert.rejects(removeHost(onServer(), 'local', false), /is this machine/);
-  await assert.rejects(removeHost(onServer(), 'far', false), /2 VMs are on far: drain it and stop them/);
+  await assert.rejects(removeHost(onServer(), 'far', false), /3 VMs are on far: drain it and stop them/);
   assert.equal((await stateOf(api, owner, there.id)).state, 'running');
 
   await removeHost(onServer(), 'far', true);
   await assert.rejects(far.heartbeat(), /401/);
-  await assert.rejects(addHost(onServer(), 'far'), /2 VMs of the far that was removed are not given up yet/);
+  await assert.rejects(addHost(onServer(), 'far'), /3 VMs of the far that was removed are not given up yet/);
   await loseSilentHosts(api.db, new SilenceWatch(), log);
   const lost = await stateOf(api, owner, there.id);
   assert.deepEqual([lost.state, lost.reason?.code], ['failed', 'host_lost']);
