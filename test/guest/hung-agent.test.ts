@@ -10,12 +10,29 @@ describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, t
   let berth: Installation;
   let guest: GuestInstance;
 
+  const exec = (command: string[], timeout_seconds: number) =>
+    berth.client.request<{ error: { message: string } }>(
+      'POST',
+      `${guest.path}/vm/exec`,
+      { command, timeout_seconds },
+      AbortSignal.timeout(45_000),
+    );
+
   before(async () => {
     berth = await Installation.start();
     guest = await GuestInstance.running(berth, 'hung');
+    // Whether it has ended is asked for meanwhile, and all else waits behind that question.
+    exec(['sh', '-c', 'touch /run/begun; exec sleep 600'], 600).catch(() => undefined);
+    await guest.sh('until [ -e /run/begun ]; do sleep 0.1; done');
     await guest.sh('echo kept > /srv/kept; sync; kill -STOP $(pidof qemu-ga)');
   });
   after(() => berth?.dispose());
+
+  test('is said to be silent to who runs a command', async () => {
+    const { status, body } = await exec(['true'], 1);
+    assert.equal(status, 503);
+    assert.match(body.error.message, /agent does not answer/);
+  });
 
   test('is flushed as after a power cut, and the receipt says so', async () => {
     const { status, body } = await berth.client.request<ReceiptBody>(
