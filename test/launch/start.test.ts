@@ -26,7 +26,8 @@ async function projectFolder(t: TestContext): Promise<string> {
   const version = 'c'.repeat(64);
   await writeFile(
     join(project, 'guest', 'build.sh'),
-    `[ "$1" = --version ] || { mkdir -p "$1"; echo '{"version":"${version}"}' > "$1/manifest.json"; }\necho ${version}\n`,
+    `[ "$1" = --version ] || { mkdir -p "$1"; echo '{"version":"${version}","size_bytes":2}' > "$1/manifest.json"
+for file in vmlinuz initrd.img rootfs.img; do echo x > "$1/$file"; done; }\necho ${version}\n`,
   );
   await writeFile(join(project, 'role.mjs'), ROLE);
   const cluster = join(pathsIn(join(project, 'data')).postgres, 'cluster');
