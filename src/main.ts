@@ -39,7 +39,6 @@ async function run(role: Role): Promise<number> {
         started: (_prepared, ended) => {
           say('starting');
           if (destination) void boundLogFile(log_file, ended);
-          if (config.join !== null) return say(`this machine is a host of ${config.join.control_plane}`);
           void announceWhenReady(config, ended, (line) => process.stdout.write(line), env, {
             log_file: destination ? log_file : null,
           });

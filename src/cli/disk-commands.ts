@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { type Damage, verifyDisk } from '../disk-format/verify-disk.ts';
-import { openDisk } from '../disks/open-disk.ts';
+import { type OpenedDisk, openDisk } from '../disks/open-disk.ts';
 import { notHeldBy } from '../disks/segment-store.ts';
 import { AppError, messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
@@ -95,7 +95,7 @@ export async function verifyInstance(context: VerifyContext, images: ImageCheck,
         progress.say(`verifying ${name}: ${bytes(read_bytes)} of ${bytes(total_bytes)}`),
     });
     await context.kept.check();
-    const problems = (await notHeldBy(db, id, objects)).map(
+    const problems = (await unheld(context, id, disk, objects)).map(
       (key) => `${key}: is not recorded as held by the instance, so it would be removed`,
     );
     if (disk.generation > 0)
@@ -106,6 +106,27 @@ export async function verifyInstance(context: VerifyContext, images: ImageCheck,
     progress.end();
     await pool.close();
   }
+}
+
+/**
+ * Those of its objects that the instance does not hold. Compaction goes on while a disk is read, and lets go of what it
+ * has replaced: then only what the generation names still is told.
+ */
+async function unheld(
+  { db, disk_keys }: VerifyContext,
+  id: InstanceId,
+  { generation, layers }: OpenedDisk,
+  objects: readonly string[],
+): Promise<readonly string[]> {
+  const missing = await notHeldBy(db, id, objects);
+  if (missing.length === 0) return [];
+  const now = await openDisk(db, disk_keys, id, generation).catch((error: unknown) => {
+    if (isGone(error)) return null;
+    throw error;
+  });
+  const named = new Set(now?.layers.map(({ key }) => key));
+  if (layers.every(({ key }) => named.has(key))) return missing;
+  return missing.filter((key) => named.has(key));
 }
 
 /** The base images on this machine: each is read once. */

@@ -6,10 +6,12 @@ import { readEnv } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { MigrationError, refuseNewerDatabase } from '../db/migrate.ts';
 import { type Db, isUnavailable, openPool, type Tx } from '../db/pool.ts';
+import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { runningDatabaseUrl } from '../launch/embedded-postgres.ts';
 import { configOrRefuse } from '../launch/start.ts';
 import { StartError } from '../launch/start-error.ts';
+import { refuseWrongKey } from '../launch/wrong-key.ts';
 import { messageOf } from '../lib/errors.ts';
 import { findFirstOrg } from '../orgs/store.ts';
 import { CommandError } from './command-error.ts';
@@ -37,7 +39,7 @@ async function requireDatabase(db: Db, database_url: string): Promise<void> {
   }
 }
 
-/** @throws StartError when the settings are wrong, CommandError when the database does not run */
+/** @throws StartError when the settings or the secret key are wrong, CommandError when the database does not run */
 export async function withServer<T>(work: (server: ServerContext) => Promise<T>): Promise<T> {
   const config = configOrRefuse(readEnv(), process.cwd());
   const paths = pathsIn(config.data_dir);
@@ -52,7 +54,10 @@ export async function withServer<T>(work: (server: ServerContext) => Promise<T>)
   const db = openPool(database_url, () => undefined, 2);
   try {
     await requireDatabase(db, database_url);
-    return await work({ config, paths, database_url, secret_key, db, audit: new AuditLog(secret_key) });
+    const audit = new AuditLog(secret_key);
+    const disk_keys = diskKeys(secret_key, config.encryption);
+    refuseWrongKey((await dataKeysOpen(db, disk_keys)) ?? (await audit.beganWithThisKey(db)), config, paths);
+    return await work({ config, paths, database_url, secret_key, db, audit });
   } finally {
     await db.destroy();
   }

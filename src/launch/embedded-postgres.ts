@@ -19,7 +19,14 @@ import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import { findPostgresBinaries, type PostgresBinaries } from './postgres-binaries.ts';
 import { type ClusterOwner, ensureCluster } from './postgres-cluster.ts';
-import { boundLog, type RunningServer, runningServer, spawnServer, stopServer } from './postgres-process.ts';
+import {
+  boundLog,
+  endLeftBehind,
+  type RunningServer,
+  runningServer,
+  spawnServer,
+  stopServer,
+} from './postgres-process.ts';
 import { isAlive } from './process-life.ts';
 import { makeReachable } from './reachable.ts';
 import { type Say, StartError, sayOnStdout } from './start-error.ts';
@@ -129,6 +136,7 @@ async function adoptable(server: Server): Promise<RunningServer | undefined> {
 
 /** Spawns the server and waits until it answers. */
 async function startServer(server: Server): Promise<RunningServer & { child: ChildProcess }> {
+  await endLeftBehind(server.cluster_dir);
   const deadline_ms = Date.now() + server.ready_timeout_ms;
   for (let attempt = 0; ; attempt++) {
     const { child, pid, failure } = await spawnServer(server);

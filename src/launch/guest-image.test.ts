@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
@@ -19,7 +19,8 @@ if [ "$1" = --version ]; then echo ${version}; exit; fi
 echo x >> ${folder}/builds
 [ ${builds} = ok ] || exit 1
 mkdir -p "$1"
-echo '{"version":"${version}"}' > "$1/manifest.json"
+for file in vmlinuz initrd.img rootfs.img; do echo x > "$1/$file"; done
+echo '{"version":"${version}","size_bytes":2}' > "$1/manifest.json"
 `,
   );
   return path;
@@ -60,6 +61,19 @@ test('an image of the same version elsewhere is taken over instead of built', AS
   const image = await ensureGuestImage({ build_script, images_dir: join(folder, 'images'), seed_dir, say });
   assert.equal(await buildsIn(folder), 1);
   assert.equal(JSON.parse(await readFile(join(image.dir, 'manifest.json'), 'utf8')).version, FIRST);
+});
+
+test('an image that has lost a file, or the end of one, is built anew', AS_ROOT, async (t) => {
+  const folder = await workFolder(t);
+  const first = { build_script: await recipe(folder, FIRST), images_dir: join(folder, 'images'), say };
+  const { dir } = await ensureGuestImage(first);
+  await rm(join(dir, 'vmlinuz'));
+  await someGuestImage(first);
+  assert.equal(await buildsIn(folder), 2);
+  await truncate(join(dir, 'rootfs.img'), 1);
+  await ensureGuestImage(first);
+  assert.equal(await buildsIn(folder), 3);
+  assert.equal((await stat(join(dir, 'rootfs.img'))).size, 2);
 });
 
 test('a build that fails is an error, and the next one tries again', AS_ROOT, async (t) => {

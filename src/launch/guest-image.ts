@@ -13,6 +13,7 @@ import {
   readlink,
   rename,
   rm,
+  stat,
   symlink,
 } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -48,6 +49,7 @@ export interface GuestImage {
 }
 
 const CURRENT = 'current';
+const FILES = ['vmlinuz', 'initrd.img', 'rootfs.img'];
 
 /** Whatever is there and of the recipe's version is used; else it is built, which takes a minute. */
 export async function ensureGuestImage(options: GuestImageOptions): Promise<GuestImage> {
@@ -129,13 +131,14 @@ async function recipeVersion(build_script: string, image: string): Promise<strin
   return version;
 }
 
+/** Of one that is whole: to the agent an image that has lost a file, or the end of its root file system, is none. */
 async function versionIn(dir: string): Promise<string | undefined> {
   try {
     const manifest: unknown = JSON.parse(await readFile(join(dir, 'manifest.json'), 'utf8'));
-    const version =
-      typeof manifest === 'object' && manifest !== null && 'version' in manifest
-        ? manifest.version
-        : undefined;
+    if (typeof manifest !== 'object' || manifest === null) return undefined;
+    const { version, size_bytes } = manifest as Record<string, unknown>;
+    const sizes = await Promise.all(FILES.map(async (name) => (await stat(join(dir, name))).size));
+    if (sizes.includes(0) || sizes[FILES.indexOf('rootfs.img')] !== size_bytes) return undefined;
     return typeof version === 'string' ? version : undefined;
   } catch (error) {
     if (error instanceof SyntaxError || ['ENOENT', 'ENOTDIR'].includes(errnoOf(error) ?? ''))

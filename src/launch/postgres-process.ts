@@ -3,7 +3,7 @@
  * The log is one file the server appends to, cut at {@link LOG_MAX_BYTES} with one older part kept.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { copyFile, open, readFile, readlink, realpath, stat, truncate } from 'node:fs/promises';
+import { copyFile, open, readdir, readFile, readlink, realpath, stat, truncate } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { errnoOf } from '../lib/errors.ts';
@@ -102,6 +102,28 @@ export async function runningServer(cluster_dir: string): Promise<RunningServer 
     if (['ENOENT', 'ESRCH', 'EACCES'].includes(errnoOf(error) ?? '')) return undefined;
     throw error;
   }
+}
+
+/**
+ * Ends at once what still runs on a cluster whose folder was removed. It finds out within a minute, and takes the socket of
+ * that path along as it goes: by then another server's.
+ */
+export async function endLeftBehind(cluster_dir: string): Promise<void> {
+  const cwd = `${await realpath(cluster_dir)} (deleted)`;
+  const pids: number[] = [];
+  for (const name of await readdir('/proc')) {
+    if (/^\d+$/.test(name) && (await readlink(`/proc/${name}/cwd`).catch(() => '')) === cwd)
+      pids.push(Number(name));
+  }
+  for (const pid of pids) {
+    try {
+      process.kill(pid, 'SIGQUIT');
+    } catch (error) {
+      if (errnoOf(error) !== 'ESRCH') throw error;
+    }
+  }
+  const deadline_ms = Date.now() + IMMEDIATE_STOP_MS;
+  while (pids.some(isAlive) && Date.now() < deadline_ms) await sleep(POLL_MS);
 }
 
 /** SIGINT is PostgreSQL's fast shutdown: open transactions are rolled back, everything is written. SIGQUIT is immediate. */

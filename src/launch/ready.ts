@@ -1,6 +1,6 @@
 /**
  * The line `berth ready at <url>`: when the control plane says so itself. After it, where the rest is and, at the first
- * start, how to log in; and systemd is told.
+ * start, how to log in; and systemd is told. A host of a fleet serves nobody, and is ready once its agent is started.
  */
 import { existsSync } from 'node:fs';
 import { get as httpGet } from 'node:http';
@@ -13,7 +13,7 @@ import { readFirstLogin } from './first-login.ts';
 import { runCommand } from './run-command.ts';
 import { typedAs } from './typed-as.ts';
 
-/** Asks `/readyz` until it is 200, then says so once; false when `ended` aborts before that. */
+/** Asks `/readyz` until it is 200, then says so once; false when `ended` aborts before that. A host of a fleet is not asked. */
 export async function announceWhenReady(
   config: Config,
   ended: AbortSignal,
@@ -21,6 +21,11 @@ export async function announceWhenReady(
   env: Env = {},
   { log_file = null }: { readonly log_file?: string | null } = {},
 ): Promise<boolean> {
+  if (config.join !== null) {
+    write(`berth: this machine is a host of ${config.join.control_plane}\n`);
+    await tellSystemd(env);
+    return true;
+  }
   const paths = pathsIn(config.data_dir);
   const known = existsSync(paths.first_login);
   const url = `${localOrigin(config)}/readyz`;

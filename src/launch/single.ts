@@ -13,6 +13,7 @@ import { pause } from '../lib/backoff.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import { isAlive } from './process-life.ts';
 import { type Say, StartError } from './start-error.ts';
+import { ORPHAN_GRACE_MS } from './supervise.ts';
 
 export interface DataFolderLock {
   /** To be inherited by the roles: while one of a killed launcher still ends, the folder is not free. */
@@ -22,12 +23,12 @@ export interface DataFolderLock {
 }
 
 const HELD_ELSEWHERE = 1;
-/** The roles of a killed launcher take up to 10 s to end. */
-const ORPHANS_WAIT_MS = 20_000;
+/** By then the roles of a killed launcher have ended, or ended themselves. */
+const ORPHANS_WAIT_MS = ORPHAN_GRACE_MS + 10_000;
 
 /**
  * Throws {@link StartError} naming the holder when another launcher has it. When the launcher itself is gone and only
- * its roles are still ending, waits for them.
+ * its roles are still ending, waits for them; if they take longer than `wait_ms`, another try may help (exit code 1).
  */
 export async function lockDataFolder(
   lock_path: string,
@@ -40,8 +41,9 @@ export async function lockDataFolder(
     const deadline_ms = Date.now() + wait_ms;
     for (let attempt = 0; !tryLock(fd, lock_path); attempt++) {
       const pid = Number(readFileSync(lock_path, 'utf8').trim());
-      if (isAlive(pid) || Date.now() > deadline_ms) {
-        throw new StartError(`another berth (pid ${pid || 'unknown'}) already runs on this data folder`);
+      if (isAlive(pid)) throw new StartError(`another berth (pid ${pid}) already runs on this data folder`);
+      if (Date.now() > deadline_ms) {
+        throw new StartError(`what a killed berth (pid ${pid || 'unknown'}) has left does not end`, 1);
       }
       if (attempt === 0) say(`waiting for what a killed berth (pid ${pid}) has left to end`);
       await pause(100);

@@ -190,7 +190,7 @@ function describe({ code, signal, error }: Exit): string {
 }
 
 /** Nobody kills an orphan that does not stop, and it would hold the data folder's lock against the next launcher. */
-const ORPHAN_GRACE_MS = 30_000;
+export const ORPHAN_GRACE_MS = 30_000;
 
 /**
  * For a supervised child: calls `orphaned` once when the launcher has gone, however it went, and ends the process if it is

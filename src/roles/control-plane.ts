@@ -16,7 +16,7 @@ import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool } from '../db/pool.ts';
-import { diskKeys } from '../disks/data-keys.ts';
+import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
 import { dropOldGenerations } from '../disks/generation-store.ts';
 import { knownMarks } from '../disks/mark-store.ts';
 import { onCommitted } from '../events/wake.ts';
@@ -30,6 +30,7 @@ import { createMetricsApp, RequestMetrics } from '../http/metrics.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
+import { refuseWrongKey } from '../launch/wrong-key.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
@@ -58,7 +59,6 @@ import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { aborted } from './shutdown.ts';
-import { refuseWrongKey } from './wrong-key.ts';
 
 /** Made by `console/build.ts`. */
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
@@ -81,7 +81,9 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const db = openPool(database_url, (error) => log.warn({ err: error }, 'an idle database connection broke'));
   const hub = new NotifyHub(database_url, log);
   const store = ownStore(knownMarks(db), await openStore({ s3: config.s3, folder: paths.objects, log }));
-  await refuseWrongKey(db, secrets.secret_key, config, paths);
+  const audit = new AuditLog(secrets.secret_key);
+  const disk_keys = diskKeys(secrets.secret_key, config.encryption);
+  refuseWrongKey((await dataKeysOpen(db, disk_keys)) ?? (await audit.beganWithThisKey(db)), config, paths);
   await refuseWrongStore(store, log);
   await upsertHost(db, 'local', hashToken(secrets.host_token));
   await ensureAdministrator(db, config, paths, say);

@@ -205,6 +205,26 @@ describe('berth disk verify', () => {
     assert.equal((await verdict(false, id)).damages.find(({ key }) => key === map.key)?.bytes, null);
   });
 
+  test('a disk that was compacted while it was read is whole: what that has let go of is no damage', async () => {
+    const made = await disk();
+    const { id } = made;
+    await api.as(owner).patch(`/v1/instances/${id}`, { generations_keep: { last: 1, daily_days: 0 } });
+    const compact = async () => {
+      await dropOldGenerations(api.db);
+      assert.ok(await compactDisk({ db: api.db, store, disk_keys: api.context.disk_keys }, id));
+    };
+    await compact();
+    await made.flush([4], 'noise');
+    await api.db.updateTable('disks').set({ image_version: VERSION }).where('instance_id', '=', id).execute();
+    const replaced = (await layers(id, 3)).map;
+    const meanwhile = { ...context, kept: { ...context.kept, check: compact } };
+    const one = { id, name: id, generation: null, ...quietly };
+    const found = await verifyInstance(meanwhile, new ImageCheck(context), one);
+    assert.deepEqual([found.generation, found.whole, found.problems], [4, true, []]);
+    const held = api.db.selectFrom('segment_holders').where('key', '=', replaced?.key ?? '');
+    assert.deepEqual(await held.select('key').execute(), []);
+  });
+
   test('all instances at once; one that nobody has, or words that contradict each other, are refused', async () => {
     const ran = await berth('disk', 'verify', '--all', '--json');
     assert.ok((JSON.parse(ran.out) as unknown[]).length >= 3);

@@ -193,13 +193,6 @@ describe('berth audit verify', () => {
     assert.equal(code, 1);
     assert.match(err, /: entry aud_\w+, not sealed yet, was changed or put in$/m);
   });
-
-  test('under another secret key nothing fits', async () => {
-    const who = await person();
-    await api.as(who).patch('/v1/me', { name: 'a' });
-    const env = { ...SETTINGS, BERTH_SECRET_KEY: '0'.repeat(64) };
-    assert.equal((await berthWith(env, ['audit', 'verify', who.org_id])).code, 1);
-  });
 });
 
 describe('berth host', () => {
@@ -309,6 +302,21 @@ describe('exit codes', () => {
     assert.equal(refused.code, 6);
     assert.ok(!refused.err.includes('    at '), refused.err);
   });
+});
+
+test('another secret key than the database was filled with is refused: no entry, no backup is made with it', async () => {
+  const who = await person();
+  await api.instance(who);
+  const made = join(data_dir, 'backup');
+  const given = await berthWith({ ...SETTINGS, BERTH_SECRET_KEY: '0'.repeat(64) }, ['backup', made]);
+  assert.deepEqual([given.code, existsSync(made)], [2, false], given.err);
+  assert.match(given.err, /BERTH_SECRET_KEY: is not the key that this database was made with/);
+  // One that a start without the setting has made.
+  const env = { BERTH_DATA_DIR: data_dir, DATABASE_URL: api.database.url };
+  const found = await berthWith(env, ['org', 'quota', who.org_id, '--instances', '1']);
+  assert.equal(found.code, 2, found.err);
+  assert.match(found.err, /secret-key: is not the key .* or set BERTH_SECRET_KEY/);
+  assert.ok(!(await actions(who.org_id)).includes('org.change_quota by operator'));
 });
 
 test('a database that a newer program has changed is left alone, by the commands and by the server: exit code 2', async () => {

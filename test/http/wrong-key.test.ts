@@ -2,14 +2,20 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { test } from 'node:test';
-import { refuseWrongKey } from '../../src/roles/wrong-key.ts';
+import { AuditLog } from '../../src/audit/append.ts';
+import { dataKeysOpen, diskKeys } from '../../src/disks/data-keys.ts';
+import { refuseWrongKey } from '../../src/launch/wrong-key.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile } from '../support/api.ts';
 
 const { db, context, person, instance } = await apiForFile();
 const FILE = { secret_key: '/data/secrets/secret-key' };
 const another = randomBytes(32);
-const start = (key: Buffer, given: Buffer | null) => refuseWrongKey(db, key, { secret_key: given }, FILE);
+async function start(key: Buffer, given: Buffer | null): Promise<void> {
+  const audit = new AuditLog(key);
+  const fits = (await dataKeysOpen(db, diskKeys(key, true))) ?? (await audit.beganWithThisKey(db));
+  refuseWrongKey(fits, { secret_key: given }, FILE);
+}
 
 test('an empty database takes any key', () => start(another, another));
 

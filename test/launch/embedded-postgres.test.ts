@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import pg from 'pg';
@@ -129,6 +129,19 @@ test('a server that is on its way down is waited for, and started anew', async (
   const second = await start(t, paths);
   await ended;
   assert.equal(second.adopted, false);
+  await query(second.database_url, 'SELECT 1');
+});
+
+test('a server whose folder was removed is ended first: it would take the socket of the new one along', async (t) => {
+  const paths = await dataFolder(t);
+  const first = await start(t, paths);
+  first.abandon();
+  const session = new pg.Client({ connectionString: first.database_url });
+  session.on('error', () => undefined);
+  await session.connect();
+  await rm(paths.postgres, { recursive: true });
+  const second = await start(t, paths);
+  assert.equal(isAlive(first.pid()), false);
   await query(second.database_url, 'SELECT 1');
 });
 

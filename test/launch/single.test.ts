@@ -69,6 +69,8 @@ test('the roles of a killed launcher keep the data folder until they have ended'
   });
   await until('the second waits', () => waits);
   assert(isAlive(role_pid));
+  // Not as where another launcher runs: systemd tries again.
+  await assert.rejects(lockDataFolder(path, quiet, 0), { name: 'StartError', exit_code: 1 });
   process.kill(role_pid, 'SIGKILL');
   (await second).release();
 });

@@ -7,6 +7,8 @@ import { pathsIn } from '../../src/config/paths.ts';
 import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { isAlive } from '../../src/launch/process-life.ts';
+import { announceWhenReady } from '../../src/launch/ready.ts';
+import { configOrRefuse } from '../../src/launch/start.ts';
 import { AS_ROOT, cleanUp, kill, runScript, type Script, SRC, temporaryFolder, until } from './processes.ts';
 
 const ROLE = `
@@ -24,7 +26,8 @@ async function projectFolder(t: TestContext): Promise<string> {
   const version = 'c'.repeat(64);
   await writeFile(
     join(project, 'guest', 'build.sh'),
-    `[ "$1" = --version ] || { mkdir -p "$1"; echo '{"version":"${version}"}' > "$1/manifest.json"; }\necho ${version}\n`,
+    `[ "$1" = --version ] || { mkdir -p "$1"; echo '{"version":"${version}","size_bytes":2}' > "$1/manifest.json"
+for file in vmlinuz initrd.img rootfs.img; do echo x > "$1/$file"; done; }\necho ${version}\n`,
   );
   await writeFile(join(project, 'role.mjs'), ROLE);
   const cluster = join(pathsIn(join(project, 'data')).postgres, 'cluster');
@@ -88,6 +91,25 @@ test('starts everything, refuses a second start, and stops everything on SIGTERM
   assert.equal((await first.ended).code, 0);
   assert.equal(isAlive(role.pid), false);
   assert.equal(await runningServer(join(paths.postgres, 'cluster')), undefined);
+});
+
+test('a host of a fleet, which serves nobody, tells systemd that it is ready', async (t) => {
+  const folder = await temporaryFolder(t);
+  const told = join(folder, 'told');
+  await writeFile(join(folder, 'systemd-notify'), `#!/bin/sh\necho "$@" > ${told}\n`, { mode: 0o755 });
+  const settings = {
+    BERTH_CONTROL_PLANE: 'https://berth.example.org:7500',
+    BERTH_HOST_TOKEN_FILE: join(folder, 'token'),
+  };
+  const env = { NOTIFY_SOCKET: '/run/no-socket', PATH: `${folder}:${process.env['PATH']}` };
+  let said = '';
+  const write = (line: string) => {
+    said += line;
+  };
+  const config = configOrRefuse(settings, folder);
+  assert.equal(await announceWhenReady(config, AbortSignal.timeout(60_000), write, env), true);
+  assert.equal(said, 'berth: this machine is a host of https://berth.example.org:7500\n');
+  assert.match(await readFile(told, 'utf8'), /--ready/);
 });
 
 test(

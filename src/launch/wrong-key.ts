@@ -1,25 +1,21 @@
 /**
  * Another secret key than the one that the database was filled with opens no disk and no second factor, and its entries do
  * not fit into the audit log's chains. It would be noticed one failure at a time, and what is written meanwhile is under
- * the wrong key: so nothing starts with it.
+ * the wrong key: so nothing starts with it, and no command on the server runs with it.
  */
-import { AuditLog } from '../audit/append.ts';
 import type { Config } from '../config/config.ts';
 import type { Paths } from '../config/paths.ts';
-import type { Db } from '../db/pool.ts';
-import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
-import { StartError } from '../launch/start-error.ts';
+import { StartError } from './start-error.ts';
 
-/** @throws StartError if what the database has was not sealed with `secret_key` */
-export async function refuseWrongKey(
-  db: Db,
-  secret_key: Buffer,
+/**
+ * `fits`: whether what the database has was sealed with the key; null: it has nothing yet.
+ * @throws StartError where it was not
+ */
+export function refuseWrongKey(
+  fits: boolean | null,
   given: Pick<Config, 'secret_key'>,
   paths: Pick<Paths, 'secret_key'>,
-): Promise<void> {
-  const fits =
-    (await dataKeysOpen(db, diskKeys(secret_key, true))) ??
-    (await new AuditLog(secret_key).beganWithThisKey(db));
+): void {
   if (fits !== false) return;
   const [which, remedy] =
     given.secret_key === null
