@@ -39,8 +39,15 @@ async function requireDatabase(db: Db, database_url: string): Promise<void> {
   }
 }
 
-/** @throws StartError when the settings or the secret key are wrong, CommandError when the database does not run */
-export async function withServer<T>(work: (server: ServerContext) => Promise<T>): Promise<T> {
+/**
+ * @param any_key for what finds out itself what does not fit the key, as the proof of the audit log, by whose first entry a
+ * key may be known
+ * @throws StartError when the settings or the secret key are wrong, CommandError when the database does not run
+ */
+export async function withServer<T>(
+  work: (server: ServerContext) => Promise<T>,
+  { any_key = false } = {},
+): Promise<T> {
   const config = configOrRefuse(readEnv(), process.cwd());
   const paths = pathsIn(config.data_dir);
   const database_url = config.database_url ?? (await runningDatabaseUrl(paths));
@@ -56,7 +63,8 @@ export async function withServer<T>(work: (server: ServerContext) => Promise<T>)
     await requireDatabase(db, database_url);
     const audit = new AuditLog(secret_key);
     const disk_keys = diskKeys(secret_key, config.encryption);
-    refuseWrongKey((await dataKeysOpen(db, disk_keys)) ?? (await audit.beganWithThisKey(db)), config, paths);
+    const fits = any_key || ((await dataKeysOpen(db, disk_keys)) ?? (await audit.beganWithThisKey(db)));
+    refuseWrongKey(fits, config, paths);
     return await work({ config, paths, database_url, secret_key, db, audit });
   } finally {
     await db.destroy();

@@ -185,6 +185,21 @@ describe('berth audit verify', () => {
     assert.match((await berth('audit', 'verify', who.org_id)).err, /: entry 4 was changed, removed/);
   });
 
+  test('names the very first entry too, by which the key itself is known', async () => {
+    const { org_id, actor } = await api.db
+      .selectFrom('audit_log')
+      .select(['org_id', 'actor'])
+      .where('seq', '=', 1)
+      .orderBy('org_id')
+      .executeTakeFirstOrThrow();
+    const entry = api.db.updateTable('audit_log').where('org_id', '=', org_id).where('seq', '=', 1);
+    await entry.set({ actor: 'somebody else' }).execute();
+    const { code, err } = await berth('audit', 'verify');
+    await entry.set({ actor }).execute();
+    assert.equal(code, 1);
+    assert.ok(err.includes('entry 1 was changed, removed or put in'), err);
+  });
+
   test('exits 1 naming an entry that was changed before it was sealed', async () => {
     const who = await api.person();
     await api.as(who).patch('/v1/me', { name: 'a' });
