@@ -107,6 +107,49 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('offers a key no longer as chosen that somebody else has taken out since it was', async () => {
+    const { who, page, button, leave } = await visit();
+    await makeSshKey(api.db, who.user_id);
+    const { id, name } = await api.instance(who);
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.goto(`/instances/${name}/keys`);
+    await streams;
+    const only = page.getByLabel('Only the keys chosen here');
+    await only.check();
+    const laptop = page.getByRole('checkbox', { name: 'laptop' });
+    await laptop.check();
+    await button('Replace the key set').click();
+    await page.getByText('The key set is replaced.').waitFor();
+    assert.deepEqual([await only.isChecked(), await laptop.isChecked()], [true, true]);
+    await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
+    await tellAll(api.db);
+    await page.getByText('Nobody can log in').waitFor();
+    assert.deepEqual([await only.isChecked(), await laptop.isChecked()], [true, false]);
+    await leave();
+  });
+
+  test('shows in saved settings what somebody else has changed since, and does not undo it', async () => {
+    const { who, page, button, heading, leave } = await visit();
+    const { id, name } = await api.instance(who);
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.goto(`/instances/${name}/settings`);
+    await streams;
+    const flush = page.getByLabel('Automatic flush, seconds');
+    await flush.fill('120');
+    await button('Save').click();
+    await page.getByText('Saved.').waitFor();
+    assert.equal(await flush.inputValue(), '120');
+    await api.as(who).patch(`/v1/instances/${id}`, { auto_flush_seconds: 300, labels: { by: 'another' } });
+    await tellAll(api.db);
+    await page.locator('main header').getByText('another').waitFor();
+    await page.getByLabel('Name').fill(`${name}-2`);
+    await button('Save').click();
+    await heading(`${name}-2`).waitFor();
+    const { body } = await api.as(who).get<Record<string, unknown>>(`/v1/instances/${id}`);
+    assert.equal(body['auto_flush_seconds'], 300);
+    await leave();
+  });
+
   test('stops a VM while its disk is being flushed', async () => {
     const visited = await visit();
     const { page, button, leave } = visited;
