@@ -128,6 +128,22 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('does not call an account without keys where its keys are not known', async () => {
+    const { who, page, button, alert, leave } = await visit();
+    await makeSshKey(api.db, who.user_id);
+    const { name } = await api.instance(who);
+    const error = { code: 'INTERNAL', message: 'Something broke.', request_id: 'req_1' };
+    await page.route('**/v1/me/ssh-keys*', (route) => route.fulfill({ status: 500, json: { error } }));
+    await page.goto(`/instances/${name}/keys`);
+    await page.getByLabel('Only the keys chosen here').check();
+    await alert().filter({ hasText: 'Something broke.' }).waitFor();
+    assert.equal(await page.getByText('has no keys').count(), 0);
+    await page.unrouteAll();
+    await button('Try again').click();
+    await page.getByRole('checkbox', { name: 'laptop' }).waitFor();
+    await leave();
+  });
+
   test('shows in saved settings what somebody else has changed since, and does not undo it', async () => {
     const { who, page, button, heading, leave } = await visit();
     const { id, name } = await api.instance(who);
