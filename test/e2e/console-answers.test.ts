@@ -45,6 +45,41 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('rests between two looks at its instances, however much happens', async () => {
+    const { page, leave } = await visit();
+    await page.clock.install();
+    await page.addInitScript(`globalThis.looks = { begun: 0, ended: 0 };
+      const { fetch } = globalThis;
+      globalThis.fetch = async (url, ...rest) => {
+        if (new URL(url).pathname !== '/v1/instances') return fetch(url, ...rest);
+        looks.begun += 1;
+        const response = await fetch(url, ...rest);
+        const text = response.text.bind(response);
+        response.text = () => text().finally(() => (looks.ended += 1));
+        return response;
+      };`);
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.reload();
+    await streams;
+    /** How many there are after so much of the page's time. */
+    const looksAfter = async (ms: number) => {
+      await page.clock.runFor(ms);
+      await until('no look is under way', () => page.evaluate('looks.begun === looks.ended'));
+      return Number(await page.evaluate('looks.begun'));
+    };
+    const ask = () => page.evaluate("document.dispatchEvent(new Event('visibilitychange'))");
+    await page.clock.pauseAt(Date.now() + 60_000);
+    // What was under way, what it was followed by, and the rest.
+    for (const ms of [0, 1_000, 1_000]) await looksAfter(ms);
+    const before = await looksAfter(0);
+    await ask();
+    assert.equal(await looksAfter(60), before + 1);
+    await ask();
+    assert.equal(await looksAfter(200), before + 1);
+    assert.equal(await looksAfter(50), before + 2);
+    await leave();
+  });
+
   test('shows the list that was chosen last, whichever answer comes last', async () => {
     const { who, page, button, leave } = await visit();
     await makeNotification(api.db, who.user_id);
