@@ -14,7 +14,7 @@ export interface DirtySample {
   readonly at_ms: number;
   readonly dirty_bytes: number;
 }
-/** By instance, since this page was opened: the server keeps no history of it. */
+/** Of each instance of the list, since this page was opened: the server keeps no history of it. */
 export const dirty_samples = new Map<string, DirtySample[]>();
 
 const ON_ITS_WAY_MS = 1_500;
@@ -85,6 +85,7 @@ async function look(): Promise<void> {
     if (puts === puts_before) {
       instances.value = found;
       found.forEach(sample);
+      forgetOthers(found);
     }
   } catch (error) {
     if (controller !== running) return;
@@ -101,6 +102,11 @@ function sample({ id, disk, vm }: Instance): void {
   const samples = dirty_samples.get(id) ?? [];
   samples.push({ at_ms: Date.now(), dirty_bytes: disk.dirty_bytes });
   dirty_samples.set(id, samples.slice(-KEPT_SAMPLES));
+}
+
+function forgetOthers(found: readonly Instance[]): void {
+  const ids = new Set(found.map(({ id }) => id));
+  for (const id of dirty_samples.keys()) if (!ids.has(id)) dirty_samples.delete(id);
 }
 
 /** Soon, once for many askings. */
