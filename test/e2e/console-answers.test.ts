@@ -46,7 +46,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('rests between two looks at its instances, however much happens', async () => {
-    const { page, leave } = await visit();
+    const { page, heading, leave } = await visit();
     await page.clock.install();
     await page.addInitScript(`globalThis.looks = { begun: 0, ended: 0 };
       const { fetch } = globalThis;
@@ -61,6 +61,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     const streams = page.waitForResponse('**/v1/events/stream*');
     await page.reload();
     await streams;
+    await heading('No instances yet').waitFor();
     /** How many there are after so much of the page's time. */
     const looksAfter = async (ms: number) => {
       await page.clock.runFor(ms);
