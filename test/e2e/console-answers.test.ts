@@ -53,10 +53,13 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
       globalThis.fetch = async (url, ...rest) => {
         if (new URL(url).pathname !== '/v1/instances') return fetch(url, ...rest);
         looks.begun += 1;
-        const response = await fetch(url, ...rest);
-        const text = response.text.bind(response);
-        response.text = () => text().finally(() => (looks.ended += 1));
-        return response;
+        try {
+          const response = await fetch(url, ...rest);
+          const text = await response.text();
+          return Object.assign(response, { text: async () => text, json: async () => JSON.parse(text) });
+        } finally {
+          looks.ended += 1;
+        }
       };`);
     const streams = page.waitForResponse('**/v1/events/stream*');
     await page.reload();
