@@ -81,6 +81,7 @@ export class Transport {
     this.#sudo = cookie;
   }
 
+  /** @throws BerthError, BerthConnectionError, the signal's reason */
   async call<K extends OperationId>(
     operation: K,
     input: Input<K>,
@@ -98,6 +99,7 @@ export class Transport {
         this.#rememberSudo(response);
         return (await bodyOf(response, answers_text)) as Answer<K>;
       } catch (error) {
+        options.signal?.throwIfAborted();
         const wait_ms = attempt < retries ? waitBeforeRepeating(error, attempt) : null;
         if (wait_ms === null) throw error;
         await wait(wait_ms, options.signal);

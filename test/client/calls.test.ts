@@ -11,8 +11,11 @@ import { tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
 
-/** What becomes of the next requests, in order; after them each passes. `lost`: it is done, its answer is not seen. */
-type Fate = 'refused' | 'lost' | { status: number; code: string; retry_after?: string };
+/**
+ * What becomes of the next requests, in order; after them each passes. `lost`: it is done, its answer is not seen.
+ * `begun`: its answer begins, and does not end.
+ */
+type Fate = 'refused' | 'lost' | 'begun' | { status: number; code: string; retry_after?: string };
 let fates: Fate[] = [];
 let seen: { method: string; key: string | undefined }[] = [];
 beforeEach(() => {
@@ -37,6 +40,7 @@ const proxy = createServer((request, response) => {
   const fate = fates.shift();
   if (fate === 'refused') return void response.destroy();
   if (fate === undefined || fate === 'lost') return pass(request, response, fate === 'lost');
+  if (fate === 'begun') return void response.writeHead(200).flushHeaders();
   const { status, code, retry_after } = fate;
   response.writeHead(status, {
     'content-type': 'application/json',
@@ -129,6 +133,28 @@ describe('repetition', () => {
     const call = berth.call('listImages', {}, { signal: aborter.signal });
     setImmediate(() => aborter.abort(new Error('enough')));
     await assert.rejects(call, /enough/);
+  });
+
+  test('an abort while an answer is read is told as one, also where nothing is said twice', async () => {
+    const { who } = await somebody();
+    const aborter = new AbortController();
+    const berth = new Berth({
+      url,
+      token: who.session,
+      fetch: async (...request) => {
+        const response = await fetch(...request);
+        setImmediate(() => aborter.abort(new Error('enough')));
+        return response;
+      },
+    });
+    const { id } = await api.instance(who);
+    fates = ['begun'];
+    const path = { id };
+    await assert.rejects(
+      berth.call('execInVm', { path, body: { command: ['true'] } }, { signal: aborter.signal }),
+      { message: 'enough' },
+    );
+    assert.equal(seen.length, 1);
   });
 });
 

@@ -45,6 +45,45 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('rests between two looks at its instances, however much happens', async () => {
+    const { page, heading, leave } = await visit();
+    await page.clock.install();
+    await page.addInitScript(`globalThis.looks = { begun: 0, ended: 0 };
+      const { fetch } = globalThis;
+      globalThis.fetch = async (url, ...rest) => {
+        if (new URL(url).pathname !== '/v1/instances') return fetch(url, ...rest);
+        looks.begun += 1;
+        try {
+          const response = await fetch(url, ...rest);
+          const text = await response.text();
+          return Object.assign(response, { text: async () => text, json: async () => JSON.parse(text) });
+        } finally {
+          looks.ended += 1;
+        }
+      };`);
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.reload();
+    await streams;
+    await heading('No instances yet').waitFor();
+    /** How many there are after so much of the page's time. */
+    const looksAfter = async (ms: number) => {
+      await page.clock.runFor(ms);
+      await until('no look is under way', () => page.evaluate('looks.begun === looks.ended'));
+      return Number(await page.evaluate('looks.begun'));
+    };
+    const ask = () => page.evaluate("document.dispatchEvent(new Event('visibilitychange'))");
+    await page.clock.pauseAt(Date.now() + 60_000);
+    // What was under way, what it was followed by, and the rest.
+    for (const ms of [0, 1_000, 1_000]) await looksAfter(ms);
+    const before = await looksAfter(0);
+    await ask();
+    assert.equal(await looksAfter(60), before + 1);
+    await ask();
+    assert.equal(await looksAfter(200), before + 1);
+    assert.equal(await looksAfter(50), before + 2);
+    await leave();
+  });
+
   test('shows the list that was chosen last, whichever answer comes last', async () => {
     const { who, page, button, leave } = await visit();
     await makeNotification(api.db, who.user_id);
@@ -104,6 +143,65 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
     await tellAll(api.db);
     await page.getByText('Nobody can log in').waitFor();
+    await leave();
+  });
+
+  test('offers a key no longer as chosen that somebody else has taken out since it was', async () => {
+    const { who, page, button, leave } = await visit();
+    await makeSshKey(api.db, who.user_id);
+    const { id, name } = await api.instance(who);
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.goto(`/instances/${name}/keys`);
+    await streams;
+    const only = page.getByLabel('Only the keys chosen here');
+    await only.check();
+    const laptop = page.getByRole('checkbox', { name: 'laptop' });
+    await laptop.check();
+    await button('Replace the key set').click();
+    await page.getByText('The key set is replaced.').waitFor();
+    assert.deepEqual([await only.isChecked(), await laptop.isChecked()], [true, true]);
+    await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
+    await tellAll(api.db);
+    await page.getByText('Nobody can log in').waitFor();
+    assert.deepEqual([await only.isChecked(), await laptop.isChecked()], [true, false]);
+    await leave();
+  });
+
+  test('does not call an account without keys where its keys are not known', async () => {
+    const { who, page, button, alert, leave } = await visit();
+    await makeSshKey(api.db, who.user_id);
+    const { name } = await api.instance(who);
+    const error = { code: 'INTERNAL', message: 'Something broke.', request_id: 'req_1' };
+    await page.route('**/v1/me/ssh-keys*', (route) => route.fulfill({ status: 500, json: { error } }));
+    await page.goto(`/instances/${name}/keys`);
+    await page.getByLabel('Only the keys chosen here').check();
+    await alert().filter({ hasText: 'Something broke.' }).waitFor();
+    assert.equal(await page.getByText('has no keys').count(), 0);
+    await page.unrouteAll();
+    await button('Try again').click();
+    await page.getByRole('checkbox', { name: 'laptop' }).waitFor();
+    await leave();
+  });
+
+  test('shows in saved settings what somebody else has changed since, and does not undo it', async () => {
+    const { who, page, button, heading, leave } = await visit();
+    const { id, name } = await api.instance(who);
+    const streams = page.waitForResponse('**/v1/events/stream*');
+    await page.goto(`/instances/${name}/settings`);
+    await streams;
+    const flush = page.getByLabel('Automatic flush, seconds');
+    await flush.fill('120');
+    await button('Save').click();
+    await page.getByText('Saved.').waitFor();
+    assert.equal(await flush.inputValue(), '120');
+    await api.as(who).patch(`/v1/instances/${id}`, { auto_flush_seconds: 300, labels: { by: 'another' } });
+    await tellAll(api.db);
+    await page.locator('main header').getByText('another').waitFor();
+    await page.getByLabel('Name').fill(`${name}-2`);
+    await button('Save').click();
+    await heading(`${name}-2`).waitFor();
+    const { body } = await api.as(who).get<Record<string, unknown>>(`/v1/instances/${id}`);
+    assert.equal(body['auto_flush_seconds'], 300);
     await leave();
   });
 

@@ -25,7 +25,7 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
   const [deleting, setDeleting] = useState(false);
   const { id, name, vm, generations_keep: keep } = instance;
   const fixed = vm.state !== 'stopped';
-  const work = async (form: FormData) => {
+  const work = async (form: FormData, element: HTMLFormElement) => {
     const labels = String(form.get('labels'));
     const body = {
       name: String(form.get('name')).trim(),
@@ -37,6 +37,8 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
     };
     const changed = await call('changeInstance', { path: { id }, body });
     putInstance(changed);
+    // What is saved is nobody's entry any more: the fields follow what is told of it from now on.
+    element.reset();
     tell('good', 'Saved.');
     if (changed.name !== name) navigate(`/instances/${changed.name}/settings`, { replace: true });
   };

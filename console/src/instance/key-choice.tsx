@@ -2,6 +2,7 @@
 import type { KeySetKey } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { org } from '../live/membership.ts';
+import { Loaded } from '../ui/page.tsx';
 import { useQuery } from '../use-query.ts';
 
 type Offered = Pick<KeySetKey, 'id' | 'name' | 'fingerprint'>;
@@ -34,11 +35,15 @@ export function KeyChoice({ explicit, onChange, chosen = [] }: Props) {
       </label>
       {explicit && (
         <div class="choice-list">
-          {offered.length === 0 && (
-            <p class="dim">
-              Your account in {org.value?.name} has no keys. With none chosen, nobody can log in.
-            </p>
-          )}
+          <Loaded query={own} lines={1}>
+            {() =>
+              offered.length === 0 && (
+                <p class="dim">
+                  Your account in {org.value?.name} has no keys. With none chosen, nobody can log in.
+                </p>
+              )
+            }
+          </Loaded>
           {offered.map(({ id, name, fingerprint }) => (
             <label key={id}>
               <input

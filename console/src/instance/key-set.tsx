@@ -39,9 +39,11 @@ interface EditProps {
 function Edit({ instance, keys, onSaved }: EditProps) {
   const [explicit, setExplicit] = useState(keys.mode === 'explicit');
   useEffect(() => setExplicit(keys.mode === 'explicit'), [keys.mode]);
-  const replace = async (form: FormData) => {
+  const replace = async (form: FormData, element: HTMLFormElement) => {
     const body = explicit ? { ssh_key_ids: chosenKeys(form) } : ({ mode: 'account' } as const);
     onSaved(await call('replaceKeySet', { path: { id: instance.id }, body }));
+    // What is saved is nobody's entry any more: the boxes follow what is told of it from now on.
+    element.reset();
     tell('good', 'The key set is replaced.');
   };
   return (

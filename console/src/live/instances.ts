@@ -14,14 +14,20 @@ export interface DirtySample {
   readonly at_ms: number;
   readonly dirty_bytes: number;
 }
-/** By instance, since this page was opened: the server keeps no history of it. */
+/** Of each instance of the list, since this page was opened: the server keeps no history of it. */
 export const dirty_samples = new Map<string, DirtySample[]>();
 
 const ON_ITS_WAY_MS = 1_500;
 const RUNNING_MS = 5_000;
 const AT_REST_MS = 20_000;
 const AT_ONCE_MS = 60;
+/**
+ * After a look, for each page of it: a session may ask 1,200 times a minute in all its windows, and with hundreds of
+ * running VMs something happens all the time.
+ */
+const REST_MS = 250;
 const KEPT_SAMPLES = 360;
+const PAGE = 200;
 const AT_MOST = 1_000;
 /** A list that takes longer is asked for anew: its connection may have swallowed the answer. */
 const LOOK_MS = 30_000;
@@ -38,6 +44,8 @@ let running: AbortController | null = null;
 let looking: AbortController | null = null;
 /** Asked for since then: what that look finds may be older. */
 let asked_again = false;
+/** By `performance.now()`: no look that is asked for begins sooner. */
+let rested_at_ms = 0;
 /** How many answers were put into the list: what was asked for before them is older. */
 let puts = 0;
 
@@ -50,7 +58,7 @@ function planNext(within_ms?: number): void {
     : list.some(({ vm }) => vm.state === 'running')
       ? RUNNING_MS
       : AT_REST_MS;
-  timer = setTimeout(() => void look(), within_ms ?? usual);
+  timer = setTimeout(() => void look(), Math.max(within_ms ?? usual, rested_at_ms - performance.now()));
 }
 
 async function look(): Promise<void> {
@@ -62,11 +70,11 @@ async function look(): Promise<void> {
   looking = controller;
   asked_again = false;
   const puts_before = puts;
+  const found: Instance[] = [];
   try {
-    const found: Instance[] = [];
     for await (const each of berth.list(
       'listInstances',
-      { query: { limit: 200 } },
+      { query: { limit: PAGE } },
       { signal: AbortSignal.any([controller.signal, AbortSignal.timeout(LOOK_MS)]) },
     )) {
       found.push(each);
@@ -77,12 +85,14 @@ async function look(): Promise<void> {
     if (puts === puts_before) {
       instances.value = found;
       found.forEach(sample);
+      forgetOthers(found);
     }
   } catch (error) {
     if (controller !== running) return;
     instances_error.value = sayError(error);
   } finally {
     if (looking === controller) looking = null;
+    rested_at_ms = performance.now() + REST_MS * Math.max(1, Math.ceil(found.length / PAGE));
   }
   planNext(asked_again ? AT_ONCE_MS : undefined);
 }
@@ -92,6 +102,11 @@ function sample({ id, disk, vm }: Instance): void {
   const samples = dirty_samples.get(id) ?? [];
   samples.push({ at_ms: Date.now(), dirty_bytes: disk.dirty_bytes });
   dirty_samples.set(id, samples.slice(-KEPT_SAMPLES));
+}
+
+function forgetOthers(found: readonly Instance[]): void {
+  const ids = new Set(found.map(({ id }) => id));
+  for (const id of dirty_samples.keys()) if (!ids.has(id)) dirty_samples.delete(id);
 }
 
 /** Soon, once for many askings. */

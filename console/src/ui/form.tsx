@@ -9,7 +9,7 @@ import { Dialog, DialogActions } from './dialog.tsx';
 import { Failure } from './failure.tsx';
 
 export type Issues = Action<[]>['issues'];
-/** @param form what was filled in, by the fields' names @param element to empty it afterwards */
+/** @param form what was filled in, by the fields' names @param element to reset it afterwards */
 export type FormWork = (form: FormData, element: HTMLFormElement) => Promise<void>;
 
 interface Props {
