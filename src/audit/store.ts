@@ -111,11 +111,12 @@ export async function findFirstSealed(tx: Tx): Promise<StoredEntry | undefined> 
   return row && stored(row);
 }
 
-/** Organisations that have a log, or had one whose head is left; those deleted too. */
+/** Organisations that have a log, or had one whose head is left; those deleted too. By indexes: the log may be long. */
 export async function listLogs(tx: Tx): Promise<OrgId[]> {
-  const rows = await tx
-    .selectFrom('audit_log')
-    .select('org_id')
+  const entries = tx.selectFrom('audit_log').select('org_id');
+  const rows = await entries
+    .where('seq', '=', 1)
+    .union(entries.where('seq', 'is', null))
     .union(tx.selectFrom('audit_heads').select('org_id'))
     .orderBy('org_id')
     .execute();

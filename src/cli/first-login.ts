@@ -36,8 +36,8 @@ export function findFirstLogin(env: Env, url?: string): (FirstLogin & { readonly
       const found = JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>;
       const { email, password, url: at } = found;
       if (typeof email !== 'string' || typeof password !== 'string' || typeof at !== 'string') continue;
-      // The folder may be anybody's: another's file is none, and such a file leads to nowhere but this machine.
-      if (![0, process.getuid?.()].includes(statSync(path).uid)) continue;
+      // The folder one is in may be anybody's: another's file is none there, and such a file leads to nowhere but this machine.
+      if (given === undefined && ![0, process.getuid?.()].includes(statSync(path).uid)) continue;
       if (!isLocal(at) || (url !== undefined && !isSame(url, at))) continue;
       return { email, password, path, url: at };
     } catch {

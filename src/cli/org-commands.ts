@@ -88,19 +88,20 @@ interface Logged {
   readonly name: string | null;
 }
 
-/** Whose audit log there is, and every organisation. */
-async function listLogged(db: Db): Promise<Logged[]> {
+/** Every organisation, and those deleted whose audit log is there; or the one that is said. */
+async function listLogged(db: Db, org: string | undefined): Promise<Logged[]> {
   const there = await db.selectFrom('organisations').select(['id', 'name']).orderBy('id').execute();
   const known = new Set(there.map(({ id }) => id));
   const deleted = (await listLogs(db)).filter((id) => !known.has(id));
-  return [...there, ...deleted.map((id) => ({ id, name: null }))];
+  const logged = [...there, ...deleted.map((id) => ({ id, name: null }))];
+  if (org === undefined) return logged;
+  const gone = logged.find(({ id, name }) => id === org && name === null);
+  return [gone ?? (await findOrg(db, org))];
 }
 
 /** Proves the audit log of one organisation, or of all, deleted ones too. */
 export async function verifyAudit({ db, audit }: ServerContext, org: string | undefined): Promise<string> {
-  const logged = await listLogged(db);
-  const deleted = logged.find(({ id, name }) => id === org && name === null);
-  const orgs = org === undefined ? logged : [deleted ?? (await findOrg(db, org))];
+  const orgs = await listLogged(db, org);
   let text = '';
   const broken: string[] = [];
   for (const { id, name } of orgs) {

@@ -129,7 +129,11 @@ export class NotifyHub {
         attempt = 0;
         this.#emitter.emit('reconnected');
         asking = setInterval(() => {
-          client.query('select 1').catch(() => client.end().catch(() => undefined));
+          client.query('select 1').catch((error: unknown) => {
+            if (this.#client !== client || this.#stopped.signal.aborted) return;
+            this.#log.warn({ err: error }, 'notifications: no answer, connecting anew');
+            client.end().catch(() => undefined);
+          });
         }, this.#ask_ms.every);
         await once(client, 'end', { signal: this.#stopped.signal });
       } catch (error) {

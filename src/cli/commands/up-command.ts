@@ -15,7 +15,7 @@ import { localPrivateKeyPath, localPublicKey, registerKey, sshFolder } from './k
 import { login } from './login-commands.ts';
 import { IDENTITY, ssh } from './ssh-commands.ts';
 
-/** Beside a private key, of which it is a part; ssh-keygen asks for its passphrase. */
+/** Beside a private key, of which it is a part; ssh-keygen asks for its passphrase. @throws CommandError */
 function makePublicKey(path: string): string {
   try {
     const stdio = ['inherit', 'pipe', 'inherit'] as const;
@@ -31,11 +31,18 @@ function makePublicKey(path: string): string {
 
 /** Without a passphrase, as ssh needs it where nobody can be asked. */
 function makeKey(call: Call): string {
-  const private_key = localPrivateKeyPath(call.session.env);
-  if (private_key !== undefined) return makePublicKey(private_key);
   const folder = sshFolder(call.session.env);
-  mkdirSync(folder, { recursive: true, mode: 0o700 });
   const path = join(folder, 'id_ed25519');
+  const private_key = localPrivateKeyPath(call.session.env);
+  if (private_key !== undefined) {
+    try {
+      return makePublicKey(private_key);
+    } catch (error) {
+      // One of another kind, whose passphrase nobody can give, is left alone.
+      if (private_key === path) throw error;
+    }
+  }
+  mkdirSync(folder, { recursive: true, mode: 0o700 });
   try {
     execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', path], { stdio: 'ignore' });
   } catch {
