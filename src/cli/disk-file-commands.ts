@@ -7,6 +7,7 @@ import { packDisk } from '../disk-format/pack-disk.ts';
 import { type DiskFile, writeRawDisk } from '../disk-format/raw-disk.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../disk-format/segment-format.ts';
 import { openDisk } from '../disks/open-disk.ts';
+import { currentImage } from '../images/store.ts';
 import { importDisk, requireStopped, requireStoredImage } from '../instances/import-disk.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
@@ -136,7 +137,9 @@ async function store(
     const message = `${file} is a disk of ${bytes(source.size_bytes)}, and that of ${name} has ${instance.disk_gib} GiB`;
     throw new CommandError(message, { exit_code: EXIT.state, next: 'the same with --grow' });
   }
-  await using base = await openBase(context, instance.image, image_version);
+  // Of one that never booted what its boot would take; it need not be the newest that was built here.
+  const version = image_version ?? (await currentImage(db, instance.image))?.version ?? null;
+  await using base = await openBase(context, instance.image, version);
   // Before all of it is packed for nothing; the import itself asks again.
   await requireStoredImage(db, instance.image, base.version);
   const progress = terminal.progress(`importing ${file}`);

@@ -107,6 +107,7 @@ test('what a start without its disk has left on the mount point is not taken for
     );
   }
   await assert.rejects(stat(join(mounted, 'k', 'two')), { code: 'ENOENT' });
+  assert.equal((await left.get('k/one')).toString(), 'x', 'and nothing of another store is removed');
   assert.deepEqual(await temporaryFiles(), []);
   await rm(mounted, { recursive: true });
   await rename(away, mounted);

@@ -145,6 +145,7 @@ export class FolderStore implements ObjectStore {
   async delete(key: string): Promise<void> {
     const path = this.#path(key);
     await this.#guard(async () => {
+      await this.#requireRoot();
       await unlinkIfThere(path);
       await this.#requireRoot();
     });
@@ -248,7 +249,9 @@ export class FolderStore implements ObjectStore {
     const same = root?.dev === opened.dev && root.ino === opened.ino;
     if (same && temp?.isDirectory()) return;
     const other = root?.isDirectory() && !same;
-    const reason = other ? 'another folder is in its place than at the start' : 'its folder is gone';
+    const reason = other
+      ? 'another folder is in its place than at the start (if that is meant, start Berth again)'
+      : 'its folder is gone';
     throw new ObjectStoreUnavailableError(`${this.description}: ${reason}`, { reason });
   }
 

@@ -75,7 +75,10 @@ export async function compactDisk(
   try {
     const live = await findLive(work);
     const moved = await rewrite(work, pool, live, made);
-    const maps = await writeMaps(work, moved, made);
+    const maps = await writeMaps(work, moved, made).catch(async (error: unknown) => {
+      await discard(store, made);
+      throw error;
+    });
     const needed = new Set([...made, ...maps.map(({ map }) => map)].map(({ key }) => key));
     const dead = disk.held
       .map(({ key }) => key)
@@ -84,7 +87,7 @@ export async function compactDisk(
     await discard(store, made);
     return false;
   } finally {
-    // After an error nothing is removed here: the transaction may have been committed though its answer was lost.
+    // After an error of the placing nothing is removed: it may have been committed though its answer was lost.
     await pool.close();
   }
 }

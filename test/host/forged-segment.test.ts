@@ -39,6 +39,12 @@ function linksOf({ id }: ModelDisk) {
   return rows.where('instance_id', '=', id).orderBy('generation').execute();
 }
 
+async function keysOf(objects: FolderStore): Promise<string[]> {
+  const keys: string[] = [];
+  for await (const { key } of objects.list('')) keys.push(key);
+  return keys.sort();
+}
+
 /** Not encrypted, of the same name, size and blocks, but with other contents. */
 async function forge(key: string, blocks: readonly number[], zeroes: readonly number[]): Promise<void> {
   const true_bytes = await store.get(key);
@@ -77,12 +83,13 @@ describe('compaction refuses, and leaves the disk as it was, with a forged segme
       await disk.flush([1, 2, 3, 4], 'noise', encrypted);
       await dropOldGenerations(db);
       await forge(key, [0, 1, 2, 3, 4], zeroes);
-      const before = await linksOf(disk);
+      const [before, objects] = [await linksOf(disk), await keysOf(store)];
       await assert.rejects(
         compact(disk.id),
         (error) => error instanceof SegmentCorruptError && error.key === key && problem.test(error.problem),
       );
       assert.deepEqual(await linksOf(disk), before);
+      assert.deepEqual(await keysOf(store), objects, 'nothing of the attempt is left');
     });
   }
 });

@@ -15,7 +15,7 @@ const MAX_POLL_MS = 250;
 /** Of a slow guest: what was begun is to be known by its pid, else nobody could end it. */
 const START_MS = 5_000;
 /** An answer that was lost keeps all other calls waiting for so long. The last one comes with all that was printed. */
-const STATUS_MS = 60_000;
+const ANSWER_MS = 60_000;
 const KILL_MS = 5_000;
 /** A flush freezes for milliseconds; whoever finds the guest frozen for longer hears of it. */
 const FROZEN_MS = 5_000;
@@ -68,7 +68,12 @@ export async function guestExec(agent: GuestAgent, command: GuestCommand): Promi
   const timeout_ms = command.timeout_ms ?? 30_000;
   const deadline = performance.now() + timeout_ms;
   const max_output_bytes = command.max_output_bytes ?? 1024 * 1024;
-  const pid = await startCommand(agent, command, Math.max(deadline, performance.now() + START_MS));
+  const now = performance.now();
+  const pid = await startCommand(
+    agent,
+    command,
+    Math.min(now + ANSWER_MS, Math.max(deadline, now + START_MS)),
+  );
   for (let poll_ms = FIRST_POLL_MS; ; poll_ms = Math.min(MAX_POLL_MS, poll_ms * 1.5)) {
     const left_ms = deadline - performance.now();
     const waited = left_ms > 0 && (await pause(Math.min(poll_ms, left_ms), command.signal));
@@ -179,7 +184,7 @@ async function askStatus(agent: GuestAgent, pid: number, deadline: number): Prom
 /** null also where no answer has come in a while, and there is time to ask again. */
 async function askStatusAgain(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
   const now = performance.now();
-  const patience = Math.min(now + STATUS_MS, Math.max(deadline, now + 1_000));
+  const patience = Math.min(now + ANSWER_MS, Math.max(deadline, now + 1_000));
   try {
     return await askStatus(agent, pid, patience);
   } catch (error) {

@@ -61,6 +61,8 @@ status=0
 	function age(list,    pid, i, file, line, field, oldest) {
 		oldest = 0
 		for (i = split(list, pid, " "); i > 0; i--) {
+			# An init that listens for sshd has the connection too, and is as old as the guest.
+			if (pid[i] == 1) continue
 			file = "/proc/" pid[i] "/stat"
 			if ((getline line < file) > 0) {
 				split(line, field, " ")

@@ -13,7 +13,7 @@ import { guestExec } from '../guest/guest-files.ts';
 const GIVE_MS = 60_000;
 
 /**
- * Reads the script from its input. Nothing that can fail stands between the note that it begins and its begin. The console's
+ * Reads the script from its input. Nothing that a guest may lack stands between the note that it begins and its begin. The console's
  * line is not its terminal: nobody could answer it there.
  */
 const TAKE = `set -eu

@@ -1,9 +1,7 @@
 /**
  * The one owner of an instance's VM on this host. It looks at what is wanted and what is there, takes one step
  * (decide.ts), and looks again; steps never overlap. Keys are pushed beside the steps, because they must not wait
- * for a long flush.
- *
- * A step is given up when what it serves is no longer wanted; a flush is not, because its caller waits.
+ * for a long flush. A step is given up when what it serves is no longer wanted; a flush is not, because its caller waits.
  */
 import type { Assignment, FileSystemUse, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
@@ -335,6 +333,8 @@ export class VmRunner {
       await this.#held.forget();
       return;
     }
+    const { machine } = this.#held;
+    if (machine && !machine.gone) this.#keys.follow(machine);
     if (assignment.desired === 'suspended') this.#wantInstead(assignment, 'running');
   }
 

@@ -168,6 +168,7 @@ export async function findMonitor(
 ): Promise<QmpClient | Error> {
   const deadline = performance.now() + patience_ms;
   for (let attempt = 0; ; attempt++) {
+    if (isStopped(identity)) throw new Error('its process is paused');
     try {
       return await QmpClient.connect(path, { timeout_ms: Math.max(1, deadline - performance.now()) });
     } catch (error) {
