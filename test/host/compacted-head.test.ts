@@ -1,32 +1,20 @@
 /** What a host knows of a disk that was compacted or checkpointed meanwhile: the real internal API, database and store. */
 import assert from 'node:assert/strict';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { after, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import type { SegmentRef } from '../../src/agent-api/types.ts';
-import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { DiskState } from '../../src/host/runner/disk-state.ts';
-import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { checkpointDisk } from '../../src/tasks/checkpoint-disks.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile } from '../support/api.ts';
-import { freeEverything, ModelDisk } from '../support/model-disks.ts';
+import { freeEverything, ModelDisk, modelForFile } from '../support/model-disks.ts';
 
 const api = await apiForFile();
 const { db, agent, context } = api;
-const owner = await api.person();
-const folder = await mkdtemp(join(tmpdir(), 'berth-compacted-'));
-const store = await FolderStore.open(folder);
-const pool = new CompressPool();
-after(async () => {
-  await pool.close();
-  await rm(folder, { recursive: true, force: true });
-});
-const model = { api, owner, store, pool };
+const model = await modelForFile(api);
+const { owner, store, folder } = model;
 const tasks = { db, store, disk_keys: context.disk_keys };
 /** Of a host's context what a disk's state needs. */
 const host = { client: agent.client, store, paths: { overlays: folder } } as unknown as HostContext;

@@ -1,11 +1,7 @@
 /** A segment that somebody has put in the place of a true one, who can write to the object store and has no key. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { after, describe, test } from 'node:test';
-import { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { describe, test } from 'node:test';
 import { frameCrc, hashBlock, ZERO_HASH } from '../../src/disk-format/frame-codec.ts';
 import {
   BLOCK_BYTES,
@@ -16,22 +12,15 @@ import {
   TRAILER_BYTES,
 } from '../../src/disk-format/segment-format.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
-import { FolderStore } from '../../src/object-store/folder-store.ts';
+import type { FolderStore } from '../../src/object-store/folder-store.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile } from '../support/api.ts';
-import { ModelDisk } from '../support/model-disks.ts';
+import { ModelDisk, modelForFile } from '../support/model-disks.ts';
 
 const api = await apiForFile();
 const { db, context } = api;
-const owner = await api.person();
-const folder = await mkdtemp(join(tmpdir(), 'berth-forged-'));
-const store = await FolderStore.open(folder);
-const pool = new CompressPool();
-after(async () => {
-  await pool.close();
-  await rm(folder, { recursive: true, force: true });
-});
-const model = { api, owner, store, pool };
+const model = await modelForFile(api);
+const { store } = model;
 const compact = (id: ModelDisk['id']) => compactDisk({ db, store, disk_keys: context.disk_keys }, id);
 
 function linksOf({ id }: ModelDisk) {

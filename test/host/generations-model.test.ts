@@ -3,17 +3,12 @@
  * killed at any step, deletions of parents and forks. After everything each generation that is shown reads as it was flushed.
  */
 import assert from 'node:assert/strict';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { after, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import fc from 'fast-check';
 import { sql } from 'kysely';
-import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { listLongChains, listWasteful } from '../../src/disks/compaction-store.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import { readLayers } from '../../src/disks/store.ts';
-import { FolderStore } from '../../src/object-store/folder-store.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
 import { checkpointDisk, checkpointDisks } from '../../src/tasks/checkpoint-disks.ts';
 import { type CompactOptions, compactDisk } from '../../src/tasks/compact-disk.ts';
@@ -21,7 +16,7 @@ import { compactDisks } from '../../src/tasks/compact-disks.ts';
 import { freeSegments } from '../../src/tasks/free-segments.ts';
 import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { apiForFile } from '../support/api.ts';
-import { BLOCKS, freeEverything, ModelDisk, Mortal } from '../support/model-disks.ts';
+import { BLOCKS, freeEverything, ModelDisk, Mortal, modelForFile } from '../support/model-disks.ts';
 import { tries } from '../support/thorough.ts';
 
 const KEEP_LAST = 3;
@@ -29,15 +24,8 @@ const DISKS_MAX = 4;
 
 const api = await apiForFile();
 const { db, context } = api;
-const owner = await api.person();
-const folder = await mkdtemp(join(tmpdir(), 'berth-generations-'));
-const store = await FolderStore.open(folder);
-const pool = new CompressPool();
-after(async () => {
-  await pool.close();
-  await rm(folder, { recursive: true, force: true });
-});
-const model = { api, owner, store, pool };
+const model = await modelForFile(api);
+const { store } = model;
 const options: CompactOptions = { db, store, disk_keys: context.disk_keys };
 const never = new AbortController().signal;
 const all = Array.from({ length: BLOCKS }, (_, block) => block);

@@ -4,8 +4,12 @@
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
-import type { CompressPool } from '../../src/disk-format/compress-pool.ts';
+import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { KeyRing } from '../../src/disk-format/key-ring.ts';
 import { loadMap } from '../../src/disk-format/load-map.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
@@ -14,6 +18,7 @@ import { openDataKeys } from '../../src/disks/data-keys.ts';
 import { advanceHead, readLayers } from '../../src/disks/store.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { FolderStore } from '../../src/object-store/folder-store.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
 import type { CompactOptions } from '../../src/tasks/compact-disk.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
@@ -31,6 +36,17 @@ export interface ModelOptions {
   readonly owner: Person;
   readonly store: ObjectStore;
   readonly pool: CompressPool;
+}
+
+/** What the disks of a test file need, with a store of its own in `folder`; all of it goes with the file's last test. */
+export async function modelForFile(api: TestApi) {
+  const folder = await mkdtemp(join(tmpdir(), 'berth-model-'));
+  const pool = new CompressPool();
+  after(async () => {
+    await pool.close();
+    await rm(folder, { recursive: true, force: true });
+  });
+  return { api, owner: await api.person(), store: await FolderStore.open(folder), pool, folder };
 }
 
 export class ModelDisk {
