@@ -79,8 +79,10 @@ export async function resumeSession(): Promise<void> {
     }
     user.value = await new Berth({ url: location.origin, token: token ?? '' }).call('getMe', {});
     session.value = 'in';
-  } catch {
-    session.value = 'unreachable';
+  } catch (error) {
+    // Revoked since it was renewed.
+    if (error instanceof BerthError && error.status === 401) forget('Your session has ended. Log in again.');
+    else session.value = 'unreachable';
   }
 }
 

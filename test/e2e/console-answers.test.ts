@@ -46,7 +46,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('rests between two looks at its instances, however much happens', async () => {
-    const { page, heading, leave } = await visit();
+    const { page, heading, listenAt, leave } = await visit();
     await page.clock.install();
     await page.addInitScript(`globalThis.looks = { begun: 0, ended: 0 };
       const { fetch } = globalThis;
@@ -61,9 +61,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
           looks.ended += 1;
         }
       };`);
-    const streams = page.waitForResponse('**/v1/events/stream*');
-    await page.reload();
-    await streams;
+    await listenAt('/');
     await heading('No instances yet').waitFor();
     /** How many there are after so much of the page's time. */
     const looksAfter = async (ms: number) => {
@@ -130,16 +128,14 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('shows a key set as somebody else has changed it', async () => {
-    const { who, page, heading, leave } = await visit();
+    const { who, page, heading, listenAt, leave } = await visit();
     await makeSshKey(api.db, who.user_id);
     const { id, name } = await api.instance(who);
-    const streams = page.waitForResponse('**/v1/events/stream*');
-    await page.goto(`/instances/${name}/keys`);
+    await listenAt(`/instances/${name}/keys`);
     await heading('Keys').waitFor();
     const only = page.getByLabel('Only the keys chosen here');
     await only.check();
     await page.getByRole('cell', { name: 'laptop' }).waitFor();
-    await streams;
     await api.as(who).put(`/v1/instances/${id}/ssh-keys`, { ssh_key_ids: [] });
     await tellAll(api.db);
     await page.getByText('Nobody can log in').waitFor();
@@ -147,12 +143,10 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('offers a key no longer as chosen that somebody else has taken out since it was', async () => {
-    const { who, page, button, leave } = await visit();
+    const { who, page, button, listenAt, leave } = await visit();
     await makeSshKey(api.db, who.user_id);
     const { id, name } = await api.instance(who);
-    const streams = page.waitForResponse('**/v1/events/stream*');
-    await page.goto(`/instances/${name}/keys`);
-    await streams;
+    await listenAt(`/instances/${name}/keys`);
     const only = page.getByLabel('Only the keys chosen here');
     await only.check();
     const laptop = page.getByRole('checkbox', { name: 'laptop' });
@@ -184,11 +178,9 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('shows in saved settings what somebody else has changed since, and does not undo it', async () => {
-    const { who, page, button, heading, leave } = await visit();
+    const { who, page, button, heading, listenAt, leave } = await visit();
     const { id, name } = await api.instance(who);
-    const streams = page.waitForResponse('**/v1/events/stream*');
-    await page.goto(`/instances/${name}/settings`);
-    await streams;
+    await listenAt(`/instances/${name}/settings`);
     const flush = page.getByLabel('Automatic flush, seconds');
     await flush.fill('120');
     await button('Save').click();
@@ -303,11 +295,9 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('lists a key that was made elsewhere', async () => {
-    const { who, page, heading, leave } = await visit();
-    const streams = page.waitForResponse('**/v1/events/stream*');
-    await page.goto('/api-keys');
+    const { who, page, heading, listenAt, leave } = await visit();
+    await listenAt('/api-keys');
     await heading('No API keys yet').waitFor();
-    await streams;
     await api.as(who).post('/v1/api-keys', { name: 'elsewhere', scope: 'instances:read' });
     await tellAll(api.db);
     await page.getByRole('cell', { name: 'elsewhere', exact: true }).waitFor();

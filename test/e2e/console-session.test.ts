@@ -44,15 +44,25 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('ends the session at a logout also where its token has expired', async () => {
-    const { who, page, button, heading, leave } = await visit();
-    const streams = page.waitForResponse('**/v1/events/stream*');
-    await page.reload();
-    await streams;
+    const { who, page, button, heading, listenAt, leave } = await visit();
+    await listenAt('/');
     await endTokens(who);
     await button('Log out').click();
     await heading('Log in').waitFor();
     await page.reload();
     await heading('Log in').waitFor();
+    await leave();
+  });
+
+  test('asks for a login where the session is revoked while it begins', async () => {
+    const { who, page, heading, leave } = await visit();
+    await page.route(/\/v1\/me$/, async (route) => {
+      await endTokens(who);
+      await route.continue();
+    });
+    await page.reload();
+    await heading('Log in').waitFor();
+    await page.getByText('Your session has ended').waitFor();
     await leave();
   });
 
@@ -142,12 +152,10 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('shows what happened when a token ended, once its streams go on', async () => {
-    const { who, page, heading, leave } = await visit();
+    const { who, page, heading, listenAt, leave } = await visit();
     const { id, name } = await api.instance(who);
-    const streams = page.waitForResponse('**/v1/events/stream*');
-    await page.goto(`/instances/${name}/activity`);
+    await listenAt(`/instances/${name}/activity`);
     await heading('Nothing yet').waitFor();
-    await streams;
     await endTokens(who);
     await api.as(who).post(`/v1/instances/${id}/vm`);
     await tellAll(api.db);

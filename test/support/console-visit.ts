@@ -18,6 +18,8 @@ export interface Visit {
   readonly alert: () => Locator;
   readonly place: (name: string) => Locator;
   readonly logIn: () => Promise<void>;
+  /** Loads that page anew, and waits until it is told what happens. */
+  readonly listenAt: (path: string) => Promise<void>;
   readonly leave: () => Promise<void>;
 }
 
@@ -62,6 +64,14 @@ function visitOf(page: Page, who: Person): Visit {
       await page.getByLabel('E-mail').fill(who.email);
       await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
       await button('Log in').click();
+    },
+    listenAt: async (path) => {
+      // The answer to a stream of the page that is left is none to this one.
+      const { href } = new URL(path, page.url());
+      await page.goto('about:blank');
+      const streams = page.waitForResponse('**/v1/events/stream*');
+      await page.goto(href);
+      await streams;
     },
     leave: () => page.context().close(),
   };
