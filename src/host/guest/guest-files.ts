@@ -1,6 +1,6 @@
 /**
  * Commands in the guest, and files read there, through its agent. Files are written by commands: qemu-ga's own way makes
- * them of mode 0666, and shows half of one to whoever reads it then.
+ * them of mode 0666, and shows half of one to whoever reads it then; it serves for one that is there, before it is read.
  */
 import { pause } from '../../lib/backoff.ts';
 import { GuestAgentError, GuestAgentProtocolError, GuestAgentTimeoutError } from './agent-errors.ts';
@@ -133,6 +133,30 @@ export async function readGuestFileFrom(
   } finally {
     await agent.execute('guest-file-close', { handle }, options).catch(() => {});
   }
+}
+
+/**
+ * Writes a file that is there and empty; without a process in the guest, but in pieces. `text` has at most 1 MiB. Rejects with
+ * GuestAgentError when there is no such file or no room, and with what {@link GuestAgent.execute} rejects with.
+ */
+export async function fillGuestFile(
+  agent: GuestAgent,
+  path: string,
+  text: string,
+  options: { readonly timeout_ms?: number } = {},
+): Promise<void> {
+  const bytes = Buffer.from(text);
+  const handle = await agent.execute('guest-file-open', { path, mode: 'r+' }, options);
+  try {
+    const data = { handle, 'buf-b64': bytes.toString('base64') };
+    const reply = (await agent.execute('guest-file-write', data, options)) as { count?: unknown } | null;
+    if (reply?.count !== bytes.length) throw new GuestAgentError('write', `${path} was not written whole`);
+  } catch (error) {
+    await agent.execute('guest-file-close', { handle }, options).catch(() => {});
+    throw error;
+  }
+  // What the agent has kept of it is written now.
+  await agent.execute('guest-file-close', { handle }, options);
 }
 
 /** To the end, at most so many bytes. */

@@ -9,7 +9,7 @@ import type { Machine } from './machine.ts';
 const [A, B, C] = ['ssh-ed25519 AAAA', 'ssh-ed25519 BBBB', 'ssh-ed25519 CCCC'] as const;
 const LOOK_AGAIN_MS = 2_000;
 
-/** Carries out what apply-keys.sh is told to, and answers as the agent does; or not, or later. */
+/** Carries out what it is sent, the script of apply-keys.sh as well, and answers as the agent does; or not, or later. */
 class Guest {
   keys: readonly string[] = [];
   /** What was asked for, with the keys in force by then. */
@@ -22,11 +22,24 @@ class Guest {
       const what = (args['arg'] as string[])[4] ?? '';
       const input = Buffer.from(String(args['input-data'] ?? ''), 'base64').toString();
       if (what !== 'look') this.keys = input.split('\n').filter((line) => line !== '');
-      this.calls.push(`${what} ${this.keys.map((line) => line.slice(-1)).join('')}`);
+      this.#note(what);
       return { pid: 1 };
     }
     await this.answer();
+    if (command === 'guest-file-write') return this.#write(String(args['buf-b64']));
+    if (command.startsWith('guest-file-')) return 7;
     return { exited: true, exitcode: 0, 'out-data': Buffer.from('0 0\n').toString('base64') };
+  }
+
+  #write(base64: string): { count: number } {
+    const bytes = Buffer.from(base64, 'base64');
+    this.keys = bytes.toString().trimEnd().split('\n');
+    this.#note('file');
+    return { count: bytes.length };
+  }
+
+  #note(what: string): void {
+    this.calls.push(`${what} ${this.keys.map((line) => line.slice(-1)).join('')}`);
   }
 }
 
@@ -128,6 +141,27 @@ test('a guest that began with its keys is asked for nothing, but where it was se
   keys.want([A]);
   await keys.apply(followed);
   assert.deepEqual(guest.keys, [A]);
+});
+
+test('a guest that began with none gets its first in their file, and all others by the script', async () => {
+  const { guest, keys, followed } = scene([]);
+  keys.want([A, B]);
+  assert.deepEqual(await keys.apply(followed), [A, B].map(fingerprintOf));
+  keys.want([A]);
+  await keys.apply(followed);
+  assert.deepEqual(guest.calls, ['file AB', 'replace A']);
+});
+
+test('where the file may have been written or not, the script says what it is', async () => {
+  const { guest, keys, followed } = scene([]);
+  keys.want([A, B]);
+  guest.answer = async () => guest.keys.length > 0 && lost(guest);
+  await assert.rejects(keys.apply(followed), GuestAgentError);
+  assert.deepEqual(guest.keys, [A, B]);
+  guest.answer = async () => undefined;
+  keys.want([A]);
+  assert.deepEqual(await keys.apply(followed), [fingerprintOf(A)]);
+  assert.deepEqual(guest.calls, ['file AB', 'replace A']);
 });
 
 test('after a revocation it is looked again, also when a key is being added then', async (t) => {

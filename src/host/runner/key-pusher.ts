@@ -11,7 +11,7 @@
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
-import { applyKeys, fingerprintOf } from './apply-keys.ts';
+import { applyFirstKeys, applyKeys, fingerprintOf } from './apply-keys.ts';
 import type { Machine } from './machine.ts';
 
 /** Long: a slow guest is better waited for than begun with anew. The ingress does not wait as long. */
@@ -56,8 +56,10 @@ export class KeyPusher {
    * began with them. Answers fingerprints.
    */
   async apply(machine: Machine): Promise<readonly string[]> {
-    if (sameLines(machine.given_keys, this.#wanted)) return this.#confirm(this.#wanted);
-    return this.#apply(machine, machine.may_be_connected);
+    const given = machine.given_keys;
+    if (sameLines(given, this.#wanted)) return this.#confirm(this.#wanted);
+    if (given?.length === 0) return this.#apply(machine, 'begin');
+    return this.#apply(machine, machine.may_be_connected ? 'end' : 'replace');
   }
 
   /** Applies changes to this machine from now on. */
@@ -98,7 +100,7 @@ export class KeyPusher {
       try {
         // Where no key was taken away nobody has to go.
         const end = this.#applied?.every((line) => this.#wanted.includes(line)) !== true;
-        const fingerprints = await this.#apply(machine, end);
+        const fingerprints = await this.#apply(machine, end ? 'end' : 'replace');
         this.#log.info({ keys: fingerprints.length }, 'keys applied');
         await this.#tell(machine, fingerprints);
         attempt = 0;
@@ -109,16 +111,18 @@ export class KeyPusher {
     }
   }
 
-  async #apply(machine: Machine, end: boolean): Promise<readonly string[]> {
+  async #apply(machine: Machine, what: 'begin' | 'replace' | 'end'): Promise<readonly string[]> {
     const [lines, round, { resets }] = [this.#wanted, this.#round, machine];
     this.#applied = null;
     this.#maybe_applied = [...new Set([...this.#maybe_applied, ...lines])];
     machine.noteGiven(null, resets);
-    const what = end ? 'end' : 'replace';
-    const { ended } = await applyKeys(machine.agent, lines, { what, timeout_ms: APPLY_MS });
+    const { ended } =
+      what === 'begin'
+        ? await applyFirstKeys(machine.agent, lines, { timeout_ms: APPLY_MS })
+        : await applyKeys(machine.agent, lines, { what, timeout_ms: APPLY_MS });
     if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
     if (round !== this.#round) throw new Error('the guest was given up meanwhile');
-    if (end) this.#lookLater(machine, resets);
+    if (what === 'end') this.#lookLater(machine, resets);
     return this.#confirm(lines);
   }
 

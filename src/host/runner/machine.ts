@@ -58,8 +58,7 @@ export class Machine {
   /** What feeds an overlay that is not whole yet. */
   #lazy: LazyOverlay | null = null;
   #booted: () => void = () => undefined;
-  /** Lines of authorized_keys that the guest began with. */
-  #given: readonly string[] | null = null;
+  #given: readonly string[] | null;
 
   constructor(options: {
     folder: VmFolder;
@@ -83,6 +82,7 @@ export class Machine {
     const sockets = vmSockets(options.folder.runtime);
     this.agent = new GuestAgent(sockets.agent);
     this.#adopted = options.adopted === true;
+    this.#given = this.#adopted || options.record.resuming ? null : [];
     this.logins = new LoginWatch(this.agent, this.#adopted);
     this.#console = new ConsoleLog(sockets.console, options.folder.console_log);
     this.qmp.onEvent((event) => this.#hear(event));
@@ -188,7 +188,7 @@ export class Machine {
     return this.#adopted && this.#resets === 0;
   }
 
-  /** The keys that its guest was given before it booted on; null: none, or it was reset or given others since. */
+  /** Lines of authorized_keys that its guest began with; null: not known, or it was reset or sent others since. */
   get given_keys(): readonly string[] | null {
     return this.#given;
   }
