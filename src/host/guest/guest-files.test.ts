@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { pause } from '../../lib/backoff.ts';
 import { GuestAgentTimeoutError } from './agent-errors.ts';
 import type { AgentCallOptions, GuestAgent } from './guest-agent.ts';
-import { guestExec } from './guest-files.ts';
+import { guestExec, watchGuestFile } from './guest-files.ts';
 
 /** Answers the nth question for a command’s status so. */
 function guest(status: (nth: number) => unknown) {
@@ -36,4 +36,38 @@ test('a guest that is silent to the end is told as that', async () => {
   });
   const command = { path: 'true', timeout_ms, own_session: true };
   await assert.rejects(guestExec(agent, command), GuestAgentTimeoutError);
+});
+
+/** A file that has more with each look, as qemu-ga reads one: what is new since the last. */
+function growing(parts: readonly string[]) {
+  const seen: string[] = [];
+  const left = [...parts];
+  const agent = {
+    execute: async (command: string) => {
+      seen.push(command);
+      if (command !== 'guest-file-read') return 7;
+      return { 'buf-b64': Buffer.from(left.shift() ?? '').toString('base64'), eof: true };
+    },
+  };
+  const signal = new AbortController().signal;
+  const watch = { max_bytes: 10, poll_ms: 1, until: performance.now() + 20_000, signal };
+  return { agent: agent as unknown as GuestAgent, seen, watch };
+}
+
+test('a file that grows is read on until it holds what is awaited, and closed', async () => {
+  const { agent, seen, watch } = growing(['be', '', 'rth']);
+  const done = (held: Buffer) => held.toString() === 'berth';
+  assert.equal(await watchGuestFile(agent, '/log', { ...watch, done }), true);
+  const reads = Array(3).fill('guest-file-read');
+  assert.deepEqual(seen, ['guest-file-open', ...reads, 'guest-file-close']);
+});
+
+test('one that holds too much, or nothing by the end of patience, is given up', async () => {
+  const long = growing(['123456', '7890AB', 'C']);
+  assert.equal(await watchGuestFile(long.agent, '/log', { ...long.watch, done: () => false }), false);
+  assert.equal(long.seen.filter((each) => each === 'guest-file-read').length, 2);
+  const { agent, watch, seen } = growing([]);
+  const until = performance.now() + 20;
+  assert.equal(await watchGuestFile(agent, '/log', { ...watch, until, done: () => false }), false);
+  assert.equal(seen.at(-1), 'guest-file-close');
 });

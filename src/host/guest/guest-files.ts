@@ -136,6 +136,35 @@ export async function readGuestFileFrom(
 }
 
 /**
+ * Reads a file that grows until `done` says so of what it holds: true; false once `until` (by `performance.now()`) has come.
+ * Rejects as {@link readGuestFile}, also when the file is not there yet.
+ */
+export async function watchGuestFile(
+  agent: GuestAgent,
+  path: string,
+  watch: {
+    readonly done: (held: Buffer) => boolean;
+    readonly max_bytes: number;
+    readonly poll_ms: number;
+    readonly until: number;
+    readonly signal: AbortSignal;
+  },
+): Promise<boolean> {
+  const handle = await agent.execute('guest-file-open', { path, mode: 'r' });
+  try {
+    for (let held = Buffer.alloc(0); ; ) {
+      const more = await readOpenFile(agent, handle, watch.max_bytes - held.length, {});
+      held = Buffer.concat([held, more]);
+      if (watch.done(held)) return true;
+      const waits = performance.now() < watch.until && held.length < watch.max_bytes;
+      if (!waits || !(await pause(watch.poll_ms, watch.signal))) return false;
+    }
+  } finally {
+    await agent.execute('guest-file-close', { handle }).catch(() => {});
+  }
+}
+
+/**
  * Writes a file that is there and empty; without a process in the guest, but in pieces. `text` has at most 1 MiB. Rejects with
  * GuestAgentError when there is no such file or no room, and with what {@link GuestAgent.execute} rejects with.
  */

@@ -9,7 +9,7 @@ import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
 import { pause } from '../../lib/backoff.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
-import { readGuestFile } from '../guest/guest-files.ts';
+import { readGuestFile, watchGuestFile } from '../guest/guest-files.ts';
 import { fingerprintOf } from './apply-keys.ts';
 
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
@@ -18,7 +18,7 @@ const HOST_KEY_MAX_BYTES = 1_024;
 const SSHD_LOG = '/run/berth/sshd.log';
 const LISTENS = /^Server listening on \S+ port 22\.\r?$/m;
 const SSHD_LOG_MAX_BYTES = 65_536;
-const LOG_POLL_MS = 30;
+const LOG_POLL_MS = 15;
 /** Should that log not say it, a greeting does. */
 const LOG_PATIENCE_MS = 2_000;
 /** For a greeting; on a busy host it may take long, and each try that is given up has made sshd begin anew. */
@@ -55,9 +55,13 @@ export async function waitForSshd(
 }
 
 async function saysThatItListens(agent: GuestAgent, until: number, signal: AbortSignal): Promise<boolean> {
+  const watch = {
+    done: (log: Buffer) => LISTENS.test(log.toString('latin1')),
+    ...{ max_bytes: SSHD_LOG_MAX_BYTES, poll_ms: LOG_POLL_MS, until, signal },
+  };
   for (;;) {
-    const log = await readGuestFile(agent, SSHD_LOG, SSHD_LOG_MAX_BYTES).catch(() => Buffer.alloc(0));
-    if (LISTENS.test(log.toString('latin1'))) return true;
+    const said = await watchGuestFile(agent, SSHD_LOG, watch).catch(() => null);
+    if (said !== null) return said;
     if (performance.now() >= until || !(await pause(LOG_POLL_MS, signal))) return false;
   }
 }
