@@ -115,6 +115,9 @@ describe('a key is refused', () => {
     /certificates are not accepted/,
   );
   refused('of type dsa', () => lineOf('ssh-dss', RSA_N, RSA_E, RSA_E, RSA_N), /no accepted key type/);
+  for (const type of ['constructor', 'toString', 'valueOf', 'hasOwnProperty', '__proto__']) {
+    refused(`of type ${type}, which every object has`, () => lineOf(type), /no accepted key type/);
+  }
   refused('with options', () => `no-pty,command="sh" ${bare}`, /options/);
   refused('with an option that looks harmless', () => `restrict ${bare}`, /options/);
   refused('on several lines', () => `${bare}\n${bare}`, /one line/);

@@ -80,23 +80,30 @@ function readApplication(reader: Reader): void {
     refuse('the application of a security key starts with ssh:');
 }
 
-const READERS: Record<string, (reader: Reader) => void> = {
-  'ssh-ed25519': readEd25519,
-  'ssh-rsa': readRsa,
-  'ecdsa-sha2-nistp256': (reader) => readEcdsa(reader, 'nistp256'),
-  'ecdsa-sha2-nistp384': (reader) => readEcdsa(reader, 'nistp384'),
-  'ecdsa-sha2-nistp521': (reader) => readEcdsa(reader, 'nistp521'),
-  'sk-ssh-ed25519@openssh.com': (reader) => {
-    readEd25519(reader);
-    readApplication(reader);
-  },
-  'sk-ecdsa-sha2-nistp256@openssh.com': (reader) => {
-    readEcdsa(reader, 'nistp256');
-    readApplication(reader);
-  },
-};
+/** A map: the type is the caller's word, and every object has a `constructor`. */
+const READERS = new Map<string, (reader: Reader) => void>([
+  ['ssh-ed25519', readEd25519],
+  ['ssh-rsa', readRsa],
+  ['ecdsa-sha2-nistp256', (reader) => readEcdsa(reader, 'nistp256')],
+  ['ecdsa-sha2-nistp384', (reader) => readEcdsa(reader, 'nistp384')],
+  ['ecdsa-sha2-nistp521', (reader) => readEcdsa(reader, 'nistp521')],
+  [
+    'sk-ssh-ed25519@openssh.com',
+    (reader) => {
+      readEd25519(reader);
+      readApplication(reader);
+    },
+  ],
+  [
+    'sk-ecdsa-sha2-nistp256@openssh.com',
+    (reader) => {
+      readEcdsa(reader, 'nistp256');
+      readApplication(reader);
+    },
+  ],
+]);
 
-export const KEY_TYPES = Object.keys(READERS);
+export const KEY_TYPES = [...READERS.keys()];
 
 /** @throws AppError INVALID_REQUEST on `public_key`, saying what is wrong with it */
 export function parsePublicKey(text: string): PublicKey {
@@ -106,7 +113,7 @@ export function parsePublicKey(text: string): PublicKey {
     refuse('that is a private key: keep it secret, and send the .pub file instead');
   if (/[\r\n\0]/.test(line)) refuse('exactly one line is expected');
   const [type = '', base64 = '', ...rest] = line.trim().split(/[ \t]+/);
-  const read = READERS[type];
+  const read = READERS.get(type);
   if (!read) {
     if (type.includes('-cert-v0')) refuse('certificates are not accepted; send the plain public key');
     refuse(
