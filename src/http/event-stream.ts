@@ -17,6 +17,7 @@ import { headPosition, positionOf } from '../events/read-store.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { isId } from '../lib/ids.ts';
 import { authenticateAgain, principalOf } from './access.ts';
+import { hangUp } from './hang-up.ts';
 import { Places } from './places.ts';
 
 const HEARTBEAT_MS = 15_000;
@@ -76,10 +77,9 @@ export class EventStreams {
     const holder = actorOf(principalOf(request));
     const start = await startOf(db, request.headers['last-event-id']);
     const leave = this.#places.take(holder);
-    const ended = new AbortController();
-    reply.raw.once('close', () => ended.abort());
-    const signal = AbortSignal.any([ended.signal, this.#closing.signal]);
-    this.#cutOff(reply, ended.signal);
+    const ended = hangUp(reply);
+    const signal = AbortSignal.any([ended, this.#closing.signal]);
+    this.#cutOff(reply, ended);
     const writer = new FrameWriter(signal);
     const pump = new Pump(this.#context, request, source, writer, signal);
     pump

@@ -17,6 +17,7 @@ import { AppError } from '../lib/errors.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
 import { sshPlace } from '../vms/tunnel.ts';
 import { refuseUpgrade } from './errors.ts';
+import { hangUp } from './hang-up.ts';
 import type { InternalContext } from './internal.ts';
 import { newRequestId } from './request-id.ts';
 
@@ -31,11 +32,9 @@ export function registerHostCalls(
   { authenticate, tunnels }: { authenticate: AuthenticateHost; tunnels: boolean },
 ): void {
   app.post<{ Body: CallsRequest }>('/internal/v1/calls', async (request, reply): Promise<CallsResponse> => {
-    const gone = new AbortController();
-    reply.raw.once('close', () => gone.abort());
     const host_id = present(request.host_id, 'host');
     if (request.body.fresh) host_calls.forget(host_id);
-    return { calls: await host_calls.take(host_id, POLL_HOLD_MS, gone.signal) };
+    return { calls: await host_calls.take(host_id, POLL_HOLD_MS, hangUp(reply)) };
   });
   app.post<{ Body: AnswerRequest }>('/internal/v1/calls/answer', async (request): Promise<ReportResponse> => {
     const { id, answer } = request.body;

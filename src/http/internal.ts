@@ -57,6 +57,7 @@ import { wakeVm } from '../vms/vm-calls.ts';
 import type { AppContext } from './context.ts';
 import { endConnectionsAtClose } from './end-connections.ts';
 import { sendError } from './errors.ts';
+import { hangUp } from './hang-up.ts';
 import { registerHostCalls } from './internal-calls.ts';
 import { registerImageCalls } from './internal-images.ts';
 
@@ -265,13 +266,11 @@ async function held<T extends { etag: string }>(
   reply: FastifyReply,
   wait: (look: () => Promise<T | undefined>, signal: AbortSignal) => Promise<T | undefined>,
 ): Promise<T> {
-  const gone = new AbortController();
-  reply.raw.once('close', () => gone.abort());
   const look = async () => {
     const answer = await read();
     return answer.etag === request.body.seen ? undefined : answer;
   };
-  return (await wait(look, gone.signal)) ?? (await read());
+  return (await wait(look, hangUp(reply))) ?? (await read());
 }
 
 /** Tells one answer of a poll from another. */

@@ -1,13 +1,17 @@
 /** GET /v1/events/stream. What all streams have in common is in notification-stream.test.ts. */
 import assert from 'node:assert/strict';
+import { connect } from 'node:net';
 import { describe, test } from 'node:test';
+import { sql } from 'kysely';
 import { append } from '../../src/events/append.ts';
-import { apiForFile } from '../support/api.ts';
+import { STREAMS_PER_HOLDER } from '../../src/http/event-stream.ts';
+import { apiForFile, startApi } from '../support/api.ts';
 import { readEvents } from '../support/event-reader.ts';
 import { assertError } from '../support/expect.ts';
 import { makeKey, type Person } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
 import { tellAll } from '../support/telling.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile({ context: { heartbeat_ms: 50 } });
 const { db, agent } = api;
@@ -116,6 +120,41 @@ describe('200', () => {
       rest.map(({ event, data }) => [event, data.code]),
       [['end', 'FORBIDDEN']],
     );
+  });
+});
+
+describe('the end', () => {
+  test('a reader that went away before its stream began holds no place', async (t) => {
+    // Without heartbeats, which would find out.
+    const quiet = await startApi();
+    t.after(() => quiet.close());
+    const { server } = quiet.app;
+    let asked = 0;
+    server.on('request', () => {
+      asked += 1;
+    });
+    const who = await quiet.person();
+    const { hostname, port } = new URL(quiet.origin);
+    const request = `GET ${PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${who.session}\r\n\r\n`;
+    await quiet.database.db.transaction().execute(async (tx) => {
+      await sql`LOCK TABLE event_head`.execute(tx);
+      const sockets = Array.from({ length: STREAMS_PER_HOLDER }, () =>
+        connect(Number(port), hostname).on('error', () => undefined),
+      );
+      for (const socket of sockets) socket.write(request);
+      await until('all to be asked for', () => asked === STREAMS_PER_HOLDER);
+      for (const socket of sockets) socket.destroy();
+      await until('their connections to end', async () => {
+        const { promise, resolve } = Promise.withResolvers<number>();
+        server.getConnections((_, count) => resolve(count));
+        return (await promise) === 0;
+      });
+    });
+    // After those: places are taken in the order of the looks.
+    const streams = await Promise.all(
+      Array.from({ length: STREAMS_PER_HOLDER }, () => readEvents(quiet.origin + PATH, who.session)),
+    );
+    for (const stream of streams) await stream.cut();
   });
 });
 
