@@ -7,11 +7,9 @@
 import { lstat, realpath } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { messageOf } from '../lib/errors.ts';
+import { VM_GID } from '../lib/system-ids.ts';
 import { lastLines, runCommand } from './run-command.ts';
 import { type Say, StartError } from './start-error.ts';
-
-/** The group every VM's user carries. */
-export const VM_GID = 2_000_000;
 
 export interface Passenger {
   readonly uid: number;
