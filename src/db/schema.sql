@@ -612,6 +612,7 @@ CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE (
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_age ON public.events USING brin (created_at);
+CREATE INDEX events_beside_flushes ON public.events USING btree (org_id, type, "position" DESC) WHERE (("position" IS NOT NULL) AND (type <> 'disk.flushed'::text));
 CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE ((instance_id IS NOT NULL) AND ("position" IS NOT NULL));
 CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC) WHERE ("position" IS NOT NULL);
 CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, sequence) WHERE (instance_id IS NOT NULL);

@@ -25,7 +25,7 @@ export interface EventFilter {
   readonly resource?: string | undefined;
 }
 
-/** Where `data` holds the resource of an id with this prefix; instances have a column. */
+/** Where `data` holds the resource of an id with this prefix, and what its types begin with; instances have a column. */
 const RESOURCE_FIELDS: Readonly<Record<string, string>> = {
   ak: 'api_key',
   key: 'ssh_key',
@@ -36,6 +36,12 @@ const RESOURCE_FIELDS: Readonly<Record<string, string>> = {
 export function isResource(id: string): boolean {
   const prefix = id.split('_')[0] ?? '';
   return prefix === 'inst' || Object.hasOwn(RESOURCE_FIELDS, prefix);
+}
+
+/** False of types that no event of `resource` has: those need not be looked through for it. */
+export function mayConcern(type: EventType, resource: string): boolean {
+  const field = RESOURCE_FIELDS[resource.split('_')[0] ?? ''];
+  return field === undefined || type.startsWith(`${field}.`);
 }
 
 function filtered(tx: Tx, { org_id, types, resource }: EventFilter) {

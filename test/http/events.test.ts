@@ -4,6 +4,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { append, appendPrivate } from '../../src/events/append.ts';
 import { EVENT_TYPES, type EventType, PRIVATE_EVENT_TYPES } from '../../src/events/model.ts';
+import { listEvents, mayConcern } from '../../src/events/read-store.ts';
 import { deleteOldEvents } from '../../src/events/store.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
@@ -184,6 +185,36 @@ describe('403', () => {
     const { key } = await makeKey(db, await api.person(), 'vm:read webhooks:read');
     for (const path of [PATH, `${PATH}/stream`]) assertError(await api.as(key).get(path), 'FORBIDDEN');
   });
+});
+
+test('what is no flush is found without reading through the flushes', async () => {
+  const who = await withAll();
+  await tellAll(db);
+  const { position } = await db.selectFrom('event_head').select('position').executeTakeFirstOrThrow();
+  await sql`
+    insert into events (id, org_id, type, data, actor, position)
+    select 'evt_' || lpad(n::text, 26, '0'), ${who.org_id}, 'disk.flushed', '{}', 'system', ${position}::bigint + n
+    from generate_series(1, 20000) n`.execute(db);
+  await sql`update event_head set position = position + 20000`.execute(db);
+  await sql`analyze events`.execute(db);
+  const rowsRead = (types: readonly EventType[], resource?: string) =>
+    db.transaction().execute(async (tx) => {
+      assert.equal((await listEvents(tx, { org_id: who.org_id, types, resource }, null, 50)).length, 1);
+      const { rows } = await sql<{ read: number }>`
+        select (seq_tup_read + idx_tup_fetch)::int as read from pg_stat_xact_user_tables
+        where relname = 'events'`.execute(tx);
+      return rows[0]?.read ?? 0;
+    });
+  const webhook = newId('wh');
+  const data = { webhook: { id: webhook } };
+  await append(db, { org_id: who.org_id, type: 'webhook.ping', data, actor: 'system' });
+  await tellAll(db);
+  const of_webhooks = EVENT_TYPES.filter((type) => mayConcern(type, webhook));
+  for (const read of [await rowsRead(['vm.failed']), await rowsRead(of_webhooks, webhook)]) {
+    assert.ok(read < 100, `${read} rows were read`);
+  }
+  assert.deepEqual(await typesOf(who, `?resource=${webhook}`), ['webhook.ping']);
+  assert.deepEqual(await typesOf(who, `?resource=${webhook}&type=vm.failed`), []);
 });
 
 test('an event that is not committed yet is not skipped: it comes after those that were', async () => {

@@ -4,7 +4,13 @@ import { Type } from 'typebox';
 import type { Scope } from '../../auth/permissions.ts';
 import type { Principal } from '../../auth/principal.ts';
 import { EVENT_TYPES, type EventType } from '../../events/model.ts';
-import { type EventFilter, isResource, listEvents, listEventsSince } from '../../events/read-store.ts';
+import {
+  type EventFilter,
+  isResource,
+  listEvents,
+  listEventsSince,
+  mayConcern,
+} from '../../events/read-store.ts';
 import { eventView } from '../../events/view.ts';
 import { invalid } from '../../lib/errors.ts';
 import { principalOf } from '../access.ts';
@@ -70,7 +76,9 @@ function filterOf(principal: Principal, { type, resource }: Filters): EventFilte
     throw invalid('resource', 'must be the id of an instance, API key, SSH key, member or webhook');
   }
   const wanted = type === undefined ? EVENT_TYPES : [type];
-  const types = wanted.filter((each) => principal.scopes.has(scopeOf(each)));
+  const types = wanted.filter(
+    (each) => principal.scopes.has(scopeOf(each)) && (resource === undefined || mayConcern(each, resource)),
+  );
   return { org_id: principal.org_id, types, resource };
 }
 
