@@ -1,5 +1,5 @@
 import type { VmReasonCode } from '../agent-api/reasons.ts';
-import type { KeysReport, Observation, Reason, Report, ReportResponse } from '../agent-api/types.ts';
+import type { HostKey, KeysReport, Observation, Reason, Report, ReportResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, ping, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
@@ -84,11 +84,13 @@ async function move(
     return;
   const adopted = seen.kind === 'running' && vm.state === 'running';
   const change = changeFor(vm, next, seen, host_id);
+  if (seen.kind === 'running' && showsAnother(instance, seen.host_keys) && change.reason?.code === 'ready')
+    change.reason = { ...change.reason, message: READY_WITH_ANOTHER_KEY };
   // Unless it waited for its host's disk: if it still does, that is said anew.
   if (adopted && !STALL_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
   if (seen.kind === 'running') await spendMemory(tx, vm.id);
-  if (seen.kind === 'running' && instance.host_keys === null)
+  if (seen.kind === 'running' && (instance.host_keys === null || showsAnother(instance, seen.host_keys)))
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
   if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
   if (next === 'failed') await failFlushes(tx, vm.id, 'The VM is failed.');
@@ -100,6 +102,15 @@ async function move(
   await notify(tx, 'instance', instance.id);
   await notify(tx, 'routes');
   if (change.desired !== undefined) await notify(tx, 'host', host_id);
+}
+
+const READY_WITH_ANOTHER_KEY =
+  'The guest answers and accepts SSH. Its host key is another than before: somebody in it has changed or removed the old one.';
+
+/** Berth never changes it. Whoever is root in the guest may, and nobody could log in any more who goes by what we say. */
+function showsAnother(instance: InstanceRow, seen: readonly HostKey[]): boolean {
+  const keysOf = (list: readonly HostKey[]) => list.map((key) => key.public_key).join('\n');
+  return instance.host_keys !== null && seen.length > 0 && keysOf(instance.host_keys) !== keysOf(seen);
 }
 
 type MutableChange = { -readonly [K in keyof VmChange]: VmChange[K] };

@@ -101,6 +101,28 @@ test('a VM that an earlier agent left is not ended because its guest agent does 
   assert(isAlive(left.record.identity));
 });
 
+test('a launch that ended with its agent begins again, and is no boot that died; why it is cold stays known', async (t) => {
+  const cold = { code: 'cold_boot', message: 'its memory is of another machine' } as const;
+  const cases = [
+    { change: { released: false, resuming: true }, launched: false, kept: null },
+    { change: { template: { key: 'k', awake: false } }, launched: false, kept: null },
+    { change: { released: false, cold }, launched: false, kept: cold },
+    { change: { resuming: true }, launched: true, kept: undefined },
+  ];
+  for (const { change, launched, kept } of cases) {
+    const { child, folder, instance_id, record, vms } = await leftBehind(t, change);
+    child.kill('SIGKILL');
+    await until('it has ended', () => !isAlive(record.identity));
+    const log = createLog('test', 'silent');
+    const context = { paths: { vms }, log, vm_gid: null } as unknown as HostContext;
+    const held = new HeldMachine(context, instance_id, folder, () => undefined);
+    await held.adopt((work) => work());
+    assert.equal(held.wasLaunched(record.vm_id), launched, JSON.stringify(change));
+    const found = await readRecord(folder);
+    assert.deepEqual(found === null ? null : found.cold, kept);
+  }
+});
+
 test('a VM that waits for its disk and is halted meanwhile is not let go on', async (t) => {
   const { folder, record } = await leftBehind(t);
   let status = 'running';

@@ -7,8 +7,8 @@ import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 import { allBeforeAnyCommits, untilLocksAreWaitedFor } from '../support/lock-waits.ts';
 import { makeKey, makeSshKey } from '../support/people.ts';
-import { HOST_KEY } from '../support/scripted-agent.ts';
-import { instanceIn } from '../support/states.ts';
+import { HOST_KEY, SSH_ADDRESS } from '../support/scripted-agent.ts';
+import { instanceIn, stateOf } from '../support/states.ts';
 
 const api = await apiForFile();
 const owner = await api.person();
@@ -57,6 +57,32 @@ describe('200', () => {
     await client.post(`/v1/instances/${id}/vm`);
     await api.agent.ready(id);
     assert.deepEqual(await read(), before);
+  });
+
+  test('a host key that was changed in the guest is told from the next boot on, and that it was', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await client.delete(`/v1/instances/${id}/vm`);
+    await api.agent.stopped(id);
+    await client.post(`/v1/instances/${id}/vm`);
+    const { reboots } = await api.agent.known(id);
+    const other = {
+      ...HOST_KEY,
+      fingerprint: 'SHA256:other',
+      public_key: `${HOST_KEY.public_key.slice(0, -4)}AAAA`,
+    };
+    const seen = {
+      kind: 'running',
+      reboots,
+      ssh_address: SSH_ADDRESS,
+      applied_keys: [],
+      recovered: null,
+    } as const;
+    await api.agent.observe(id, { ...seen, host_keys: [other] });
+    const { body } = await client.get<Details>(`/v1/instances/${id}/ssh`);
+    assert.deepEqual(body.host_keys, [other]);
+    const { reason } = await stateOf(api, owner, id);
+    assert.equal(reason?.code, 'ready');
+    assert.match(reason?.message ?? '', /host key is another/);
   });
 
   test("mode account lets in the creator's keys, later ones too, and nobody else's", async () => {

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { pause } from '../../lib/backoff.ts';
-import { GuestAgentTimeoutError } from './agent-errors.ts';
+import { GuestAgentError, GuestAgentTimeoutError } from './agent-errors.ts';
 import type { AgentCallOptions, GuestAgent } from './guest-agent.ts';
-import { guestExec, watchGuestFile } from './guest-files.ts';
+import { guestExec, readGuestFile, watchGuestFile } from './guest-files.ts';
 
 /** Answers the nth question for a command’s status so. */
 function guest(status: (nth: number) => unknown) {
@@ -70,4 +70,24 @@ test('one that holds too much, or nothing by the end of patience, is given up', 
   const until = performance.now() + 20;
   assert.equal(await watchGuestFile(agent, '/log', { ...watch, until, done: () => false }), false);
   assert.equal(seen.at(-1), 'guest-file-close');
+});
+
+test('a file whose reader has little time, and finds the guest frozen by the end of it, is not left open', async () => {
+  const seen: [string, number | undefined][] = [];
+  const agent = {
+    execute: async (command: string, _: unknown, { timeout_ms }: AgentCallOptions) => {
+      seen.push([command, timeout_ms]);
+      if (command === 'guest-file-open') return 7;
+      if (command === 'guest-file-read') throw new GuestAgentTimeoutError('late');
+      if (seen.length < 5) throw new GuestAgentError(command, 'the agent is in frozen state');
+      return {};
+    },
+  } as unknown as GuestAgent;
+  await assert.rejects(readGuestFile(agent, '/log', 10, { timeout_ms: 50 }), GuestAgentTimeoutError);
+  assert.deepEqual(
+    seen.map(([command]) => command.slice('guest-file-'.length)),
+    ['open', 'read', 'close', 'close', 'close'],
+  );
+  // Its answer is the handle, without which nobody can close it.
+  assert.equal(seen[0]?.[1], 5_000);
 });

@@ -12,7 +12,7 @@ const SETSID = '/usr/bin/setsid';
 const CHUNK_BYTES = 1024 * 1024;
 const FIRST_POLL_MS = 5;
 const MAX_POLL_MS = 250;
-/** Of a slow guest: what was begun is to be known by its pid, else nobody could end it. */
+/** Of a slow guest: what was begun is to be known by its pid, and what was opened by its handle, else nobody could end it. */
 const START_MS = 5_000;
 /** An answer that was lost keeps all other calls waiting for so long. The last one comes with all that was printed. */
 const ANSWER_MS = 60_000;
@@ -98,14 +98,14 @@ export async function readGuestFile(
   max_bytes: number,
   options: { readonly timeout_ms?: number } = {},
 ): Promise<Buffer> {
-  const handle = await agent.execute('guest-file-open', { path, mode: 'r' }, options);
+  const handle = await openFile(agent, path, 'r', options);
   try {
     const data = await readOpenFile(agent, handle, max_bytes + 1, options);
     if (data.length > max_bytes)
       throw new GuestAgentError('read', `${path} is longer than ${max_bytes} bytes`);
     return data;
   } finally {
-    await agent.execute('guest-file-close', { handle }, options).catch(() => {});
+    await closeFile(agent, handle);
   }
 }
 
@@ -119,7 +119,7 @@ export async function readGuestFileFrom(
   from: number | 'end',
   { max_bytes, ...options }: { readonly max_bytes: number; readonly timeout_ms?: number },
 ): Promise<{ readonly offset: number; readonly data: Buffer }> {
-  const handle = await agent.execute('guest-file-open', { path, mode: 'r' }, options);
+  const handle = await openFile(agent, path, 'r', options);
   const seek = async (offset: number, whence: 'set' | 'end') => {
     const at = await agent.execute('guest-file-seek', { handle, offset, whence }, options);
     return Number((at as { position?: unknown } | null)?.position);
@@ -131,7 +131,7 @@ export async function readGuestFileFrom(
     const data = await readOpenFile(agent, handle, Math.min(max_bytes, size - offset), options);
     return { offset, data };
   } finally {
-    await agent.execute('guest-file-close', { handle }, options).catch(() => {});
+    await closeFile(agent, handle);
   }
 }
 
@@ -150,7 +150,7 @@ export async function watchGuestFile(
     readonly signal: AbortSignal;
   },
 ): Promise<boolean> {
-  const handle = await agent.execute('guest-file-open', { path, mode: 'r' });
+  const handle = await openFile(agent, path, 'r', {});
   try {
     for (let held = Buffer.alloc(0); ; ) {
       const more = await readOpenFile(agent, handle, watch.max_bytes - held.length, {});
@@ -160,7 +160,7 @@ export async function watchGuestFile(
       if (!waits || !(await pause(watch.poll_ms, watch.signal))) return false;
     }
   } finally {
-    await agent.execute('guest-file-close', { handle }).catch(() => {});
+    await closeFile(agent, handle);
   }
 }
 
@@ -175,17 +175,32 @@ export async function fillGuestFile(
   options: { readonly timeout_ms?: number } = {},
 ): Promise<void> {
   const bytes = Buffer.from(text);
-  const handle = await agent.execute('guest-file-open', { path, mode: 'r+' }, options);
+  const handle = await openFile(agent, path, 'r+', options);
   try {
     const data = { handle, 'buf-b64': bytes.toString('base64') };
     const reply = (await agent.execute('guest-file-write', data, options)) as { count?: unknown } | null;
     if (reply?.count !== bytes.length) throw new GuestAgentError('write', `${path} was not written whole`);
   } catch (error) {
-    await agent.execute('guest-file-close', { handle }, options).catch(() => {});
+    await closeFile(agent, handle);
     throw error;
   }
   // What the agent has kept of it is written now.
   await agent.execute('guest-file-close', { handle }, options);
+}
+
+function openFile(
+  agent: GuestAgent,
+  path: string,
+  mode: 'r' | 'r+',
+  { timeout_ms = START_MS }: { readonly timeout_ms?: number },
+): Promise<unknown> {
+  return agent.execute('guest-file-open', { path, mode }, { timeout_ms: Math.max(timeout_ms, START_MS) });
+}
+
+/** Best effort, also where a flush froze the guest meanwhile: what is left open stays so, and the agent can have but 1024. */
+async function closeFile(agent: GuestAgent, handle: unknown): Promise<void> {
+  const deadline = performance.now() + FROZEN_MS;
+  await executeThawed(agent, 'guest-file-close', { handle }, deadline).catch(() => undefined);
 }
 
 /** To the end, at most so many bytes. */

@@ -53,22 +53,6 @@ export interface JobInfo {
   readonly error?: string;
 }
 
-export interface BlockJobInfo {
-  readonly type: string;
-  readonly device: string;
-  readonly len: number;
-  readonly offset: number;
-  readonly busy: boolean;
-  readonly paused: boolean;
-  readonly speed: number;
-  readonly 'io-status': 'ok' | 'failed' | 'nospace';
-  readonly ready: boolean;
-  readonly status: JobState;
-  readonly 'auto-finalize': boolean;
-  readonly 'auto-dismiss': boolean;
-  readonly error?: string;
-}
-
 /** `count` is in bytes, a multiple of `granularity`. */
 export interface DirtyBitmapInfo {
   readonly name?: string;
@@ -97,14 +81,6 @@ export interface BlockNodeInfo {
   readonly 'dirty-bitmaps'?: readonly DirtyBitmapInfo[];
 }
 
-export interface BlockInfo {
-  readonly device: string;
-  readonly qdev?: string;
-  readonly locked: boolean;
-  readonly 'io-status'?: 'ok' | 'failed' | 'nospace';
-  readonly inserted?: BlockNodeInfo;
-}
-
 export interface BlockStats {
   readonly rd_bytes: number;
   readonly wr_bytes: number;
@@ -119,11 +95,6 @@ export interface BlockStatsInfo {
   readonly qdev?: string;
   readonly 'node-name'?: string;
   readonly stats: BlockStats;
-}
-
-export interface CpuInfo {
-  readonly 'cpu-index': number;
-  readonly 'thread-id': number;
 }
 
 export interface BlockExportInfo {
@@ -163,19 +134,6 @@ export interface BackupArguments {
   };
 }
 
-export interface StreamArguments {
-  readonly 'job-id': string;
-  readonly device: string;
-  readonly base?: string;
-  readonly 'base-node'?: string;
-  /** Bytes per second; 0 is unlimited. */
-  readonly speed?: number;
-  readonly 'on-error'?: 'report' | 'ignore' | 'stop' | 'enospc';
-  readonly 'filter-node-name'?: string;
-  readonly 'auto-finalize'?: boolean;
-  readonly 'auto-dismiss'?: boolean;
-}
-
 export interface BitmapAddArguments {
   readonly node: string;
   readonly name: string;
@@ -190,20 +148,10 @@ export interface BitmapReference {
   readonly name: string;
 }
 
-export interface BitmapMergeArguments {
-  readonly node: string;
-  readonly target: string;
-  readonly bitmaps: readonly (string | BitmapReference)[];
-}
-
 export type TransactionAction =
   | { readonly type: 'blockdev-backup'; readonly data: BackupArguments }
   | { readonly type: 'block-dirty-bitmap-add'; readonly data: BitmapAddArguments }
-  | { readonly type: 'block-dirty-bitmap-remove'; readonly data: BitmapReference }
-  | { readonly type: 'block-dirty-bitmap-clear'; readonly data: BitmapReference }
-  | { readonly type: 'block-dirty-bitmap-enable'; readonly data: BitmapReference }
-  | { readonly type: 'block-dirty-bitmap-disable'; readonly data: BitmapReference }
-  | { readonly type: 'block-dirty-bitmap-merge'; readonly data: BitmapMergeArguments };
+  | { readonly type: 'block-dirty-bitmap-clear'; readonly data: BitmapReference };
 
 export interface TransactionArguments {
   readonly actions: readonly TransactionAction[];
@@ -231,11 +179,7 @@ export interface QmpCommands {
   'query-version': Call<undefined, { readonly qemu: QemuVersion; readonly package: string }>;
   'query-name': Call<undefined, { readonly name?: string }>;
   'query-status': Call<undefined, StatusInfo>;
-  'query-kvm': Call<undefined, { readonly enabled: boolean; readonly present: boolean }>;
-  'query-cpus-fast': Call<undefined, readonly CpuInfo[]>;
   'query-jobs': Call<undefined, readonly JobInfo[]>;
-  'query-block-jobs': Call<undefined, readonly BlockJobInfo[]>;
-  'query-block': Call<undefined, readonly BlockInfo[]>;
   'query-blockstats': Call<{ readonly 'query-nodes'?: boolean }, readonly BlockStatsInfo[]>;
   'query-named-block-nodes': Call<{ readonly flat?: boolean }, readonly BlockNodeInfo[]>;
   'query-block-exports': Call<undefined, readonly BlockExportInfo[]>;
@@ -243,29 +187,21 @@ export interface QmpCommands {
   'blockdev-del': Call<{ readonly 'node-name': string }, Empty>;
   'blockdev-reopen': Call<{ readonly options: readonly BlockdevOptions[] }, Empty>;
   'blockdev-backup': Call<BackupArguments, Empty>;
-  'block-stream': Call<StreamArguments, Empty>;
-  block_resize: Call<{ readonly 'node-name': string; readonly size: number }, Empty>;
   'nbd-server-start': Call<{ readonly addr: NbdListen; readonly 'max-connections'?: number }, Empty>;
   'nbd-server-stop': Call<undefined, Empty>;
   'block-export-add': Call<NbdExportArguments, Empty>;
-  'block-export-del': Call<{ readonly id: string; readonly mode?: 'safe' | 'hard' }, Empty>;
   'block-dirty-bitmap-add': Call<BitmapAddArguments, Empty>;
   'block-dirty-bitmap-remove': Call<BitmapReference, Empty>;
   'block-dirty-bitmap-clear': Call<BitmapReference, Empty>;
-  'block-dirty-bitmap-merge': Call<BitmapMergeArguments, Empty>;
   transaction: Call<TransactionArguments, Empty>;
   'job-finalize': Call<{ readonly id: string }, Empty>;
   'job-cancel': Call<{ readonly id: string }, Empty>;
   'job-dismiss': Call<{ readonly id: string }, Empty>;
-  'job-pause': Call<{ readonly id: string }, Empty>;
-  'job-resume': Call<{ readonly id: string }, Empty>;
   'block-job-set-speed': Call<{ readonly device: string; readonly speed: number }, Empty>;
-  system_powerdown: Call<undefined, Empty>;
   system_reset: Call<undefined, Empty>;
   cont: Call<undefined, Empty>;
   stop: Call<undefined, Empty>;
   quit: Call<undefined, Empty>;
-  'set-action': Call<{ readonly shutdown?: 'poweroff' | 'pause' }, Empty>;
   'migrate-set-capabilities': Call<
     { readonly capabilities: readonly { readonly capability: string; readonly state: boolean }[] },
     Empty

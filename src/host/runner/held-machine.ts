@@ -121,16 +121,16 @@ export class HeldMachine {
       await lazy?.close();
       throw error;
     });
-    if (!machine) {
-      await lazy?.close();
-      return;
-    }
-    if (!machine.record.released || machine.record.template?.awake === false) {
+    if (!machine) await lazy?.close();
+    // Whether or not its process is still there: an agent that is asked to end ends what it is launching.
+    if (!record.released || record.template?.awake === false) {
       log.info('a launch was under way; it begins again');
-      await machine.end();
-      await this.forget();
+      await machine?.end();
+      // Why it is to boot cold stays known.
+      if (!record.cold) await this.forget();
       return;
     }
+    if (!machine) return;
     this.#machine = machine;
     this.disk.setOverlayImage(record.image_version);
     log.info({ vm_id: record.vm_id, pid: record.identity.pid }, 'VM adopted');

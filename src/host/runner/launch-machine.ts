@@ -51,6 +51,8 @@ export interface How {
   readonly memory?: MemoryRef;
   /** It may go on from a template of this host instead of booting. */
   readonly fast?: boolean;
+  /** Why it is to go on from nothing; noted until its guest runs. */
+  readonly cold?: Reason | null;
 }
 
 /** The machine is gone, and what its guest has begun too: without the template it boots. */
@@ -67,7 +69,7 @@ export class TemplateError extends Error {
 export type Owner = { readonly uid: number; readonly gid: number } | null;
 
 /** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be had */
-export async function launchMachine(launch: Launch, { run, memory, fast }: How): Promise<Launched> {
+export async function launchMachine(launch: Launch, { run, memory, fast, cold }: How): Promise<Launched> {
   const { context, assignment, disk, signal } = launch;
   const { instance_id, epoch, spec } = assignment;
   const folder = vmFolder(context.paths.vms, instance_id);
@@ -110,6 +112,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast }: How):
     lazy: lazy && { size_bytes: head.size_bytes, base_path: image.rootfs_path },
     resuming: memory !== undefined,
     template: template && { key: template.key, awake: false },
+    cold: cold ?? null,
   };
   // A new overlay whose guest never ran is worth nothing; do not keep its room.
   const forgetNew = async () => {
@@ -192,7 +195,7 @@ async function letGo(
   template: Template | null,
   kernel_parameters: string,
 ): Promise<void> {
-  await machine.update({ released: true });
+  await machine.update({ released: true, cold: null });
   await machine.qmp.execute('cont', undefined).catch((cause: unknown) => {
     throw new Error(`QEMU did not say that its guest runs: ${messageOf(cause)}`, { cause });
   });

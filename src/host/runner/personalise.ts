@@ -60,8 +60,7 @@ async function saysThatItListens(agent: GuestAgent, until: number, signal: Abort
     ...{ max_bytes: SSHD_LOG_MAX_BYTES, poll_ms: LOG_POLL_MS, until, signal },
   };
   for (;;) {
-    const said = await watchGuestFile(agent, SSHD_LOG, watch).catch(() => null);
-    if (said !== null) return said;
+    if (await watchGuestFile(agent, SSHD_LOG, watch).catch(() => false)) return true;
     if (performance.now() >= until || !(await pause(LOG_POLL_MS, signal))) return false;
   }
 }

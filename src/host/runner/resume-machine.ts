@@ -18,7 +18,7 @@ const PATIENCE_MS = 60_000;
 /** @param cold why this boot is not to go on from its memory, or a template, as was found before */
 export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Launched> {
   const { resume } = launch.assignment;
-  if (!resume) return cold ? launchMachine(launch, { run: true }) : launchFast(launch);
+  if (!resume) return cold ? launchMachine(launch, { run: true, cold }) : launchFast(launch);
   let why = cold;
   const deadline = performance.now() + PATIENCE_MS;
   for (let attempt = 0; why === null; attempt++) {
@@ -39,7 +39,7 @@ export async function launchOrResume(launch: Launch, cold: Reason | null): Promi
       why = coldReason(reasonFor(error, 'cold_boot'));
     }
   }
-  const launched = await launchMachine(launch, { run: true });
+  const launched = await launchMachine(launch, { run: true, cold: why });
   return { ...launched, recovered: why };
 }
 
