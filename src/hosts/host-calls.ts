@@ -151,7 +151,7 @@ function sizeOf(call: HostCall): number {
 }
 
 function failure({ code, message }: { code: string; message: string }): AppError {
-  const known = CODES[code];
+  const known = Object.hasOwn(CODES, code) ? CODES[code] : undefined;
   return known === undefined
     ? unavailable(message)
     : new AppError(known, { message, ...(code === 'busy' ? { retry_after_seconds: 1 } : {}) });

@@ -11,17 +11,26 @@ import { deleteExpiredTickets } from '../vms/console-ticket-store.ts';
 import { deleteEndedFlushes } from '../vms/flush-store.ts';
 import { pruneDeliveries } from '../webhooks/prune-store.ts';
 
-/** Removes what is past its time: ended flushes and kept answers after a day, sessions, grants, tokens; deliveries after 14, events after 30, notifications after 90; places after a year. */
+const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
+  deleteEndedFlushes,
+  deleteOldAnswers,
+  deleteExpiredTickets,
+  deleteExpiredInvitations,
+  sweepUnconfirmedFactors,
+  deleteExpired,
+  deleteOldEvents,
+  pruneDeliveries,
+  deleteDeadJobs,
+  deleteOldNotifications,
+  deleteOldPlaces,
+];
+
+/**
+ * Removes what is past its time: ended flushes and kept answers after a day, sessions, grants, tokens; deliveries after 14, events after 30, notifications after 90; places after a year.
+ * @throws AggregateError of what failed, after all others were tried
+ */
 export async function sweep(db: Db): Promise<void> {
-  await deleteEndedFlushes(db);
-  await deleteOldAnswers(db);
-  await deleteExpiredTickets(db);
-  await deleteExpiredInvitations(db);
-  await sweepUnconfirmedFactors(db);
-  await deleteExpired(db);
-  await deleteOldEvents(db);
-  await pruneDeliveries(db);
-  await deleteDeadJobs(db);
-  await deleteOldNotifications(db);
-  await deleteOldPlaces(db);
+  const errors: unknown[] = [];
+  for (const part of PARTS) await part(db).catch((error: unknown) => errors.push(error));
+  if (errors.length > 0) throw new AggregateError(errors, 'not all that is past its time was removed');
 }
