@@ -1,7 +1,7 @@
 /**
  * Idempotency-Key. The key is claimed, the resource made and the answer kept in one transaction, so a request either
  * happened with its answer or did not happen. While one is served, others with its key are told so at once
- * (an advisory lock of the transaction, never a wait). Only success is kept, for a day, sealed under the server's key.
+ * (an advisory lock of the transaction, never a wait); once it has been, all get its answer. Only success is kept, for a day, sealed under the server's key.
  */
 import { createHash } from 'node:crypto';
 import type { FastifyRequest } from 'fastify';
@@ -50,20 +50,33 @@ function nameOf(claim: Claim): string {
   return JSON.stringify([claim.org_id, claim.principal, claim.route, claim.key]);
 }
 
-/**
- * Claims the key for this transaction. Answers what was answered before, or null: then do the work and `keep` it.
- * @throws AppError IDEMPOTENCY_IN_PROGRESS, IDEMPOTENCY_KEY_REUSED
- */
-export async function claim(tx: Tx, sealer: Sealer, wanted: Claim): Promise<Answer | null> {
-  const digest = createHash('sha256').update(nameOf(wanted)).digest();
-  const locked = await tryLockKey(tx, digest);
-  if (!locked) throw new AppError('IDEMPOTENCY_IN_PROGRESS', { retry_after_seconds: 1 });
+/** What was answered before to the key. @throws AppError IDEMPOTENCY_KEY_REUSED */
+async function keptAnswer(tx: Tx, sealer: Sealer, wanted: Claim): Promise<Answer | null> {
   const found = await findAnswer(tx, wanted);
   if (!found) return null;
   if (!found.fingerprint.equals(wanted.fingerprint)) throw new AppError('IDEMPOTENCY_KEY_REUSED');
   const text = sealer.open(found.response, nameOf(wanted));
   if (text === null) throw new Error('a kept answer does not open: the secret key has changed');
   return { status: found.status, body: JSON.parse(text) as unknown };
+}
+
+/**
+ * Claims the key for this transaction. Answers what was answered before, if that still holds, or null: then do the
+ * work and `keep` it. Replays need no claim: any number of them get the answer at once.
+ * @throws AppError IDEMPOTENCY_IN_PROGRESS, IDEMPOTENCY_KEY_REUSED
+ */
+export async function claim(
+  tx: Tx,
+  sealer: Sealer,
+  wanted: Claim,
+  holds: (tx: Tx, kept: unknown) => Promise<boolean>,
+): Promise<Answer | null> {
+  const digest = createHash('sha256').update(nameOf(wanted)).digest();
+  const locked = await tryLockKey(tx, digest);
+  const kept = await keptAnswer(tx, sealer, wanted);
+  if (kept && (await holds(tx, kept.body))) return kept;
+  if (!locked) throw new AppError('IDEMPOTENCY_IN_PROGRESS', { retry_after_seconds: 1 });
+  return null;
 }
 
 /** Keeps a successful answer. */

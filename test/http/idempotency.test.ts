@@ -63,6 +63,14 @@ test('50 parallel identical requests make one key, and each gets that answer or 
   assertReplay(await send(owner, key, wanted), first[0] as Answer<Made>);
 });
 
+test('parallel replays of an answer that is kept all get it', async () => {
+  const key = newKey();
+  const first = await send(owner, key);
+  assertMade(first);
+  const again = await Promise.all(Array.from({ length: 30 }, () => send(owner, key)));
+  for (const answer of again) assertReplay(answer, first);
+});
+
 test('the audit log and the outbox have the request once', async () => {
   const who = await api.person();
   const key = newKey();
