@@ -1,3 +1,4 @@
+import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import proxyAddr from '@fastify/proxy-addr';
 import swagger from '@fastify/swagger';
@@ -195,10 +196,10 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
   fastify.setNotFoundHandler({}, (request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
   // An empty body is no body, with or without Content-Type.
   fastify.removeContentTypeParser(['application/json', 'text/plain']);
-  fastify.addContentTypeParser('application/json', { parseAs: 'string' }, (_request, text, done) => {
-    if (text.length === 0) return done(null, undefined);
+  fastify.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, bytes, done) => {
+    if (bytes.length === 0) return done(null, undefined);
     try {
-      done(null, parseJson(text as string));
+      done(null, parseJson(bytes as Buffer));
     } catch {
       done(new AppError('INVALID_REQUEST', { message: 'The body is not valid JSON.' }), undefined);
     }
@@ -222,9 +223,10 @@ function isProbe(url: string | undefined): boolean {
   return url === '/healthz' || url === '/readyz';
 }
 
-/** JSON.parse, refusing keys that would reach an object's prototype. */
-function parseJson(text: string): unknown {
-  return JSON.parse(text, (key, value: unknown) => {
+/** JSON.parse, refusing keys that would reach an object's prototype, and what would be read as other text than was sent. */
+function parseJson(bytes: Buffer): unknown {
+  if (!isUtf8(bytes)) throw new SyntaxError('not UTF-8');
+  return JSON.parse(bytes.toString('utf8'), (key, value: unknown) => {
     if (key === '__proto__') throw new SyntaxError('forbidden key');
     return value;
   });

@@ -3,6 +3,7 @@ import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { isId, type NotificationId } from '../lib/ids.ts';
+import { parseTime } from '../lib/rfc3339.ts';
 import { markAll, markOne, type NotificationRow, type ReadUpTo, type Recipient } from './store.ts';
 
 /** @throws AppError NOT_FOUND, also for another's */
@@ -33,10 +34,8 @@ export async function markAllRead(db: Db, recipient: Recipient, up_to: ReadUpTo)
 export function readUpTo(before: string | undefined): ReadUpTo {
   if (before === undefined) return null;
   if (isId('ntf', before)) return { id: before };
-  const time = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$/i.test(before)
-    ? new Date(before)
-    : null;
-  if (time === null || Number.isNaN(time.getTime())) {
+  const time = parseTime(before);
+  if (time === null) {
     throw invalid('before', 'must be the id of a notification or a time (RFC 3339)');
   }
   return { time };

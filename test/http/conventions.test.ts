@@ -73,6 +73,11 @@ describe('bodies', () => {
       assertError(answer, 'INVALID_REQUEST');
     }
   });
+  test('a body that is not UTF-8 is 400, and nothing else is read in the place of what was sent', async () => {
+    const raw = Buffer.from('{"name":"caf\xe9","scope":"vm:read"}', 'latin1');
+    const answer = await api.as(owner).call('POST', '/v1/api-keys', { raw, headers: JSON_TYPE });
+    assertError(answer, 'INVALID_REQUEST');
+  });
   const wrong: readonly [string, () => Promise<unknown>, RegExp][] = [
     ['a name', () => post('/v1/api-keys', { name: 'a\nb', scope: '*' }), /printable characters/],
     ['an empty name', () => post('/v1/api-keys', { name: '', scope: '*' }), /name must not be empty/],

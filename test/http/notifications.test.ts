@@ -183,7 +183,14 @@ describe('400', () => {
     for (const body of [{}, { read: 'yes' }, { read: true, more: 1 }]) {
       assertError(await api.as(who).patch(`${PATH}/${item?.id}`, body), 'INVALID_REQUEST');
     }
-    for (const before of ['yesterday', '2026-13-01T00:00:00Z', '2026-01-01', 'evt_1', '']) {
+    for (const before of [
+      'yesterday',
+      '2026-13-01T00:00:00Z',
+      '2026-02-30T00:00:00Z',
+      '2026-01-01',
+      'evt_1',
+      '',
+    ]) {
       assertError(await api.as(who).post(`${PATH}/read-all`, { before }), 'INVALID_REQUEST');
     }
     assert.equal(await unread(who), 1);

@@ -1,6 +1,7 @@
 import { Type } from 'typebox';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
+import { parseTime } from '../../lib/rfc3339.ts';
 import { listDeliveries } from '../../webhooks/delivery-store.ts';
 import { DELIVERY_STATES } from '../../webhooks/model.ts';
 import { pingWebhook, redeliverDelivery, replaySince } from '../../webhooks/send-again.ts';
@@ -182,10 +183,8 @@ function registerReplay(app: App, context: AppContext): void {
   });
 }
 
-const RFC3339 = /^\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})$/;
-
 function readTime(field: string, text: string): Date {
-  const time = new Date(RFC3339.test(text) ? text.toUpperCase() : Number.NaN);
-  if (Number.isNaN(time.getTime())) throw invalid(field, 'is a time such as 2026-01-15T09:30:00Z');
+  const time = parseTime(text);
+  if (time === null) throw invalid(field, 'is a time such as 2026-01-15T09:30:00Z');
   return time;
 }
