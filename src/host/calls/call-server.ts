@@ -92,7 +92,7 @@ export class CallServer {
         return null;
       }
       case 'exec':
-        return runCommand(this.#machine(call, 'up'), call, signal);
+        return runCommand(this.#machine(call), call, signal);
       case 'usage':
         return this.#meters.newest(USAGE_VMS);
       case 'metrics': {
@@ -103,11 +103,9 @@ export class CallServer {
   }
 
   /** @throws CallError not_running */
-  #machine({ instance_id, vm_id }: { instance_id: InstanceId; vm_id: string }, view?: 'up'): Machine {
+  #machine({ instance_id, vm_id }: { instance_id: InstanceId; vm_id: string }): Machine {
     const machine = this.#runnerOf(instance_id)?.machineOf(vm_id);
-    if (!machine || (view !== undefined && machine.view !== view)) {
-      throw new CallError('not_running', 'The VM is not running any more, or its guest has just rebooted.');
-    }
+    if (!machine) throw new CallError('not_running', 'The VM is not running any more.');
     return machine;
   }
 }

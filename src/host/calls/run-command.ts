@@ -9,12 +9,17 @@ const SIGNALLED = 128;
 
 const running = new WeakMap<Machine, number>();
 
-/** @throws CallError busy, and what the guest agent rejects with */
+/** @throws CallError not_running, guest_silent, busy, and what the guest agent rejects with */
 export async function runCommand(
   machine: Machine,
   { command, stdin, timeout_ms }: Extract<HostCall, { kind: 'exec' }>,
   signal: AbortSignal,
 ): Promise<ExecResult> {
+  if (machine.view === 'off') throw new CallError('not_running', 'The VM is not running any more.');
+  // One that was adopted runs, and is not known to answer before it was asked.
+  if (machine.view === 'booting') {
+    throw new CallError('guest_silent', 'The guest has just rebooted, or its host was started again.');
+  }
   const others = running.get(machine) ?? 0;
   if (others >= COMMANDS_A_VM) {
     throw new CallError('busy', `${COMMANDS_A_VM} commands run in this VM already; wait for one to end.`);

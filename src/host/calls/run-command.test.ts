@@ -1,0 +1,11 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Machine } from '../runner/machine.ts';
+import { runCommand } from './run-command.ts';
+
+test('a machine that runs and is not known to answer yet, as after an adoption, is not called stopped', async () => {
+  const call = { kind: 'exec', command: ['true'], stdin: Buffer.alloc(0), timeout_ms: 1_000 } as never;
+  const ask = (view: Machine['view']) => runCommand({ view } as Machine, call, AbortSignal.abort());
+  await assert.rejects(ask('booting'), { code: 'guest_silent' });
+  await assert.rejects(ask('off'), { code: 'not_running' });
+});
