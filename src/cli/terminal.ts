@@ -169,10 +169,11 @@ export class Terminal {
         exit_code: 2,
       });
     }
-    process.stderr.write(`${plain(question)}: `);
+    // Before the question: whoever answers at once is not shown either.
     process.stdin.setRawMode(true);
-    process.stdin.setEncoding('utf8').resume();
     try {
+      process.stderr.write(`${plain(question)}: `);
+      process.stdin.setEncoding('utf8').resume();
       return await typedLine();
     } finally {
       process.stdin.setRawMode(false);

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
+import { once } from 'node:events';
 import { chownSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type IncomingMessage } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -33,8 +34,11 @@ const server = createServer(async (request, response) => {
   response.writeHead(part === undefined ? 404 : 200, { 'content-type': 'application/json' });
   response.end(JSON.stringify(part === undefined ? {} : answers[part]));
 });
+/** Consoles open once this is over. */
+let opening: Promise<void> = Promise.resolve();
 // A console that takes what comes and never says goodbye.
-server.on('upgrade', (request, socket) => {
+server.on('upgrade', async (request, socket) => {
+  await opening;
   const seal = `${request.headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`;
   const accept = createHash('sha1').update(seal).digest('base64');
   socket.write(
@@ -147,7 +151,7 @@ test('a first login that somebody else has left in the folder is none', AS_ROOT,
   assert.ok(!asked.some((each) => each.includes('planted')));
 });
 
-test('Ctrl-] ends a console whose other end is silent', { timeout: 60_000 }, async () => {
+test('Ctrl-] ends a console whose other end is silent', { timeout: 300_000 }, async () => {
   const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
   says({});
   answers['/vm/console/ticket'] = { ticket: 'one' };
@@ -155,6 +159,22 @@ test('Ctrl-] ends a console whose other end is silent', { timeout: 60_000 }, asy
   const running = cli.onTerminal(['console', 'web']);
   await upgraded;
   await until('it is connected', () => running.out().includes('Ctrl-] ends'));
+  running.child.stdin?.write('\u001d');
+  assert.equal((await running.ended).code, 0);
+});
+
+test('a console is said to be connected once it is, and not while nobody hears what is typed', async () => {
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  says({});
+  answers['/vm/console/ticket'] = { ticket: 'one' };
+  const { promise, resolve: open } = Promise.withResolvers<void>();
+  opening = promise;
+  const asked = once(server, 'upgrade');
+  const running = cli.onTerminal(['console', 'web']);
+  await asked;
+  assert.ok(!running.out().includes('Connected'), running.out());
+  open();
+  await until('it is connected', () => running.out().includes('Connected'));
   running.child.stdin?.write('\u001d');
   assert.equal((await running.ended).code, 0);
 });

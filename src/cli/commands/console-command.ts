@@ -41,11 +41,15 @@ async function openConsole(call: Call): Promise<undefined> {
     socket.close(OVER);
     setTimeout(() => given_up.resolve(null), CLOSE_MS).unref();
   };
-  terminal.warn(`Connected to ${name}. Enter shows the prompt; Ctrl-] ends.`);
-  stdin.setRawMode(true);
-  stdin.on('data', onTyped).resume();
+  // Until then nobody hears what is typed, and Ctrl-C ends the waiting.
+  await Promise.race([once(socket, 'open'), closed]);
   let end: [CloseEvent] | null;
+  // Before it is told: a Ctrl-C that is typed at once is the guest's too.
+  stdin.setRawMode(true);
   try {
+    if (socket.readyState === WebSocket.OPEN)
+      terminal.warn(`Connected to ${name}. Enter shows the prompt; Ctrl-] ends.`);
+    stdin.on('data', onTyped).resume();
     end = await Promise.race([closed, given_up.promise]);
   } finally {
     stdin.off('data', onTyped).pause();
