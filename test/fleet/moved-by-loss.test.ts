@@ -5,11 +5,11 @@ import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { isAlive, isStopped, killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
 import { FarHost } from '../support/far-host.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { ownPort } from '../support/own-ports.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
 import { bucketSettings, S3Server } from '../support/s3-server.ts';
 import { THOROUGH } from '../support/thorough.ts';
@@ -38,7 +38,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
   before(async () => {
     server = await S3Server.start();
     const store = { ...bucketSettings(await server.bucket()), BERTH_ACCEL: 'tcg' };
-    const hosts_listen = `127.0.0.1:${await freeLoopbackPort()}`;
+    const hosts_listen = `127.0.0.1:${await ownPort()}`;
     settings = { ...store, BERTH_HOSTS_LISTEN: hosts_listen, BERTH_HOST_LEASE_SECONDS: LEASE_SECONDS };
     berth = await Installation.start({ settings });
     far = await FarHost.start(`https://${hosts_listen}`, await onServer('host', 'add', 'far'), store);

@@ -6,9 +6,9 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { ownPort } from '../support/own-ports.ts';
 import { skProvider } from '../support/sk-provider.ts';
 import { type KeyKind, runProgram, SshClient } from '../support/ssh-client.ts';
 import { until } from '../support/waiting.ts';
@@ -20,7 +20,7 @@ const BEYOND_ITS_TIME = [
   /kex-strict-s-v00@openssh\.com +-- \[warn\] unknown algorithm/,
 ];
 
-describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   let guest: GuestInstance;
   let content: Buffer;
@@ -78,7 +78,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () =>
   });
 
   test('a forwarded port of ours leads into the guest', async () => {
-    const port = await freeLoopbackPort();
+    const port = await ownPort();
     const options = ['ExitOnForwardFailure=yes'];
     const forwarding = berth.ssh.start(guest.target, {
       flags: ['-N', '-L', `127.0.0.1:${port}:127.0.0.1:22`],
@@ -152,7 +152,7 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () =>
         const result = await client.run(guest.target, 'echo in');
         return result.stdout === 'in\n' || (!result.stderr.includes('Permission denied') && result.stderr);
       };
-      assert.equal(await until(`${kind.type} gets in`, got_in, { timeout_ms: 10_000 }), true);
+      assert.equal(await until(`${kind.type} gets in`, got_in), true);
     }
   });
 

@@ -6,10 +6,10 @@ import { connect, createServer, type Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { IngressRoute, RoutesRequest } from '../../src/agent-api/types.ts';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { ownPort } from '../support/own-ports.ts';
 import { dial, HOST, listen, readAll, target } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';
 
@@ -27,7 +27,7 @@ async function ingressTo(
 ): Promise<{ ingress: Ingress; port: number }> {
   const ingress = new Ingress({ host: HOST, client: nowhere, log });
   t.after(() => ingress.close());
-  const port = await freeLoopbackPort();
+  const port = await ownPort();
   await ingress.apply([route(port, { target: address })]);
   return { ingress, port };
 }
@@ -127,7 +127,7 @@ test('a port whose VM does not run takes a connection and closes it at once', as
 });
 
 test('a VM that does not answer closes the connection', async (t) => {
-  const { port } = await ingressTo(t, `${HOST}:${await freeLoopbackPort()}`);
+  const { port } = await ingressTo(t, `${HOST}:${await ownPort()}`);
   assert.equal((await readAll(dial(t, port))).length, 0);
 });
 
@@ -160,7 +160,7 @@ test('a route that is gone closes its port and its connections', async (t) => {
 test('routes that come twice at once open a port once, and it closes with its route', async (t) => {
   const ingress = new Ingress({ host: HOST, client: nowhere, log });
   t.after(() => ingress.close());
-  const port = await freeLoopbackPort();
+  const port = await ownPort();
   const address = await target(t, (socket) => socket.end('hello'));
   await Promise.all([ingress.apply([route(port)]), ingress.apply([route(port, { target: address })])]);
   assert.equal(String(await readAll(dial(t, port))), 'hello');
@@ -170,7 +170,7 @@ test('routes that come twice at once open a port once, and it closes with its ro
 });
 
 test('routes that were read for a connection do not undo newer ones that the poll has brought meanwhile', async (t) => {
-  const port = await freeLoopbackPort();
+  const port = await ownPort();
   const address = await target(t, (socket) => socket.end('hello'));
   const [old, now] = [[route(port)], [route(port, { target: address })]];
   const opened = Promise.withResolvers<void>();
@@ -196,7 +196,7 @@ test('routes that were read for a connection do not undo newer ones that the pol
 });
 
 test('after routes that were read for a connection the poll is for changes of those', async (t) => {
-  const port = await freeLoopbackPort();
+  const port = await ownPort();
   const address = await target(t, (socket) => socket.end('hello'));
   const [held, anew] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
   let first = true;
@@ -215,7 +215,7 @@ test('after routes that were read for a connection the poll is for changes of th
 
 test('a port that another program holds is reported, keeps no change waiting, and is opened once it is free', async (t) => {
   const blocker = createServer();
-  const [port, other] = [await listen(blocker), await freeLoopbackPort()];
+  const [port, other] = [await listen(blocker), await ownPort()];
   const change = { instance_id: newId('inst'), target: await target(t, (socket) => socket.end()) };
   const reported = Promise.withResolvers<RoutesRequest['blocked']>();
   t.after(() => blocker.close());

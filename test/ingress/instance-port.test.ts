@@ -6,11 +6,11 @@ import type { Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { ActivityReport, IngressRoute, WakeResponse } from '../../src/agent-api/types.ts';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import type { IngressLimits } from '../../src/ingress/limits.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { ownPort } from '../support/own-ports.ts';
 import { dial, HOST, listen, readAll, target } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';
 
@@ -60,7 +60,7 @@ async function setUp(
     token: 'token',
   });
   const ingress = new Ingress({ host: HOST, client, log, limits });
-  const port = await freeLoopbackPort();
+  const port = await ownPort();
   const setup: Setup = {
     ingress,
     port,
@@ -331,7 +331,7 @@ test('use is told of: one that is open, one that was, none, and again what was n
     await running;
   });
   const reported = (wanted: (report: ActivityReport) => boolean) =>
-    until('it is reported', () => setup.reports.slice(from).find(wanted), { timeout_ms: 15_000 });
+    until('it is reported', () => setup.reports.slice(from).find(wanted));
   let from = 0;
   await reported(({ active }) => active.length === 0);
   const socket = dial(t, setup.port);

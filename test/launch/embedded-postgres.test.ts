@@ -7,7 +7,8 @@ import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
 import { boundLog, runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { isAlive } from '../../src/launch/process-life.ts';
-import { AS_ROOT, cleanUp, runScript, temporaryFolder, until } from './processes.ts';
+import { until } from '../support/waiting.ts';
+import { AS_ROOT, cleanUp, runScript, temporaryFolder } from './processes.ts';
 
 /** Paths in a new folder; whatever server runs there at the end is stopped before the folder goes. */
 async function dataFolder(t: TestContext): Promise<Paths> {

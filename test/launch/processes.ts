@@ -6,7 +6,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { isAlive } from '../../src/launch/process-life.ts';
-import { until as untilHeld } from '../support/waiting.ts';
 
 export const SRC = join(import.meta.dirname, '..', '..', 'src');
 export const AS_ROOT = process.getuid?.() === 0 ? {} : { skip: 'needs root' };
@@ -41,10 +40,6 @@ export async function temporaryFolder(t: TestContext): Promise<string> {
   cleanUp(t, () => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
   return folder;
 }
-
-/** As everywhere, with the patience that a launcher's start needs on a busy machine. */
-export const until = <T>(what: string, condition: () => T | Promise<T>) =>
-  untilHeld(what, condition, { timeout_ms: 60_000 });
 
 export function kill(pid: number | undefined): void {
   if (pid !== undefined && isAlive(pid)) process.kill(pid, 'SIGKILL');

@@ -5,7 +5,8 @@ import { test } from 'node:test';
 import { isAlive } from '../../src/launch/process-life.ts';
 import { checkListenAddress, lockDataFolder } from '../../src/launch/single.ts';
 import { StartError } from '../../src/launch/start-error.ts';
-import { cleanUp, kill, runScript, temporaryFolder, until } from './processes.ts';
+import { until } from '../support/waiting.ts';
+import { cleanUp, kill, runScript, temporaryFolder } from './processes.ts';
 
 const quiet = () => undefined;
 

@@ -4,12 +4,13 @@ import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { isAlive } from '../../src/launch/process-life.ts';
 import { announceWhenReady } from '../../src/launch/ready.ts';
 import { configOrRefuse } from '../../src/launch/start.ts';
-import { AS_ROOT, cleanUp, kill, runScript, type Script, SRC, temporaryFolder, until } from './processes.ts';
+import { ownPort } from '../support/own-ports.ts';
+import { until } from '../support/waiting.ts';
+import { AS_ROOT, cleanUp, kill, runScript, type Script, SRC, temporaryFolder } from './processes.ts';
 
 const ROLE = `
   import { createServer } from 'node:http';
@@ -72,7 +73,7 @@ async function ready(script: Script, port: number): Promise<{ pid: number; datab
 test('starts everything, refuses a second start, and stops everything on SIGTERM', AS_ROOT, async (t) => {
   const project = await projectFolder(t);
   const paths = pathsIn(join(project, 'data'));
-  const port = await freeLoopbackPort();
+  const port = await ownPort();
   const settings = { BERTH_LISTEN: `127.0.0.1:${port}` };
   const first = launch(t, project, settings);
   const role = await ready(first, port);
@@ -126,7 +127,7 @@ test(
     await writeFile(join(project, 'bin', 'systemd-notify'), `#!/bin/sh\necho "$@" > ${told}\n`, {
       mode: 0o755,
     });
-    const port = await freeLoopbackPort();
+    const port = await ownPort();
     const settings = {
       BERTH_LISTEN: `127.0.0.1:${port}`,
       PATH: `${join(project, 'bin')}:${process.env['PATH']}`,
@@ -156,7 +157,7 @@ test(
 test('after a SIGKILL of the launcher the next start takes over what it left', AS_ROOT, async (t) => {
   const project = await projectFolder(t);
   const cluster = join(pathsIn(join(project, 'data')).postgres, 'cluster');
-  const port = await freeLoopbackPort();
+  const port = await ownPort();
   const settings = { BERTH_LISTEN: `127.0.0.1:${port}` };
   const first = launch(t, project, settings);
   const role = await ready(first, port);

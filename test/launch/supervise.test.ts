@@ -10,7 +10,8 @@ import {
   supervise,
 } from '../../src/launch/supervise.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { cleanUp, kill, runScript, scriptArgs, temporaryFolder, until } from './processes.ts';
+import { until } from '../support/waiting.ts';
+import { cleanUp, kill, runScript, scriptArgs, temporaryFolder } from './processes.ts';
 
 const log = createLog('test', 'silent');
 

@@ -20,10 +20,10 @@ import { pathsIn } from '../../src/config/paths.ts';
 import { migrate } from '../../src/db/migrate.ts';
 import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
 import type { OrgId } from '../../src/lib/ids.ts';
+import { ownPort } from './own-ports.ts';
 import { RestClient } from './rest-client.ts';
 import { untilWorks } from './waiting.ts';
 
@@ -72,7 +72,7 @@ export class DeliveryLab {
         await makeDataFolder(pathsIn(data_dir));
         if (nth > 0) shareObjects(join(lab.folder, 'c0'), data_dir);
         await ensureSecrets(pathsIn(data_dir), Buffer.from(lab.#key, 'hex'), false);
-        lab.#control_planes.push({ data_dir, port: await freeLoopbackPort(), child: undefined });
+        lab.#control_planes.push({ data_dir, port: await ownPort(), child: undefined });
         await lab.startControlPlane(nth);
       }
       lab.#client = new RestClient(`http://127.0.0.1:${lab.#control_planes[0]?.port}`);
@@ -138,7 +138,7 @@ export class DeliveryLab {
 
   /** Resolves with its URL when it listens. A name that was used before keeps its port and what it has got. */
   async startReceiver(name: string): Promise<string> {
-    const port = this.#receivers.get(name)?.port ?? (await freeLoopbackPort());
+    const port = this.#receivers.get(name)?.port ?? (await ownPort());
     const child = fork(RECEIVER, [this.#fileOf(name), String(port)], { stdio: 'inherit' });
     this.#receivers.set(name, { port, child });
     await once(child, 'message');

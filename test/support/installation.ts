@@ -15,7 +15,6 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { readdir, rm } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -23,11 +22,11 @@ import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
 import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { isAlive, type ProcessIdentity, waitForExit } from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
 import { readFirstLogin } from '../../src/launch/first-login.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
+import { type OwnPorts, ownPorts } from './own-ports.ts';
 import { killAll, processesOfFolder, qemuIdentity, ROLES, type Role, roleProcess } from './processes.ts';
 import { RestClient } from './rest-client.ts';
 import { copyDatabase, keepTemplates, linkTemplates, linkTestImage, listOrNothing } from './seeds.ts';
@@ -36,7 +35,7 @@ import { until } from './waiting.ts';
 
 const PROJECT = join(import.meta.dirname, '..', '..');
 const SSH_PORTS = 8;
-const READY_MS = 60_000;
+const READY_MS = 180_000;
 /** Each finishes what it writes; on a machine that does much else that takes a while. */
 const ROLE_END_MS = 60_000;
 
@@ -75,22 +74,24 @@ export class Installation {
   #settings: Readonly<Record<string, string>>;
   readonly #program: readonly [string, ...string[]];
   readonly #undo: () => void;
+  readonly #ports: OwnPorts;
   readonly #own_templates: boolean;
   #launcher: { readonly child: ChildProcess; readonly ended: Promise<number | null> } | undefined;
   #output = '';
   #password: string | undefined;
   readonly #own = new Map<string, Buffer>();
 
-  private constructor(options: InstallationOptions, ports: { api: number; ssh: number }) {
+  private constructor(options: InstallationOptions, ports: OwnPorts) {
+    this.#ports = ports;
     this.data_dir = mkdtempSync(join(tmpdir(), 'bt-'));
     chmodSync(this.data_dir, 0o711);
     this.paths = pathsIn(this.data_dir);
-    this.port = ports.api;
-    this.origin = `http://127.0.0.1:${ports.api}`;
-    this.ssh_ports = { first: ports.ssh, last: ports.ssh + SSH_PORTS - 1 };
+    this.port = ports.first;
+    this.origin = `http://127.0.0.1:${this.port}`;
+    this.ssh_ports = { first: ports.first + 1, last: ports.first + SSH_PORTS };
     this.#settings = {
       BERTH_DATA_DIR: this.data_dir,
-      BERTH_LISTEN: `127.0.0.1:${ports.api}`,
+      BERTH_LISTEN: `127.0.0.1:${this.port}`,
       BERTH_SSH_PORTS: `${this.ssh_ports.first}-${this.ssh_ports.last}`,
       BERTH_RATE_LIMITS: 'off',
       ...options.settings,
@@ -105,10 +106,7 @@ export class Installation {
 
   /** A new one, running, its administrator logged in and with an SSH key on the account. */
   static async start(options: InstallationOptions = {}): Promise<Installation> {
-    const installation = new Installation(options, {
-      api: await freeLoopbackPort(),
-      ssh: await freeSshPorts(),
-    });
+    const installation = new Installation(options, await ownPorts(1 + SSH_PORTS));
     try {
       // Another program than this checkout's makes all its own.
       if (options.program === undefined) await copyDatabase(installation.paths);
@@ -309,6 +307,7 @@ export class Installation {
     if (!this.#own_templates) await keepTemplates(this.paths);
     this.#undo();
     rmSync(this.data_dir, { recursive: true, force: true, maxRetries: 5 });
+    this.#ports.release();
   }
 
   async #endLeftovers(): Promise<void> {
@@ -336,23 +335,4 @@ export function inheritedEnvironment(): Record<string, string | undefined> {
       ([name]) => !name.startsWith('BERTH_') && !name.startsWith('AWS_') && name !== 'DATABASE_URL',
     ),
   );
-}
-
-/** Whether nobody listens there. */
-export function isFree(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const probe = createServer();
-    probe.once('error', () => resolve(false));
-    probe.listen({ host: '127.0.0.1', port, exclusive: true }, () => probe.close(() => resolve(true)));
-  });
-}
-
-/** The first of a run of free ports, below those that the kernel gives to anybody. */
-async function freeSshPorts(): Promise<number> {
-  for (let attempt = 0; attempt < 100; attempt++) {
-    const first = 23_000 + SSH_PORTS * Math.floor(Math.random() * 1_000);
-    const ports = Array.from({ length: SSH_PORTS }, (_, i) => first + i);
-    if ((await Promise.all(ports.map(isFree))).every(Boolean)) return first;
-  }
-  throw new Error('no free ports for SSH');
 }

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
+import { ownPort } from './own-ports.ts';
 import { until } from './waiting.ts';
 
 export type Names = Readonly<Record<string, readonly string[]>>;
@@ -29,7 +29,7 @@ export class NameServer {
     const folder = await mkdtemp(join(tmpdir(), 'berth-names-'));
     const hosts = join(folder, 'hosts');
     await writeFile(hosts, linesOf(names, versionOf(0)));
-    const port = await freeLoopbackPort();
+    const port = await ownPort();
     const process = spawn(
       'dnsmasq',
       [

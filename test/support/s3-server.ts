@@ -16,11 +16,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import type { S3Settings } from '../../src/object-store/s3-store.ts';
+import { ownPort } from './own-ports.ts';
 import { until } from './waiting.ts';
 
-const READY_MS = 60_000;
+const READY_MS = 180_000;
 const END_MS = 5_000;
 /** The gateway hangs at its end once the OSD is gone. */
 const END_ORDER = ['rgw', 'osd', 'mon'] as const;
@@ -60,9 +60,9 @@ export class S3Server {
 
   static async start(): Promise<S3Server> {
     const folder = await mkdtemp(join(tmpdir(), 'berth-s3-'));
-    const server = new S3Server(folder, await freeLoopbackPort());
+    const server = new S3Server(folder, await ownPort());
     try {
-      await server.#start(await freeLoopbackPort());
+      await server.#start(await ownPort());
       return server;
     } catch (error) {
       const logs = await server.#lastWords();
@@ -133,7 +133,7 @@ export class S3Server {
         `osd pool application enable ${pool} rgw`,
       ]),
     ];
-    const said = await this.#tool('ceph', ['-c', this.#conf, '--connect-timeout', '30'], commands);
+    const said = await this.#tool('ceph', ['-c', this.#conf, '--connect-timeout', '120'], commands);
     assert(!/^Error/m.test(said), said); // it exits with 0 all the same
   }
 

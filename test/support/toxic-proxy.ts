@@ -9,6 +9,7 @@ import { createServer, type IncomingMessage, request, type Server, type ServerRe
 import { createServer as createTlsServer } from 'node:https';
 import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { ownPort } from './own-ports.ts';
 
 export interface Toxic {
   /** Before anything else. */
@@ -55,20 +56,21 @@ export class ToxicProxy {
   readonly #tls: Certificate | undefined;
   readonly #sockets = new Set<Socket>();
   #server: Server | undefined;
-  #port = 0;
+  readonly #port: number;
   #poison: Poison = () => undefined;
   #seen: SeenRequest[] = [];
   #under_way = 0;
   #most_at_once = 0;
 
-  private constructor(target_port: number, tls: Certificate | undefined) {
+  private constructor(port: number, target_port: number, tls: Certificate | undefined) {
+    this.#port = port;
     this.#target_port = target_port;
     this.#tls = tls;
   }
 
   /** With a certificate it is reached by https; the server behind by http all the same. */
   static async open(target_port: number, tls?: Certificate): Promise<ToxicProxy> {
-    const proxy = new ToxicProxy(target_port, tls);
+    const proxy = new ToxicProxy(await ownPort(), target_port, tls);
     await proxy.mend();
     return proxy;
   }
@@ -114,9 +116,6 @@ export class ToxicProxy {
     });
     server.listen(this.#port, '127.0.0.1');
     await once(server, 'listening');
-    const address = server.address();
-    assert(address !== null && typeof address === 'object');
-    this.#port = address.port;
     this.#server = server;
   }
 

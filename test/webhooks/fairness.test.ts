@@ -5,10 +5,10 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { apiForFile } from '../support/api.ts';
+import { ownPort } from '../support/own-ports.ts';
 import { startReceiver } from '../support/receivers.ts';
 import { until } from '../support/waiting.ts';
 import { happen, makeWebhook, sendWebhooks } from '../support/webhooks.ts';
@@ -46,7 +46,7 @@ test('200 good receivers get all of two waves while the bad ones hold their firs
     const timer = setInterval(() => response.write('.'), 1_000);
     response.once('close', () => clearInterval(timer));
   });
-  const gone = `http://127.0.0.1:${await freeLoopbackPort()}`;
+  const gone = `http://127.0.0.1:${await ownPort()}`;
   after(async () => {
     for (const each of [good, silent, dribbling]) await each.close();
   });
