@@ -32,13 +32,15 @@ const owner = await api.person();
 const renew = async (agent: ScriptedAgent, kept_ms: number | null = LEASE_MS) =>
   (await agent.client.renewLease({ kept_ms }, 5_000, never)).lease_ms;
 
+/** Than the other, so that it is chosen. */
+const ROOMIER = { ...FACTS, memory_mib: 2 * FACTS.memory_mib };
+
 async function newHost(name: string) {
   const token = randomBytes(32).toString('hex');
   const id = await upsertHost(db, name, hashToken(token));
   const agent = new ScriptedAgent(api.internal_origin, token);
   api.beforeClose(() => agent.close());
-  // Roomier than the other, so that it is chosen.
-  await agent.connect({ ...FACTS, memory_mib: 2 * FACTS.memory_mib });
+  await agent.connect(ROOMIER);
   return { id, name, agent };
 }
 
@@ -169,19 +171,15 @@ describe('with a second host', () => {
   test('what may hold unsaved writes is waited for while it is away, and not started elsewhere', async () => {
     const instance = await running(b.agent);
     await b.agent.failed(instance.id);
-    const seen = (text: string) =>
-      db
-        .updateTable('hosts')
-        .set({ last_seen_at: sql`${text}::timestamptz` })
-        .where('id', '=', b.id)
-        .execute();
-    await seen('-infinity');
+    await b.agent.silence();
+    const long_ago = sql<Date>`'-infinity'::timestamptz`;
+    await db.updateTable('hosts').set({ last_seen_at: long_ago }).where('id', '=', b.id).execute();
     const start = () =>
       api.as(owner).post<{ error: { code: string; message: string } }>(`/v1/instances/${instance.id}/vm`);
     const refused = await start();
     assert.deepEqual([refused.status, refused.body.error.code], [503, 'UNAVAILABLE']);
     assert.match(refused.body.error.message, /saved nowhere else/);
-    await seen('now');
+    await b.agent.connect(ROOMIER);
     assert.equal((await start()).status, 202);
     assert.equal((await stateOf(api, owner, instance.id)).host_id, b.id);
     await b.agent.ready(instance.id);
@@ -232,7 +230,7 @@ describe('with a second host', () => {
   test('any number of starts at once do not overcommit a host', async () => {
     for (const agent of both) {
       await renew(agent);
-      agent.silence();
+      await agent.silence();
     }
     const used = await db
       .selectFrom('vms as v')

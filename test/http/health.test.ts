@@ -76,7 +76,7 @@ describe('200', () => {
 
 describe('503', () => {
   test('/readyz while no host was heard of lately', async (t) => {
-    api.agent.silence();
+    await api.agent.silence();
     t.after(() => api.agent.connect());
     await api.db
       .updateTable('hosts')

@@ -266,7 +266,7 @@ describe('503', () => {
   }
   test('a start while no host was heard of lately', async (t) => {
     const { id } = await api.instance(owner);
-    agent.silence();
+    await agent.silence();
     t.after(() => agent.connect());
     await api.db
       .updateTable('hosts')

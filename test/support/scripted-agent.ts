@@ -40,13 +40,15 @@ export const SSH_ADDRESS = '127.0.0.1:1';
 
 const HEARTBEAT_MS = 5_000;
 /** How long a test waits for an assignment. */
-const ASSIGNED_WITHIN_MS = 10_000;
+const ASSIGNED_WITHIN_MS = 60_000;
 
 export class ScriptedAgent {
   readonly client: ControlPlaneClient;
   #facts: HostFacts = FACTS;
   readonly #known = new Map<InstanceId, Assignment>();
   #timer: NodeJS.Timeout | undefined;
+  /** The last that was said of itself. */
+  #beat: Promise<unknown> = Promise.resolve();
 
   constructor(address: string, token: string, fingerprint?: string) {
     this.client = new ControlPlaneClient({ address, token, ...(fingerprint ? { fingerprint } : {}) });
@@ -59,18 +61,23 @@ export class ScriptedAgent {
     this.#timer ??= setInterval(() => void this.heartbeat().catch(() => undefined), HEARTBEAT_MS).unref();
   }
 
+  /** One after the other: what is said later is what holds. */
   heartbeat(disks: DiskReport[] = []) {
-    return this.client.heartbeat({ facts: this.#facts, disks });
+    const facts = this.#facts;
+    const beat = this.#beat.then(() => this.client.heartbeat({ facts, disks }));
+    this.#beat = beat.catch(() => undefined);
+    return beat;
   }
 
-  /** Says nothing more. */
-  silence(): void {
+  /** Says nothing more, once what was being said has been heard. */
+  async silence(): Promise<void> {
     clearInterval(this.#timer);
     this.#timer = undefined;
+    await this.#beat;
   }
 
   async close(): Promise<void> {
-    this.silence();
+    clearInterval(this.#timer);
     await this.client.close();
   }
 
