@@ -45,9 +45,14 @@ describe('410', () => {
     const [gone, other] = [await startRecorder(), await startRecorder()];
     const webhook = await makeWebhook(api, owner, gone.url);
     await makeWebhook(api, owner, other.url, { events: ['webhook.disabled'] });
-    gone.reply = (_, nth) => ({ status: nth === 1 ? 500 : 410 });
+    const later = { status: 503, headers: { 'retry-after': '3600' } };
+    gone.reply = (_, nth) => (nth === 1 ? later : { status: 410 });
     await happen(api, owner.org_id, 1);
     await gone.has(1);
+    await until('that is recorded', async () => {
+      const [delivery] = await deliveriesOf(api, owner, webhook);
+      return delivery?.attempt_count === 1;
+    });
     await happen(api, owner.org_id, 2);
     const after = await webhookWhen(api, owner, webhook, 'disabled', ({ status }) => status === 'disabled');
     assert.equal(after.disabled_reason, 'gone');

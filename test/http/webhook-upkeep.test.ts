@@ -151,6 +151,12 @@ describe('the sweep', () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const [old, young] = [await attempted(owner, receiver.url), await attempted(owner, receiver.url)];
+    await until(
+      'the event of the second has come to the first as well',
+      async () =>
+        (await deliveriesOf(api, owner, old.webhook)).filter(({ status }) => status === 'delivered')
+          .length === 2,
+    );
     await age(old.delivery.id, 14.1);
     await age(young.delivery.id, 13.9);
     await sweep(db);

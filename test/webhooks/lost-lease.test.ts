@@ -26,7 +26,7 @@ const api = await apiForFile({
 const way = present(opened, 'the way to the database');
 const warnings: string[] = [];
 const log = createLog('webhooks', 'warn', { write: (line) => void warnings.push(line) });
-sendWebhooks(api, { url: way.url, lease_s: 1, log });
+sendWebhooks(api, { url: way.url, lease_s: 4, log });
 
 test('what is under way ends and is kept; what was not sent is let go, and sent by whoever comes next', async () => {
   const owner = await api.person();
