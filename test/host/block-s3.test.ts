@@ -18,9 +18,9 @@ const BLOCKS = 200;
 const DISK_BYTES = BLOCKS * BLOCK_BYTES;
 const DATA_KEY = newDataKey();
 const keys = new KeyRing([DATA_KEY]);
-const PATIENCE = { backoff_base_ms: 5, backoff_max_ms: 20, stall_timeout_ms: 300 };
+const PATIENCE = { backoff_base_ms: 5, backoff_max_ms: 20, stall_timeout_ms: 1_500 };
 
-describe('a disk in S3', { timeout: 120_000 }, () => {
+describe('a disk in S3', { timeout: 300_000 }, () => {
   const pool = new CompressPool();
   let server: S3Server;
   let proxy: ToxicProxy;
