@@ -23,7 +23,7 @@ interface Command {
 }
 type Answer = (command: Command, socket: Socket) => string | null;
 
-describe('a guest agent client', { timeout: 30_000 }, () => {
+describe('a guest agent client', { timeout: 300_000 }, () => {
   let folder: string;
   let path: string;
   let server: Server;
@@ -97,16 +97,19 @@ describe('a guest agent client', { timeout: 30_000 }, () => {
   });
 
   test('after a timeout it gets back in step, and the late reply is not taken for the next one', async () => {
-    let late: (() => void) | undefined;
+    const late = Promise.withResolvers<() => void>();
     answer = (command, socket) => {
       if (command.execute !== 'guest-slow') return '{"return": "right"}\n';
-      late = () => socket.write('{"return": "wrong"}\n');
+      late.resolve(() => socket.write('{"return": "wrong"}\n'));
       return null;
     };
+    // In step already: the time is that of the command alone.
+    await agent.ping();
     await assert.rejects(agent.execute('guest-slow', {}, { timeout_ms: 30 }), GuestAgentTimeoutError);
-    late?.();
+    (await late.promise)();
     assert.equal(await agent.execute('guest-fast'), 'right');
-    assert.deepEqual(seen, ['guest-sync-delimited', 'guest-slow', 'guest-sync-delimited', 'guest-fast']);
+    const sync = 'guest-sync-delimited';
+    assert.deepEqual(seen, [sync, 'guest-ping', 'guest-slow', sync, 'guest-fast']);
     assert.equal(connections, 1);
   });
 
@@ -166,6 +169,8 @@ describe('a guest agent client', { timeout: 30_000 }, () => {
 
   test('a freeze that was not answered may have happened, until a thaw is confirmed', async () => {
     answer = (command) => (command.execute === 'guest-fsfreeze-freeze' ? null : '{"return": 1}\n');
+    // In step before: else the time may be over before the freeze is sent.
+    await agent.ping();
     assert.equal(agent.maybe_frozen, false);
     await assert.rejects(agent.fsfreeze(30), GuestAgentTimeoutError);
     assert.equal(agent.maybe_frozen, true);
