@@ -37,7 +37,8 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await old.asked;
     await button('Start').click();
     await page.locator('main [data-state="starting"]').first().waitFor();
-    const next = page.waitForResponse((response) => isList(new URL(response.url())) && response.ok());
+    // One look at a time: the next is asked for once the old answer has been taken.
+    const next = page.waitForRequest((request) => isList(new URL(request.url())));
     await old.release();
     await next;
     const states = (await page.evaluate('states')) as string[];
@@ -269,7 +270,7 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     const { page, button, dialog, heading, leave } = await visit();
     await button('New instance').first().click();
     await dialog().getByLabel('Name', { exact: true }).fill('web');
-    const made = await holdNext(page, (url) => url.pathname === '/v1/instances');
+    const made = await holdNext(page, (url, method) => method === 'POST' && url.pathname === '/v1/instances');
     await page.keyboard.press('Enter');
     await made.asked;
     for (const _ of [1, 2, 3]) await page.keyboard.press('Escape');

@@ -17,7 +17,7 @@ const EXECUTABLE = '/usr/bin/chromium';
 /** Why there is no browser here, for `skip`; false when there is one. */
 export const NO_BROWSER = existsSync(EXECUTABLE) ? false : `there is no ${EXECUTABLE}`;
 
-const PATIENCE_MS = 90_000;
+const PATIENCE_MS = 120_000;
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 /** In the page, before its own scripts. */
 const TELL_VIOLATIONS = `document.addEventListener('securitypolicyviolation', (event) =>
@@ -45,7 +45,7 @@ export async function startBrowser(origin: string): Promise<WatchedBrowser> {
   const args = ['--disable-dev-shm-usage', '--disable-gpu'];
   // Its own sandbox cannot be had by root, as whom the guests are booted.
   if (process.getuid?.() === 0) args.push('--no-sandbox');
-  const browser: Browser = await chromium.launch({ executablePath: EXECUTABLE, args });
+  const browser: Browser = await chromium.launch({ executablePath: EXECUTABLE, args, timeout: PATIENCE_MS });
   const violations: string[] = [];
   const strangers: string[] = [];
   const failures: string[] = [];

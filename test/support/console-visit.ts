@@ -7,7 +7,7 @@ import type { Person, PersonOptions } from './people.ts';
 
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
 const PASSWORD = 'harbour lantern seven';
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 120_000;
 
 export interface Visit {
   readonly who: Person;
