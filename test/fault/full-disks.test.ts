@@ -19,7 +19,7 @@ import { until } from '../support/waiting.ts';
 const MIB = 2 ** 20;
 const HASH = 'sha256sum /srv/* | sha256sum';
 
-describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   let guest: GuestInstance;
   let objects: SmallDisk;

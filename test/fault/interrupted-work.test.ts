@@ -216,7 +216,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
         await until('a freeze begins', () => record().frozen, { every_ms: 0 });
         await berth.kill('agent');
         const agent = new GuestAgent(join(berth.paths.vms, guest.id, 'run', 'agent.sock'));
-        const status = await agent.fsfreezeStatus();
+        const status = await agent.fsfreezeStatus({ timeout_ms: SLOW_MS });
         agent.close();
         return status === 'frozen';
       } finally {

@@ -11,7 +11,7 @@ import { ROLES, type Role } from '../support/processes.ts';
 import { THOROUGH } from '../support/thorough.ts';
 import { until, untilWorks } from '../support/waiting.ts';
 
-describe('the death of', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+describe('the death of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   let guest: GuestInstance;
   let qemu: ProcessIdentity;

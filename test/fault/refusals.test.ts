@@ -1,10 +1,11 @@
 /** What another program holds, and settings that are wrong: it is said in a line, and the rest works. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { createServer, type Server } from 'node:net';
 import { after, before, describe, test } from 'node:test';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { ownPort } from '../support/own-ports.ts';
 import { THOROUGH } from '../support/thorough.ts';
 
 async function listenOn(port: number): Promise<Server> {
@@ -16,7 +17,7 @@ async function listenOn(port: number): Promise<Server> {
   return server;
 }
 
-describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 200_000 }, () => {
+describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   const servers: Server[] = [];
 
@@ -29,12 +30,14 @@ describe('what is taken or wrong', { skip: CANNOT_BOOT_GUESTS, timeout: 200_000 
   });
 
   const refused = async (settings: Record<string, string>) => {
-    const { ended, printed } = berth.launch(settings);
+    const { child, ended, printed } = berth.launch(settings);
+    // What it has printed may come after its end.
+    await once(child, 'close');
     return { code: await ended, lines: printed().trimEnd().split('\n') };
   };
 
   test('a second start on the same data folder ends with 2 and a line', async () => {
-    const { code, lines } = await refused({ BERTH_LISTEN: `127.0.0.1:${await freeLoopbackPort()}` });
+    const { code, lines } = await refused({ BERTH_LISTEN: `127.0.0.1:${await ownPort()}` });
     assert.equal(code, 2);
     assert.deepEqual(lines, [
       `berth: another berth (pid ${berth.launcher_pid}) already runs on this data folder`,

@@ -13,10 +13,11 @@ import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
 import { THOROUGH } from '../support/thorough.ts';
+import { until } from '../support/waiting.ts';
 
 const NOTICE_MS = 2_000;
 
-describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   let guest: GuestInstance;
   let after_failed_starts: string | undefined;
@@ -30,13 +31,9 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
   after(() => berth?.dispose());
 
   const HASH = 'sha256sum /srv/*';
-  const killed = async (within_ms = Infinity) => {
-    const began = performance.now();
+  const killed = () => {
     killProcess(guest.qemu, 'SIGKILL');
-    const vm = await guest.becomes('failed', ({ state }) => state === 'failed');
-    const took_ms = performance.now() - began;
-    assert(took_ms < within_ms, `seen after ${Math.round(took_ms)} ms`);
-    return vm;
+    return guest.becomes('failed', ({ state }) => state === 'failed');
   };
   /** Asks for a start that must fail, and answers the reason. */
   const failsToStart = async () => {
@@ -51,8 +48,17 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
   test('killed, is failed within 2 s; the next start continues with all that was synced', async () => {
     await guest.sh(`head -c 8M /dev/urandom > /srv/synced; sync`);
     const hashes = await guest.sh(HASH);
-    const vm = await killed(NOTICE_MS);
+    const killed_at = Date.now();
+    const vm = await killed();
     assert.equal(vm.reason?.code, 'vm_died');
+    // By when it was written, not by when a busy machine has let us read it.
+    const path = `/v1/events?type=vm.failed&resource=${guest.id}`;
+    const told = await until('it is told', async () => {
+      const { data } = await berth.client.expect<{ data: { timestamp: string }[] }>(200, 'GET', path);
+      return data[0];
+    });
+    const seen_after_ms = Date.parse(told.timestamp) - killed_at;
+    assert(seen_after_ms < NOTICE_MS, `seen after ${seen_after_ms} ms`);
     const ssh = await berth.client.request<ErrorBody>('GET', `${guest.path}/ssh`);
     assert.deepEqual([ssh.status, ssh.body.error.code], [409, 'VM_NOT_RUNNING']);
     const restart = await berth.client.request<ErrorBody>('POST', `${guest.path}/vm/restart`);
@@ -124,14 +130,15 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
     await guest.start();
     await guest.sh('head -c 1M /dev/urandom > /srv/panicked; sync');
     const hashes = await guest.sh(HASH);
-    // Not within the session's own time: its end would not come.
-    await guest.sh('(sleep 0.2; echo c > /proc/sysrq-trigger) > /dev/null 2>&1 &');
+    // The session's own end may be too late to come.
+    const asked = guest.sh('(sleep 0.2; echo c > /proc/sysrq-trigger) > /dev/null 2>&1 &').catch(() => '');
     const began = performance.now();
     const vm = await guest.becomes('failed', ({ state }) => state === 'failed');
     t.diagnostic(`seen ${Math.round(performance.now() - began)} ms after it was asked for`);
     assert.equal(vm.reason?.code, 'guest_panicked', JSON.stringify(vm.reason));
     // What its console said last.
     assert.match(vm.reason?.message ?? '', /^The guest's kernel panicked\. \[ *\d+\.\d+\] /);
+    await asked;
     await guest.start();
     assert.equal(await guest.sh(HASH), hashes);
     await guest.stop();

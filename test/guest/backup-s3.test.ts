@@ -3,6 +3,7 @@
  * what is refused of buckets that are another's, or another than before. One story, on a real S3 server.
  */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -70,7 +71,9 @@ describe('a backup with the objects of a bucket', MAY_RUN, () => {
       [unused, /is not the object store that was used so far/],
       [theirs, /belongs to another installation of Berth/],
     ] as const) {
-      const { ended, printed } = berth.launch(bucketSettings(bucket));
+      const { child, ended, printed } = berth.launch(bucketSettings(bucket));
+      // What it has printed may come after its end.
+      await once(child, 'close');
       assert.equal(await ended, 2, printed());
       assert.match(printed(), why);
     }

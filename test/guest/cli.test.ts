@@ -8,7 +8,7 @@ import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 
 const PASSWORD = 'correct horse battery';
 
-describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 300_000 }, () => {
+describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   let berth: Installation;
   const cli = new Cli();
   /** As a person would give it: their key is no default one here, and ssh takes its home from the password file. */

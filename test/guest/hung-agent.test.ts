@@ -6,7 +6,7 @@ import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ReceiptBody } from '../support/rest-client.ts';
 import { THOROUGH } from '../support/thorough.ts';
 
-describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 200_000 }, () => {
+describe('a guest whose agent hangs', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 590_000 }, () => {
   let berth: Installation;
   let guest: GuestInstance;
 

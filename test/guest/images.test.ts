@@ -17,8 +17,8 @@ import { THOROUGH } from '../support/thorough.ts';
 import { until } from '../support/waiting.ts';
 
 const GIB = 2 ** 30;
-/** Reading a clock over ssh takes a while; the clock itself is the host's to the second. */
-const CLOCK_SLACK_SECONDS = 2;
+/** The clock is the host's to the second, on a machine that does little else while the guest is told of it. */
+const CLOCK_SLACK_SECONDS = 10;
 
 /** With the settings of the installation under test. */
 const cli = new Cli();
