@@ -67,10 +67,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
     proxy.heal();
     await proxy.mend();
     // While a read of the overlay still waits for the store, a flush is refused as well.
-    const { dirty_bytes } = await untilWorks('a flush', () => guest.flush(), {
-      timeout_ms: 30_000,
-      every_ms: 200,
-    });
+    const { dirty_bytes } = await untilWorks('a flush', () => guest.flush(), { every_ms: 200 });
     assert(dirty_bytes >= 8 * MIB, `${dirty_bytes} bytes were still marked`);
   });
 
@@ -105,7 +102,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
       const body = (await answer?.json()) as { object_store: { problem?: string } } | undefined;
       return body?.object_store.problem?.includes('ECONNREFUSED') && { status: answer?.status, body };
     };
-    const told = await until('readyz tells', tells, { timeout_ms: 50_000 });
+    const told = await until('readyz tells', tells);
     assert.equal(told.status, 503);
     assert(!JSON.stringify(told.body).includes(bucket.bucket));
     await berth.printed(

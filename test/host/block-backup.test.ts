@@ -134,7 +134,7 @@ const overlayNode = (name: string, path: string): object => ({
   backing: 'base',
 });
 
-describe("a flush by QEMU's backup job", { timeout: 120_000 }, () => {
+describe("a flush by QEMU's backup job", { timeout: 300_000 }, () => {
   let folder: string;
   let qemu: Qemu;
   let server: NbdServer;

@@ -110,7 +110,7 @@ function contentFor(op: string, length: number, now: Buffer): Buffer {
 }
 
 test('any generations of writes, zeroes and overwrites come back byte for byte', {
-  timeout: 120_000,
+  timeout: 300_000,
 }, async () => {
   const generations = fc.array(fc.array(write, { maxLength: 8 }), { minLength: 1, maxLength: 5 });
   const encrypted = fc.array(fc.boolean(), { minLength: 5, maxLength: 5 });

@@ -77,7 +77,7 @@ after(async () => {
 const io = (name: string, ...commands: string[]) =>
   run('qemu-io', ['-f', 'raw', ...commands.flatMap((command) => ['-c', command]), url(name)]);
 
-describe("QEMU's clients", { timeout: 60_000 }, () => {
+describe("QEMU's clients", { timeout: 300_000 }, () => {
   test('write, zero, discard and read back through the server', async () => {
     const { stdout } = await io(
       'disk',
@@ -127,7 +127,7 @@ test('the socket file has the mode asked for', async () => {
   assert.equal((await stat(server.path)).mode & 0o777, 0o660);
 });
 
-describe('the client', { timeout: 60_000 }, () => {
+describe('the client', { timeout: 300_000 }, () => {
   const daemons: ChildProcess[] = [];
   after(() => {
     for (const daemon of daemons) daemon.kill('SIGKILL');
@@ -199,7 +199,7 @@ describe('the client', { timeout: 60_000 }, () => {
   });
 });
 
-describe('the server', { timeout: 60_000 }, () => {
+describe('the server', { timeout: 300_000 }, () => {
   /** Sends bytes and waits until the server hangs up, or all is sent and answered. */
   async function throwAt(bytes: readonly Buffer[]): Promise<void> {
     const socket = createConnection(server.path);

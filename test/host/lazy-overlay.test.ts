@@ -17,7 +17,7 @@ import { until } from '../support/waiting.ts';
 
 const DATA = 30 * MIB;
 
-describe('an overlay over the lazy export', { timeout: 120_000 }, () => {
+describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   let scene: LazyScene;
   before(async () => {
     scene = await LazyScene.make();

@@ -157,7 +157,7 @@ describe('a folder as an object store', () => {
   });
 });
 
-describe('a bucket of S3 as an object store', { timeout: 120_000 }, () => {
+describe('a bucket of S3 as an object store', { timeout: 300_000 }, () => {
   let server: S3Server;
   const stores: S3Store[] = [];
   before(async () => {

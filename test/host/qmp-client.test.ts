@@ -10,7 +10,7 @@ import { after, before, beforeEach, describe, test } from 'node:test';
 import { JobGoneError, waitForJob } from '../../src/host/qmp/jobs.ts';
 import { QmpClient, QmpClosedError, QmpError, QmpTimeoutError } from '../../src/host/qmp/qmp-client.ts';
 
-describe('a QMP client', { timeout: 60_000 }, () => {
+describe('a QMP client', { timeout: 300_000 }, () => {
   const folder = mkdtempSync(join(tmpdir(), 'bqmp-'));
   const socket_path = join(folder, 'qmp.sock');
   const children: ChildProcess[] = [];
@@ -75,16 +75,16 @@ describe('a QMP client', { timeout: 60_000 }, () => {
   });
 
   test('an event caused by a command is heard by a wait begun before it', async () => {
-    const resumed = client.waitForEvent((event) => event.event === 'RESUME', { timeout_ms: 5_000 });
+    const resumed = client.waitForEvent((event) => event.event === 'RESUME', { timeout_ms: 60_000 });
     await client.execute('cont');
     assert.equal((await resumed).event, 'RESUME');
-    const stopped = client.waitForEvent((event) => event.event === 'STOP', { timeout_ms: 5_000 });
+    const stopped = client.waitForEvent((event) => event.event === 'STOP', { timeout_ms: 60_000 });
     await client.execute('stop');
     await stopped;
     const never = client.waitForEvent(() => false, { timeout_ms: 20 });
     await assert.rejects(never, QmpTimeoutError);
     const aborted = client.waitForEvent(() => false, {
-      timeout_ms: 5_000,
+      timeout_ms: 60_000,
       signal: AbortSignal.abort('over'),
     });
     await assert.rejects(aborted, (reason) => reason === 'over');
@@ -128,10 +128,10 @@ describe('a QMP client', { timeout: 60_000 }, () => {
         'auto-dismiss': false,
       } as const;
       await client.execute('transaction', { actions: [{ type: 'blockdev-backup', data: backup }] });
-      const pending = await waitForJob(client, job_id, ['pending'], { timeout_ms: 5_000 });
+      const pending = await waitForJob(client, job_id, ['pending'], { timeout_ms: 60_000 });
       assert.equal(pending.status, 'pending');
       await client.execute(`job-${outcome}`, { id: job_id });
-      const concluded = await waitForJob(client, job_id, ['concluded'], { timeout_ms: 5_000 });
+      const concluded = await waitForJob(client, job_id, ['concluded'], { timeout_ms: 60_000 });
       assert.equal(concluded.error === undefined, outcome === 'finalize');
       await client.execute('job-dismiss', { id: job_id });
       assert.equal(await dirty(), outcome === 'cancel' ? 131_072 : 0);
@@ -155,7 +155,7 @@ describe('a QMP client', { timeout: 60_000 }, () => {
     });
     await assert.rejects(waitForJob(client, 'slow', ['pending'], { timeout_ms: 50 }), QmpTimeoutError);
     await client.execute('job-cancel', { id: 'slow' });
-    assert.equal((await waitForJob(client, 'slow', ['pending'], { timeout_ms: 5_000 })).status, 'concluded');
+    assert.equal((await waitForJob(client, 'slow', ['pending'], { timeout_ms: 60_000 })).status, 'concluded');
   });
 
   test('a job of a QEMU that does not answer is not waited for past the signal', async () => {

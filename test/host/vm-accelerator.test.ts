@@ -23,7 +23,7 @@ function probesAlive(folder: string): number[] {
 
 describe('the accelerator', {
   skip: image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image',
-  timeout: 120_000,
+  timeout: 300_000,
 }, () => {
   const folder = mkdtempSync(join(tmpdir(), 'bacc-'));
   const cache_path = join(folder, 'accelerator.json');

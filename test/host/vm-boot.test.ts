@@ -14,13 +14,13 @@ import { guestExec, readGuestFile, readGuestFileFrom } from '../../src/host/gues
 import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { hostCgroups, limitProcess, removeLimits, vmLimits } from '../../src/host/vm/cgroup.ts';
 import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
-import { freeLoopbackPort } from '../../src/host/vm/free-port.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';
 import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
 import { qemuArguments, vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, unreadablePaths, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { ownPort } from '../support/own-ports.ts';
 import { THOROUGH } from '../support/thorough.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
@@ -31,7 +31,7 @@ const skip = !image_dir
     : false;
 const GUEST_TIMEOUT_MS = 60_000;
 
-describe('a VM', { skip, timeout: 180_000 }, () => {
+describe('a VM', { skip, timeout: 300_000 }, () => {
   const root = mkdtempSync(join(tmpdir(), 'bvm-'));
   const runtime_dir = join(root, 'run', 'vm');
   const instance_id = newId('inst');
@@ -76,7 +76,7 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
         overlay_path: overlay,
         base_path,
         runtime_dir,
-        ssh_forward_port: await freeLoopbackPort(),
+        ssh_forward_port: await ownPort(),
       }),
       run_as: user,
       runtime_dir,
@@ -175,7 +175,7 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
 
   test('freezes, refuses files meanwhile, and thaws', async (context) => {
     const begin = performance.now();
-    assert.ok((await agent.fsfreeze(5_000)) >= 1);
+    assert.ok((await agent.fsfreeze(60_000)) >= 1);
     context.diagnostic(`frozen after ${Math.round(performance.now() - begin)} ms`);
     assert.equal(agent.maybe_frozen, true);
     assert.equal(await agent.fsfreezeStatus(), 'frozen');
@@ -218,7 +218,7 @@ describe('a VM', { skip, timeout: 180_000 }, () => {
     await new Promise((resolve) => server.once('listening', resolve));
     const { port } = server.address() as AddressInfo;
     const script = `exec 3<>/dev/tcp/10.0.2.2/${port} && cat <&3`;
-    const reach = () => guestExec(agent, { path: 'bash', args: ['-c', script], timeout_ms: 15_000 });
+    const reach = () => guestExec(agent, { path: 'bash', args: ['-c', script], timeout_ms: 60_000 });
     try {
       assert.equal(
         (await reach()).stdout.toString(),

@@ -29,7 +29,7 @@ async function reaches(port: number): Promise<boolean> {
   return status === 0;
 }
 
-describe('the egress rules', { skip, timeout: 30_000 }, () => {
+describe('the egress rules', { skip, timeout: 300_000 }, () => {
   after(() => removeEgressRules(data_folder_id));
 
   test('close the host’s loopback to a VM’s user only, and are applied twice as well as once', async () => {

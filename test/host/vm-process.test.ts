@@ -39,7 +39,7 @@ import { newId } from '../../src/lib/ids.ts';
 const AS_ROOT = process.getuid?.() === 0 ? false : 'not root';
 const USER = vmUser(17);
 
-describe('launching QEMU', { timeout: 60_000 }, () => {
+describe('launching QEMU', { timeout: 300_000 }, () => {
   const root = mkdtempSync(join(tmpdir(), 'bproc-'));
   const runtime_dir = join(root, 'vm');
   mkdirSync(runtime_dir);
@@ -72,14 +72,14 @@ describe('launching QEMU', { timeout: 60_000 }, () => {
       ],
       runtime_dir,
       log_path,
-      timeout_ms: 10_000,
+      timeout_ms: 60_000,
     };
   }
 
   afterEach(async () => {
     for (const identity of alive.splice(0)) {
       killProcess(identity, 'SIGKILL');
-      assert.ok(await waitForExit(identity, 5_000));
+      assert.ok(await waitForExit(identity, 60_000));
     }
   });
   after(() => rmSync(root, { recursive: true, force: true }));

@@ -29,7 +29,7 @@ describe('waking a machine', () => {
       authorized_keys: ['ssh-ed25519 AAAA one', 'b'],
     };
     try {
-      await wakeMachine(path, { takes_files }, told, AbortSignal.timeout(20_000));
+      await wakeMachine(path, { takes_files }, told, AbortSignal.timeout(120_000));
     } finally {
       server.close();
     }

@@ -27,9 +27,7 @@ async function refused(origin: string, path: string, headers: Record<string, str
     if (!socket.destroyed) socket.write('x');
     return socket.destroyed;
   };
-  await until('what is sent after the answer reaches nobody', letGo, { timeout_ms: 5_000 }).finally(() =>
-    socket.destroy(),
-  );
+  await until('what is sent after the answer reaches nobody', letGo).finally(() => socket.destroy());
   return text;
 }
 

@@ -144,7 +144,7 @@ export class GuestInstance {
   /** As {@link sh}, over a new connection, and again until it works: the way in may just be coming back. */
   async shAgain(command: string): Promise<string> {
     await this.#hangUp();
-    return untilWorks(`ssh to ${this.id}`, () => this.sh(command), { timeout_ms: 60_000, every_ms: 200 });
+    return untilWorks(`ssh to ${this.id}`, () => this.sh(command), { every_ms: 200 });
   }
 
   async #hangUp(): Promise<void> {

@@ -190,7 +190,7 @@ export class Installation {
   }
 
   /** Waits until something matching was printed after `from` (an earlier length of `output`). */
-  async printed(pattern: RegExp, from = 0, timeout_ms = 30_000): Promise<string> {
+  async printed(pattern: RegExp, from = 0, timeout_ms = 120_000): Promise<string> {
     const found = () => pattern.exec(this.#output.slice(from))?.[0];
     return until(`${pattern} is printed`, found, { timeout_ms });
   }

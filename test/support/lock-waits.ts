@@ -5,14 +5,13 @@ import { until } from './waiting.ts';
 
 /** Resolves once so many connections of this database wait for a lock. */
 export async function untilLocksAreWaitedFor(db: Db, connections: number): Promise<void> {
-  const patience = { timeout_ms: 10_000 };
   const enough = async () => {
     const { rows } = await sql`
       select pid from pg_stat_activity
       where datname = current_database() and wait_event_type = 'Lock'`.execute(db);
     return rows.length === connections;
   };
-  await until(`${connections} wait for a lock`, enough, patience);
+  await until(`${connections} wait for a lock`, enough);
 }
 
 /**

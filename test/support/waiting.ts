@@ -2,6 +2,9 @@
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+/** What is waited for comes within a second or two; a machine that does much else may take very much longer. */
+const PATIENCE_MS = 120_000;
+
 export interface Patience {
   readonly timeout_ms?: number;
   readonly every_ms?: number;
@@ -11,7 +14,7 @@ export interface Patience {
 export async function until<T>(
   what: string,
   condition: () => T | Promise<T>,
-  { timeout_ms = 30_000, every_ms = 20 }: Patience = {},
+  { timeout_ms = PATIENCE_MS, every_ms = 20 }: Patience = {},
 ): Promise<Exclude<T, undefined | null | false>> {
   const deadline = performance.now() + timeout_ms;
   for (;;) {
