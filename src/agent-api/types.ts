@@ -125,7 +125,7 @@ export interface Assignment {
   readonly force: boolean;
   /** Soft reboots asked for in this boot, in all. */
   readonly reboots: number;
-  /** The last boot that ran its guest failed: what it wrote past the head may be on its host only. */
+  /** The last boot that ran its guest (this one, if it has) failed: what it wrote past the head may be on its host only. */
   readonly previous_failed: boolean;
   /** Since this epoch every placement was on this host: what its overlay holds beyond the head is the newest. */
   readonly own_since: number;
@@ -263,7 +263,8 @@ export type Observation =
   | { readonly kind: 'suspended'; readonly memory: MemoryRef }
   /** The guest runs on, as if nothing had been asked for. */
   | { readonly kind: 'suspend_failed'; readonly reason: Reason }
-  | { readonly kind: 'stopped' }
+  /** `recovered`: what it, or a VM before it, had written past the head is lost, and nobody was told. */
+  | { readonly kind: 'stopped'; readonly recovered?: Reason }
   | { readonly kind: 'failed'; readonly reason: Reason }
   | { readonly kind: 'deleted' };
 

@@ -62,7 +62,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     ]),
   'vm.recovered': (event, data) =>
     ofInstance(event, data, 'vm.recovered', (name, reason) => [
-      `${name} runs from its last durable generation`,
+      `${name} goes on from its last durable generation`,
       reason.message,
       { reason, generation: objectOf(objectOf(data['instance'])['disk'])['generation'] },
     ]),
