@@ -349,6 +349,8 @@ export interface IngressRoute {
   readonly port: number;
   /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
   readonly target: string | null;
+  /** What was connected before goes nowhere once this has ended: no guest of before is left. */
+  readonly restarting: boolean;
   /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
   readonly revoking: boolean;
   /** A key is allowed that the guest does not let in yet. */
