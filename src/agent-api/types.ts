@@ -125,7 +125,7 @@ export interface Assignment {
   readonly force: boolean;
   /** Soft reboots asked for in this boot, in all. */
   readonly reboots: number;
-  /** The last boot that ran its guest failed: what it wrote past the head may be on its host only. */
+  /** The last boot that ran its guest (this one, if it has) failed: what it wrote past the head may be on its host only. */
   readonly previous_failed: boolean;
   /** Since this epoch every placement was on this host: what its overlay holds beyond the head is the newest. */
   readonly own_since: number;
@@ -263,7 +263,8 @@ export type Observation =
   | { readonly kind: 'suspended'; readonly memory: MemoryRef }
   /** The guest runs on, as if nothing had been asked for. */
   | { readonly kind: 'suspend_failed'; readonly reason: Reason }
-  | { readonly kind: 'stopped' }
+  /** `recovered`: what it, or a VM before it, had written past the head is lost, and nobody was told. */
+  | { readonly kind: 'stopped'; readonly recovered?: Reason }
   | { readonly kind: 'failed'; readonly reason: Reason }
   | { readonly kind: 'deleted' };
 
@@ -348,6 +349,8 @@ export interface IngressRoute {
   readonly port: number;
   /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
   readonly target: string | null;
+  /** What was connected before goes nowhere once this has ended: no guest of before is left. */
+  readonly restarting: boolean;
   /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
   readonly revoking: boolean;
   /** A key is allowed that the guest does not let in yet. */

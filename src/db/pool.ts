@@ -180,6 +180,11 @@ export function isUnheard(error: unknown): boolean {
   return error instanceof Error && error.message === 'Query read timeout';
 }
 
+/** Whether `error` says that the database's disk is full (SQLSTATE 53100). */
+export function isFull(error: unknown): boolean {
+  return sqlStateOf(error) === '53100';
+}
+
 /** Whether `error` says that the database cannot be reached or is going away (SQLSTATE classes 08, 53, 57P). */
 export function isUnavailable(error: unknown): boolean {
   const state = sqlStateOf(error);

@@ -3,7 +3,7 @@ import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify';
-import { isUnavailable } from '../db/pool.ts';
+import { isFull, isUnavailable } from '../db/pool.ts';
 import { AppError, ERROR_CODES, type ErrorCode, type ErrorDetail, errnoOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { detailsOf } from './validation-words.ts';
@@ -31,7 +31,10 @@ export function toAppError(error: unknown): AppError {
   if (error instanceof AppError) return error;
   if (isUnavailable(error)) {
     return new AppError('UNAVAILABLE', {
-      message: 'The database is unavailable. Try again shortly.',
+      // What only reads is still answered, and so is /readyz.
+      message: isFull(error)
+        ? 'The database has no room left on its disk. Once there is some, it goes on by itself.'
+        : 'The database is unavailable. Try again shortly.',
       retry_after_seconds: 2,
       cause: error,
     });

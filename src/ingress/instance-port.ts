@@ -8,6 +8,8 @@
  * still let in a revoked key. When the confirmation does not come in time, all connections of the instance end, and
  * the port takes none until it comes. Held also until the guest lets in a key that was added, but for that nobody is
  * turned away or waits for longer than `settling_ms`.
+ *
+ * A guest that was reset tells nobody, and QEMU holds its connections: those from before a restart end when it has ended.
  */
 import { createServer, type Server, type Socket } from 'node:net';
 import type { IngressRoute } from '../agent-api/types.ts';
@@ -36,6 +38,9 @@ export class InstancePort {
   readonly #sockets = new Set<Socket>();
   readonly #silent = new Set<{ destroy(): void }>();
   readonly #held = new Set<HeldSocket>();
+  readonly #spliced = new Set<Socket>();
+  /** Those that led to the guest that is restarting. */
+  #of_before: readonly Socket[] | null = null;
   #route: IngressRoute;
   #revoking: NodeJS.Timeout | null = null;
   #unconfirmed = false;
@@ -90,12 +95,20 @@ export class InstancePort {
   /** Connections that are open stay; those that wait go on, or are closed, as the route says now. */
   update(route: IngressRoute): void {
     this.#route = route;
+    if (route.restarting) this.#of_before ??= [...this.#spliced];
+    else this.#restarted();
     if (route.revoking)
       this.#revoking ??= setTimeout(() => this.#closeUnconfirmed(), this.#limits.revoking_ms);
     else this.#confirmed();
     if (route.settling) this.#settling ??= setTimeout(() => this.#waitNoMore(), this.#limits.settling_ms);
     else this.#settled();
     this.#moveOn();
+  }
+
+  /** Where it does not run by now, its end ends them. */
+  #restarted(): void {
+    if (this.#route.target !== null) for (const socket of this.#of_before ?? []) socket.destroy();
+    this.#of_before = null;
   }
 
   #moveOn(): void {
@@ -193,6 +206,7 @@ export class InstancePort {
   }
 
   #splice(socket: Socket, target: string): void {
+    this.#spliced.add(socket);
     this.#silent.add(socket);
     this.#totals.silent.add(socket);
     if (this.#silent.size > this.#limits.silent_per_instance) endOldest(this.#silent);
@@ -210,6 +224,7 @@ export class InstancePort {
         if (this.#speaking === 1) this.#events.active();
       },
       closed: () => {
+        this.#spliced.delete(socket);
         isSilentNoMore();
         if (!spoke) return;
         this.#speaking -= 1;

@@ -30,6 +30,13 @@ test('every kind is told of by one type of event', () => {
   assert.deepEqual(kinds.sort(), KIND_NAMES.toSorted());
 });
 
+test('of what its host has lost it is not said that a flush to come saves it', () => {
+  const told = (code: string) =>
+    compose(event('disk.flush_failed', { error: { code, message: 'Why.' } }))?.body;
+  assert.equal(told('vm_gone'), 'Why.');
+  assert.match(told('flush_failed') ?? '', /^Why\. Nothing is lost: /);
+});
+
 test('whatever an event holds, a notification has bounded texts and somebody who is concerned', () => {
   const text = fc.oneof(fc.string({ unit: 'binary', maxLength: 3_000 }), fc.jsonValue());
   const data = fc.dictionary(

@@ -62,16 +62,21 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     ]),
   'vm.recovered': (event, data) =>
     ofInstance(event, data, 'vm.recovered', (name, reason) => [
-      `${name} runs from its last durable generation`,
+      `${name} goes on from its last durable generation`,
       reason.message,
       { reason, generation: objectOf(objectOf(data['instance'])['disk'])['generation'] },
     ]),
   'disk.flush_failed': (event, data) => {
     const error = objectOf(data['error']);
     const cause = data['cause'];
+    // What its host has no more, no flush to come can save.
+    const kept =
+      error['code'] === 'vm_gone'
+        ? ''
+        : ' Nothing is lost: what is dirty stays marked and goes with the next flush.';
     return ofInstance(event, data, 'disk.flush_failed', (name) => [
       `A flush of ${name} has failed`,
-      `${text(error['message'])} Nothing is lost: what is dirty stays marked and goes with the next flush.`,
+      `${text(error['message'])}${kept}`,
       { error, cause },
     ]);
   },

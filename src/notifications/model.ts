@@ -28,7 +28,7 @@ export const KINDS = {
   'vm.recovered': {
     severity: 'warning',
     mail: 'on',
-    when: 'A VM runs from the last durable generation; what was written after it, or was in the memory of a suspended VM that could not be resumed, is lost.',
+    when: 'A VM goes on from the last durable generation; what was written after it, or was in the memory of a suspended VM that could not be resumed, is lost.',
     whom: RESOURCE,
   },
   'disk.flush_failed': {

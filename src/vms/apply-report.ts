@@ -162,6 +162,9 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
         reason: {
           ...reasonOf(vm),
           ...(vm.reason_code === 'flush_pending' ? say('stopped', 'Stopped; all is durable.') : {}),
+          ...(seen.kind === 'stopped' && seen.recovered
+            ? say(seen.recovered.code, seen.recovered.message)
+            : {}),
         },
         ssh_address: null,
         stopped_at: new Date(),
@@ -181,8 +184,8 @@ async function announce(tx: Tx, vm: VmRow, next: VmState, seen: Observation, act
   if (next === vm.state) return;
   if (next === 'running' && seen.kind === 'running')
     types.push(vm.state === 'restarting' ? 'vm.restarted' : 'vm.started');
-  if (seen.kind === 'running' && seen.recovered) types.push('vm.recovered');
   if (next === 'stopped') types.push('vm.stopped');
+  if ((seen.kind === 'running' || seen.kind === 'stopped') && seen.recovered) types.push('vm.recovered');
   if (next === 'suspended') types.push('vm.suspended');
   if (next === 'failed') types.push('vm.failed');
   const row = present(await getInstance(tx, vm.instance_id), 'instance of a VM');

@@ -39,6 +39,10 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       'f.id as flush_id',
       'm.ref as resume',
       'v.suspended_at',
+      // Only of a failed VM is there a time, until its stop is done.
+      sql<boolean>`v.started_at is not null and v.stopped_at is not null and v.suspended_at is null`.as(
+        'ran_and_failed',
+      ),
       'i.image',
       'i.name',
       'i.cpus',
@@ -59,6 +63,8 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
           .where((inner) =>
             inner.or([
               inner('before.started_at', 'is not', null),
+              // Saved, or said to be lost, whatever boots before it had left.
+              inner('before.state', '=', 'stopped'),
               inner('before.reason_code', 'in', [...ENDED_AFTER_ITS_FIRST_INSTRUCTION]),
             ]),
           )
@@ -122,7 +128,7 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
     desired: row.deleting ? 'deleted' : row.state === 'failed' ? 'failed' : row.desired,
     force: row.force,
     reboots: row.reboots,
-    previous_failed: row.last_ran_state === 'failed',
+    previous_failed: row.ran_and_failed || row.last_ran_state === 'failed',
     own_since: (row.last_elsewhere ?? 0) + 1,
     suspended: row.suspended_at !== null,
     resume: row.resume,

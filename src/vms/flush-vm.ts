@@ -97,7 +97,9 @@ async function awaitFlush(db: Db, hub: NotifyHub, id: FlushId, signal: AbortSign
   if (!done) throw notYet();
   if (done.state === 'done') return done.receipt as FlushReceipt;
   const error = done.error as Reason<FlushFailureCode>;
-  throw new AppError(error.code === 'vm_gone' ? 'CONFLICT' : 'UNAVAILABLE', {
+  if (error.code === 'vm_gone')
+    throw new AppError('CONFLICT', { message: `The flush failed: ${error.message}` });
+  throw new AppError('UNAVAILABLE', {
     message: `The flush failed: ${error.message} Nothing is lost: what is dirty stays marked and goes with the next flush.`,
     retry_after_seconds: 5,
   });

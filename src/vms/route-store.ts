@@ -46,6 +46,7 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
       instance_id: row.id,
       port: row.ssh_port,
       target: targetOf(targets.get(row.id)),
+      restarting: row.state === 'restarting',
       revoking: applied.some((each) => !wanted.has(each)),
       settling: [...wanted].some((each) => !applied.includes(each)),
       // A failed VM is not started by whoever knocks: it would fail again and again.

@@ -7,6 +7,7 @@ import { test } from 'node:test';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey, makeServiceKey, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 
@@ -90,6 +91,23 @@ test('up makes the public part of a private key that has none, and says that it 
   assert.match(going_up.err(), new RegExp(`${name} is there already, .*berth set ${name}`));
   going_up.child.kill('SIGINT');
   assert.equal((await going_up.ended).code, 130);
+});
+
+test('several that go up at once find what one of them was quicker to make', async () => {
+  const { cli } = await somebody();
+  mkdirSync(join(cli.home, '.ssh'));
+  writeFileSync(join(cli.home, '.ssh', 'id_ed25519.pub'), `${randomPublicKey().line} ada\n`);
+  const going_up = Array.from({ length: 3 }, () => cli.start(['up', 'together', '--', 'true']));
+  const { id } = await until('it is made', () =>
+    api.db.selectFrom('instances').select('id').where('name', '=', 'together').executeTakeFirst(),
+  );
+  await api.agent.assigned(id);
+  await api.agent.ready(id);
+  const ran = await Promise.all(going_up.map(({ ended }) => ended));
+  // What ssh ends with where nothing listens.
+  for (const { code, err } of ran) assert.equal(code, 255, err);
+  const said = ran.map(({ out }) => out).join('');
+  for (const once of [/is registered/g, /together is made/g]) assert.equal(said.match(once)?.length, 1);
 });
 
 test('up leaves a private key that it cannot read as it is, and says what is missing', async () => {

@@ -14,7 +14,7 @@ import { Machine } from '../../src/host/runner/machine.ts';
 import { readRecord } from '../../src/host/runner/record.ts';
 import { runOn } from '../../src/host/runner/suspend-machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
-import { overlayPaths, writeSidecar } from '../../src/host/vm/overlay.ts';
+import { overlayPaths, removeOverlay, writeSidecar } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
 import { vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { createLog } from '../../src/lib/log.ts';
@@ -63,7 +63,7 @@ async function runnerOf(
     ...{ flush_id: null, host_key_new: false, authorized_keys: [] },
     spec: { ssh_port: 1, auto_flush_seconds: null, memory_mib: 64, cpus: 1 },
   } as unknown as Assignment;
-  return { runner, wanted, said };
+  return { runner, wanted, said, overlays };
 }
 
 test('a VM whose QEMU dies while it is stopped is not said to be stopped before its disk is saved', async (t) => {
@@ -80,6 +80,21 @@ test('a VM whose QEMU dies while it is stopped is not said to be stopped before 
   runner.assign({ ...wanted, desired: 'stopped', force: true });
   const first = await until('it says something', () => said[0]);
   assert.equal(first.kind, 'flush_pending');
+});
+
+test('a VM that died and whose overlay is gone is not said to be stopped as if all were saved', async (t) => {
+  const left = await leftBehind(t);
+  const { runner, wanted, said, overlays } = await runnerOf(t, left);
+  const ended = once(left.child, 'exit');
+  left.child.kill('SIGKILL');
+  await ended;
+  runner.assign({ ...wanted, desired: 'failed' });
+  await removeOverlay(overlays, left.instance_id);
+  runner.assign({ ...wanted, desired: 'stopped' });
+  const stopped = await until('it says something', () => said[0]);
+  assert(stopped.kind === 'stopped');
+  assert.equal(stopped.recovered?.code, 'recovered');
+  assert.match(stopped.recovered.message, /generation 1\b/);
 });
 
 test('a VM that an earlier agent left is not ended because its guest agent does not answer', async (t) => {

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
+import { toAppError } from '../../src/http/errors.ts';
 import { apiForFile } from '../support/api.ts';
 import { CuttableWay } from '../support/cuttable.ts';
 import { assertError } from '../support/expect.ts';
@@ -145,6 +146,12 @@ describe('503', () => {
     await cut_way.mend();
     await until('it is ready again', async () => (await readyz()).status === 200);
     assert.deepEqual(uncaught, []);
+  });
+
+  test('a database that has no room left is said to have none', async () => {
+    const full = sql`do $$ begin raise exception using errcode = 'disk_full'; end $$`.execute(api.context.db);
+    const { code, message } = toAppError(await full.catch((error: unknown) => error));
+    assert.deepEqual([code, /no room left/.test(message)], ['UNAVAILABLE', true]);
   });
 
   test('a wait that the loss of the database interrupts is answered, and goes on after it', async () => {

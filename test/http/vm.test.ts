@@ -112,6 +112,32 @@ describe('200', () => {
     assert.ok((await eventTypes(id)).includes('vm.recovered'));
   });
 
+  test('a stop says what the failed VM has lost, and the next start need not', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.failed(id);
+    await client.delete(`/v1/instances/${id}/vm`);
+    assert.equal((await agent.known(id)).previous_failed, true);
+    const recovered = { code: 'recovered', message: 'The next one continues from generation 3.' } as const;
+    await agent.observe(id, { kind: 'stopped', recovered });
+    assert.deepEqual((await stateOf(api, owner, id)).reason, { ...recovered, actor: api.host_id });
+    assert.ok((await eventTypes(id)).includes('vm.recovered'));
+    await client.post(`/v1/instances/${id}/vm`);
+    const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === 2);
+    assert.equal(assignment.previous_failed, false);
+  });
+
+  test('a failed VM that was started again and stopped before it ran is saved', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.failed(id);
+    for (const boot of [2, 3]) {
+      await client.post(`/v1/instances/${id}/vm`);
+      const assignment = await agent.assigned(id, 'the next boot', (each) => each.boot === boot);
+      assert.equal(assignment.previous_failed, boot === 2);
+      await client.delete(`/v1/instances/${id}/vm`);
+      await agent.stopped(id);
+    }
+  });
+
   test('a start that failed before its guest ran has written nothing that could be lost', async () => {
     const { id } = await instanceIn(api, owner, 'starting');
     await agent.failed(id, 'start_failed');

@@ -75,6 +75,7 @@ async function setUp(
           instance_id,
           port,
           target: null,
+          restarting: false,
           revoking: false,
           settling: false,
           wake: false,
@@ -353,12 +354,32 @@ test('use is told of: one that is open, one that was, none, and again what was n
   assert.equal((await reported(() => true)).active.length, 0);
 });
 
+test('connections to a guest that was reset end once it runs again, and those of since then stay', async (t) => {
+  const address = await echo(t);
+  const { port, set } = await setUp(t, { target: address });
+  const talk = async (socket: Socket) => {
+    socket.write('hello');
+    await once(socket, 'data');
+    return socket;
+  };
+  const before = await talk(dial(t, port));
+  await set({ target: address, restarting: true });
+  const since = await talk(dial(t, port));
+  await talk(before);
+  await set({ target: address, restarting: true, settling: true });
+  const ended = once(before, 'end');
+  await set({ target: address });
+  await ended;
+  await talk(since);
+});
+
 test('a VM that has just come up is reached, although its route is still on its way', async (t) => {
   const { port, newest } = await setUp(t, {});
   newest.routes.push({
     instance_id,
     port,
     target: await echo(t),
+    restarting: false,
     revoking: false,
     settling: false,
     wake: false,
@@ -370,7 +391,8 @@ test('a VM that has just come up is reached, although its route is still on its 
 
 test('connections to a VM that does not run are closed, and many at once ask for the routes once or twice', async (t) => {
   const { port, newest } = await setUp(t, {});
-  newest.routes.push({ instance_id, port, target: null, revoking: false, settling: false, wake: false });
+  const stopped = { target: null, restarting: false, revoking: false, settling: false, wake: false };
+  newest.routes.push({ instance_id, port, ...stopped });
   await Promise.all(Array.from({ length: 50 }, () => closed(dial(t, port))));
   assert.ok(newest.asked >= 1 && newest.asked <= 10, `${newest.asked} readings for 50 connections`);
 });

@@ -52,12 +52,24 @@ function makeKey(call: Call): string {
   return localPublicKey(call.session.env) ?? '';
 }
 
+/** By `make`, or by another `up` that was quicker. */
+async function made(make: () => Promise<unknown>, isThere: () => Promise<boolean>): Promise<void> {
+  try {
+    await make();
+  } catch (error) {
+    if (!(error instanceof BerthError) || error.code !== 'CONFLICT' || !(await isThere())) throw error;
+  }
+}
+
 /** The key that ssh will show, on the account. */
 async function ensureKey(call: Call, berth: Berth): Promise<void> {
   const public_key = localPublicKey(call.session.env) ?? makeKey(call);
   const blob = public_key.split(/\s+/)[1];
-  const keys = await collect(berth.list('listSshKeys', { query: { limit: 200 } }));
-  if (keys.every((each) => each.public_key.split(' ')[1] !== blob)) await registerKey(call, public_key);
+  const isThere = async () => {
+    const keys = await collect(berth.list('listSshKeys', { query: { limit: 200 } }));
+    return keys.some((each) => each.public_key.split(' ')[1] === blob);
+  };
+  if (!(await isThere())) await made(() => registerKey(call, public_key), isThere);
 }
 
 async function ensureInstance(call: Call, berth: Berth, name: string): Promise<void> {
@@ -67,8 +79,16 @@ async function ensureInstance(call: Call, berth: Berth, name: string): Promise<v
       call.terminal.warn(`berth: ${name} is there already, and stays as it is; berth set ${name} changes it`);
   } catch (error) {
     if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') throw error;
-    await berth.instances.create({ ...settingsOf(call), name });
-    call.terminal.say(`${name} is made.`);
+    const make = async () => {
+      await berth.instances.create({ ...settingsOf(call), name });
+      call.terminal.say(`${name} is made.`);
+    };
+    await made(make, () =>
+      berth.instances.find(name).then(
+        () => true,
+        () => false,
+      ),
+    );
   }
 }
 

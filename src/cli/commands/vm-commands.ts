@@ -23,14 +23,20 @@ async function move(call: Call, { doing, done, to, begin }: Move): Promise<undef
     if (!options.flag('no-wait')) {
       vms[at] = await waitFor(call, berth, instance, to, doing);
       const took = duration(performance.now() - began);
-      terminal.say(`${instance.name} ${done} (${took})${ending(instance, vms[at])}`);
+      const how = vms[at]?.state === 'stopped' && isRecovered(vms[at]) ? 'is stopped' : done;
+      terminal.say(`${instance.name} ${how} (${took})${ending(instance, vms[at])}`);
     } else terminal.say(`${instance.name}: ${vms[at]?.state}`);
   }
   if (terminal.format === 'json') terminal.json(vms.length === 1 ? vms[0] : vms);
 }
 
+/** Not all that it had is there. */
+function isRecovered(vm: Vm | undefined): boolean {
+  return ['recovered', 'cold_boot'].includes(vm?.reason?.code ?? '');
+}
+
 function ending({ name }: Instance, vm: Vm | undefined): string {
-  if (['recovered', 'cold_boot'].includes(vm?.reason?.code ?? '')) return `\n${vm?.reason?.message}`;
+  if (isRecovered(vm)) return `\n${vm?.reason?.message}`;
   return vm?.state === 'running' ? `. Log in: berth ssh ${name}` : '';
 }
 

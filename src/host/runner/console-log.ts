@@ -83,16 +83,21 @@ function sizeOf(path: string): number {
   return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
 }
 
-/** The last lines that the guest printed, for an error's message. */
-export function consoleTail(log_path: string, lines = 3): string {
+const TAIL_LINES = 3;
+const TAIL_BYTES = 16 * 1024;
+
+/** The last lines that the guest printed, or those from its last that matches `from`, for an error's message. */
+export function consoleTail(log_path: string, from?: RegExp): string {
   try {
-    const text = readFileSync(log_path).subarray(-4_096).toString('latin1');
-    return text
+    const lines = readFileSync(log_path)
+      .subarray(-TAIL_BYTES)
+      .toString('latin1')
       .split('\n')
       .map((line) => line.replace(/[^\x20-\x7e]/g, '').trim())
-      .filter((line) => line !== '')
-      .slice(-lines)
-      .join(' | ');
+      .filter((line) => line !== '');
+    const first = from ? lines.findLastIndex((line) => from.test(line)) : -1;
+    const shown = first === -1 ? lines.slice(-TAIL_LINES) : lines.slice(first, first + TAIL_LINES);
+    return shown.join(' | ');
   } catch {
     return '';
   }

@@ -10,6 +10,11 @@ import { FencedError } from './flush-machine.ts';
 import type { HeldMachine } from './held-machine.ts';
 import type { Reporter } from './reporter.ts';
 
+/** A receipt would say that what is lost is durable. */
+class LostError extends Error {
+  override name = 'LostError';
+}
+
 export interface DiskSaverParts {
   readonly held: HeldMachine;
   readonly reporter: Reporter;
@@ -77,6 +82,8 @@ export class DiskSaver {
     try {
       await this.#saveOverlay(assignment, signal);
     } catch (error) {
+      // To be said with its end.
+      if (error instanceof LostError) return;
       if (!signal.aborted) await this.#sayPending(error);
       throw error;
     }
@@ -84,6 +91,8 @@ export class DiskSaver {
 
   async #saveOverlay(assignment: Assignment, signal: AbortSignal): Promise<FlushReceipt> {
     const { held, endMachine } = this.#parts;
+    // Looked at anew: what was there when the machine died may be there no more.
+    await held.lookForUnsaved(assignment);
     if (held.unsaved !== true) return this.#unchanged();
     await held.launch(assignment, signal, { run: false });
     try {
@@ -97,7 +106,9 @@ export class DiskSaver {
   }
 
   async #unchanged(): Promise<FlushReceipt> {
-    const { generation, durable_at } = await this.#parts.held.disk.refresh();
+    const { held } = this.#parts;
+    if (held.recovered) throw new LostError(`${held.recovered.message} Start it.`);
+    const { generation, durable_at } = await held.disk.refresh();
     const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
     return { generation, durable_at, ...nothing, consistency: 'crash' };
   }
@@ -111,7 +122,8 @@ export class DiskSaver {
       await reporter.flush({ flush_id, state: 'done', receipt });
       return true;
     } catch (error) {
-      await reporter.flush({ flush_id, state: 'failed', error: reasonFor(error, 'flush_failed') });
+      const lost = error instanceof LostError ? ({ code: 'vm_gone', message: error.message } as const) : null;
+      await reporter.flush({ flush_id, state: 'failed', error: lost ?? reasonFor(error, 'flush_failed') });
       if (error instanceof FencedError) throw error;
       log.warn({ err: error }, 'a flush failed');
       return false;

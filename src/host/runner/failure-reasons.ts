@@ -40,7 +40,8 @@ export function deathReason(
   }
   return {
     code: 'guest_panicked',
-    message: `The guest's kernel panicked. ${consoleTail(console_log)}`.trim(),
+    // Its registers, which come after, say nothing to most.
+    message: `The guest's kernel panicked. ${consoleTail(console_log, /Kernel panic/)}`.trim(),
   };
 }
 

@@ -21,7 +21,7 @@ import { takeRuntimeDir } from '../vm/uid.ts';
 import type { MachineView } from './decide.ts';
 import { DiskState, InstanceGoneError } from './disk-state.ts';
 import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts';
-import { fillMachine, launchMachine, type Owner, vmOwner } from './launch-machine.ts';
+import { fillMachine, launchMachine, type Owner, recoveredFrom, vmOwner } from './launch-machine.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
 import { Machine } from './machine.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from './record.ts';
@@ -33,7 +33,7 @@ const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 
 export class HeldMachine {
   readonly disk: DiskState;
-  /** Set by a launch that could not continue where the last boot ended. */
+  /** Why the next boot, or this one, cannot continue where the last ended, until that is said. */
   recovered: Reason | null = null;
   readonly #context: HostContext;
   readonly #instance_id: InstanceId;
@@ -190,8 +190,8 @@ export class HeldMachine {
     this.#last = launched.machine.record;
     this.#panicked = false;
     this.#damage = null;
-    // What this boot was to say before it came up, it still is.
-    this.recovered = launched.recovered ?? (cold ? this.recovered : null);
+    // What was to be said before a boot came up, it still is.
+    this.recovered = launched.recovered ?? this.recovered;
   }
 
   flush(
@@ -291,7 +291,10 @@ export class HeldMachine {
     assert(this.#machine === null, 'no machine has the disk');
     try {
       await this.disk.refresh(assignment.epoch);
-      this.#unsaved = (await this.disk.overlayState(assignment.own_since)) === 'unsaved';
+      const worth = await this.disk.overlayState(assignment.own_since);
+      this.#unsaved = worth === 'unsaved';
+      if (worth === 'none' && this.#hasLost(assignment))
+        this.recovered = recoveredFrom(this.disk.head.generation, 'the next one');
       // The head is all that the guest wrote; what the overlay has instead may have lost some of it.
       if (this.#unsaved && this.#isAllDurable(assignment)) {
         await removeOverlay(this.#context.paths.overlays, this.#instance_id);
@@ -301,6 +304,12 @@ export class HeldMachine {
       if (!(error instanceof InstanceGoneError)) throw error;
       this.#unsaved = false;
     }
+  }
+
+  /** Where no overlay is left: a boot whose end is not saved has written to it. */
+  #hasLost(assignment: Assignment): boolean {
+    const ran = this.#last?.vm_id === assignment.vm_id && this.#last.released;
+    return !this.#isAllDurable(assignment) && (ran || assignment.previous_failed);
   }
 
   /** Of a boot that was suspended, and of one that is to go on from there as long as its guest has not. */
@@ -318,6 +327,7 @@ export class HeldMachine {
   async forget(): Promise<void> {
     await removeRecord(this.#folder);
     this.#last = null;
+    this.recovered = null;
   }
 
   /** A guest can make QEMU complain without end. */

@@ -146,7 +146,8 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
   }
   return {
     machine,
-    recovered: overlay === 'none' && assignment.previous_failed ? recoveredFrom(head.generation) : null,
+    recovered:
+      overlay === 'none' && assignment.previous_failed ? recoveredFrom(head.generation, 'this one') : null,
   };
 }
 
@@ -264,14 +265,14 @@ export function fillMachine(machine: Machine, lazy: LazyOverlay): void {
   });
 }
 
-function recoveredFrom(generation: number): Reason {
+export function recoveredFrom(generation: number, boot: 'this one' | 'the next one'): Reason {
   const from =
     generation === 0
       ? 'the image, because nothing had been flushed'
       : `generation ${generation}, the last durable one`;
   return {
     code: 'recovered',
-    message: `The last boot ended without saving its disk; this one continues from ${from}.`,
+    message: `The last boot ended without saving its disk; ${boot} continues from ${from}.`,
   };
 }
 

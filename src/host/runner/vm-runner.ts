@@ -380,9 +380,9 @@ export class VmRunner {
   }
 
   async #sayStopped(): Promise<void> {
-    const { vm_id } = this.#current;
-    await this.#say({ kind: 'stopped' });
-    this.#ended = { vm_id, how: 'stopped' };
+    const { recovered } = this.#held;
+    await this.#say(recovered ? { kind: 'stopped', recovered } : { kind: 'stopped' });
+    this.#ended = { vm_id: this.#current.vm_id, how: 'stopped' };
     await this.#held.forget();
   }
 
