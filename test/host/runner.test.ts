@@ -5,7 +5,7 @@ import { mkdir, rmdir, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import type { Assignment, DiskHead, Report } from '../../src/agent-api/types.ts';
+import type { Assignment, DiskHead, FlushReport, Report } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { awaitGuest } from '../../src/host/runner/guest-steps.ts';
 import { HeldMachine } from '../../src/host/runner/held-machine.ts';
@@ -17,6 +17,7 @@ import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { overlayPaths, removeOverlay, writeSidecar } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
 import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
 import { until } from '../support/waiting.ts';
@@ -33,6 +34,7 @@ async function runnerOf(
   const sidecar = { generation: 1, epoch: 1, placement: 1, clean: false, filled: true };
   await writeSidecar(overlays, instance_id, sidecar);
   const said: Report['observed'][] = [];
+  const flushes: FlushReport[] = [];
   const head = { generation: 1, head_epoch: 1, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
   const context = {
     ...{ paths: { vms, overlays }, log, vm_gid: null, cgroups: null },
@@ -40,6 +42,10 @@ async function runnerOf(
       head: async () => head as unknown as DiskHead,
       report: async ({ observed }: Report) => {
         said.push(observed);
+        return { outcome: 'accepted' };
+      },
+      reportFlush: async (report: FlushReport) => {
+        flushes.push(report);
         return { outcome: 'accepted' };
       },
       reportLogins: async () => undefined,
@@ -63,7 +69,7 @@ async function runnerOf(
     ...{ flush_id: null, host_key_new: false, authorized_keys: [] },
     spec: { ssh_port: 1, auto_flush_seconds: null, memory_mib: 64, cpus: 1 },
   } as unknown as Assignment;
-  return { runner, wanted, said, overlays };
+  return { runner, wanted, said, flushes, overlays };
 }
 
 test('a VM whose QEMU dies while it is stopped is not said to be stopped before its disk is saved', async (t) => {
@@ -95,6 +101,28 @@ test('a VM that died and whose overlay is gone is not said to be stopped as if a
   assert(stopped.kind === 'stopped');
   assert.equal(stopped.recovered?.code, 'recovered');
   assert.match(stopped.recovered.message, /generation 1\b/);
+});
+
+test('what a boot had to say before its agent ended is said with its end, and of a disk that is saved a flush has a receipt', async (t) => {
+  const recovered = { code: 'cold_boot', message: 'What was in its memory is lost.' } as const;
+  for (const [own_since, is_said] of [
+    [1, true],
+    [2, false],
+  ] as const) {
+    const left = await leftBehind(t, { recovered });
+    const ended = once(left.child, 'exit');
+    left.child.kill('SIGKILL');
+    await ended;
+    const { runner, wanted, said, flushes, overlays } = await runnerOf(t, left);
+    const sidecar = { generation: 1, epoch: 1, placement: 1, clean: true, filled: true };
+    await writeSidecar(overlays, left.instance_id, sidecar);
+    runner.assign({ ...wanted, own_since, desired: 'failed', flush_id: newId('flush') });
+    const { state } = await until('the flush ends', () => flushes.find((each) => each.state !== 'running'));
+    assert.equal(state, 'done');
+    runner.assign({ ...wanted, own_since, desired: 'stopped' });
+    const stopped = await until('it says something', () => said[0]);
+    assert.deepEqual(stopped, is_said ? { kind: 'stopped', recovered } : { kind: 'stopped' });
+  }
 });
 
 test('a VM that an earlier agent left is not ended because its guest agent does not answer', async (t) => {

@@ -107,7 +107,7 @@ export class DiskSaver {
 
   async #unchanged(): Promise<FlushReceipt> {
     const { held } = this.#parts;
-    if (held.recovered) throw new LostError(`${held.recovered.message} Start it.`);
+    if (held.lost) throw new LostError(`${held.lost.message} Start it.`);
     const { generation, durable_at } = await held.disk.refresh();
     const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
     return { generation, durable_at, ...nothing, consistency: 'crash' };

@@ -35,6 +35,8 @@ export class HeldMachine {
   readonly disk: DiskState;
   /** Why the next boot, or this one, cannot continue where the last ended, until that is said. */
   recovered: Reason | null = null;
+  /** The last look has found that what a boot wrote is lost. */
+  lost: Reason | null = null;
   readonly #context: HostContext;
   readonly #instance_id: InstanceId;
   readonly #folder: VmFolder;
@@ -113,6 +115,7 @@ export class HeldMachine {
     const record = await readRecord(this.#folder);
     this.#last = record;
     if (!record) return;
+    this.recovered = record.recovered ?? null;
     const log = this.#context.log;
     const owner = this.#takeSockets(record);
     const lazy = await this.#serveAgain(record, owner);
@@ -192,6 +195,9 @@ export class HeldMachine {
     this.#damage = null;
     // What was to be said before a boot came up, it still is.
     this.recovered = launched.recovered ?? this.recovered;
+    if (!run || !this.recovered) return;
+    await launched.machine.update({ recovered: this.recovered });
+    this.#last = launched.machine.record;
   }
 
   flush(
@@ -289,12 +295,15 @@ export class HeldMachine {
 
   async lookForUnsaved(assignment: Assignment): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
+    // What was to be said before the disk was on another host, that one has said.
+    if (this.#last && this.#last.epoch < assignment.own_since) this.recovered = null;
     try {
       await this.disk.refresh(assignment.epoch);
       const worth = await this.disk.overlayState(assignment.own_since);
       this.#unsaved = worth === 'unsaved';
-      if (worth === 'none' && this.#hasLost(assignment))
-        this.recovered = recoveredFrom(this.disk.head.generation, 'the next one');
+      const is_lost = worth === 'none' && this.#hasLost(assignment);
+      this.lost = is_lost ? recoveredFrom(this.disk.head.generation, 'the next one') : null;
+      this.recovered = this.lost ?? this.recovered;
       // The head is all that the guest wrote; what the overlay has instead may have lost some of it.
       if (this.#unsaved && this.#isAllDurable(assignment)) {
         await removeOverlay(this.#context.paths.overlays, this.#instance_id);
@@ -321,6 +330,12 @@ export class HeldMachine {
   /** Something else is to be looked at: another boot. */
   lookAgain(): void {
     if (!this.#machine) this.#unsaved = null;
+  }
+
+  /** This boot runs, and why it does not continue where the last ended is said. */
+  async saidToRun(): Promise<void> {
+    this.recovered = null;
+    if (this.#machine?.record.recovered) await this.#machine.update({ recovered: null });
   }
 
   /** This boot is over and said. */

@@ -47,6 +47,8 @@ export interface VmRecord {
   readonly resuming?: boolean;
   /** Why this boot does not go on from the memory that it was given. */
   readonly cold?: Reason | null;
+  /** Why this boot, or one before it, could not continue where the last ended, until that is said. */
+  readonly recovered?: Reason | null;
   /**
    * The boot goes on from a template, and was not found to come up yet: should it not, it boots. Not awake, its guest may not
    * know which instance it is, so nobody has been in it: a machine found so is not worth adopting.

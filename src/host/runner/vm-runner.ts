@@ -291,11 +291,11 @@ export class VmRunner {
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
     this.#stall_said = null;
     if (!machine.gone) this.#keys.follow(machine);
-    this.#held.recovered = null;
     this.#running = machine;
     machine.lazy?.booted();
     // The guest has just made its host key, or may have (a fork's): it must not depend on this host for longer than it takes.
     if (disk.isUnsavedYet || host_key_new) this.#auto.hurry(FIRST_FLUSH_MS);
+    await this.#held.saidToRun();
   }
 
   async #reboot(signal: AbortSignal): Promise<void> {

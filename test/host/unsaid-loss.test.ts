@@ -1,0 +1,58 @@
+/** What a boot has to say of what is lost outlives the agent that launched it, until it was said. */
+import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import type { Assignment } from '../../src/agent-api/types.ts';
+import type { HostContext } from '../../src/host/host-context.ts';
+import { BootSlots } from '../../src/host/runner/boot-slots.ts';
+import { HeldMachine } from '../../src/host/runner/held-machine.ts';
+import { makeVmFolder, vmFolder } from '../../src/host/runner/record.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+
+const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
+const skip = image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image';
+const MIB = 2 ** 20;
+
+test('an agent that finds a boot of before says what that boot has lost, once', { skip }, async (t) => {
+  const root = await mkdtemp(join(tmpdir(), 'bul-'));
+  t.after(() => rm(root, { recursive: true, force: true }));
+  const paths = { vms: join(root, 'vms'), overlays: join(root, 'overlays') };
+  await mkdir(paths.overlays);
+  const instance_id = newId('inst');
+  const folder = vmFolder(paths.vms, instance_id);
+  await makeVmFolder(folder);
+  const rootfs_path = join(root, 'rootfs.img');
+  await writeFile(rootfs_path, Buffer.alloc(MIB));
+  const [kernel_path, initrd_path] = ['vmlinuz', 'initrd.img'].map((name) => join(image_dir ?? '', name));
+  const image = { id: 'debian-12', version: '1'.repeat(64), kernel_path, initrd_path, rootfs_path };
+  const head = { generation: 0, head_epoch: 0, epoch: 2, size_bytes: 2 * MIB, layers: [], keys: [] };
+  const context = {
+    ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
+    ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img', boots: new BootSlots(1) },
+    ...{ client: { head: async () => head }, images: { forDisk: async () => image } },
+    ...{ lease: { require: () => undefined }, templates: { find: async () => null } },
+  } as unknown as HostContext;
+  const assignment = {
+    ...{ instance_id, vm_id: newId('vm'), boot: 2, epoch: 2, own_since: 1, previous_failed: true },
+    ...{ resume: null, spec: { image: 'debian-12', ssh_port: 1, cpus: 1, memory_mib: 64, hostname: 'x' } },
+  } as unknown as Assignment;
+  const agent = async () => {
+    const held = new HeldMachine(context, instance_id, folder, () => undefined);
+    await held.adopt((work) => work());
+    return held;
+  };
+  const first = await agent();
+  await first.launch(assignment, new AbortController().signal, { run: true });
+  first.release();
+  const second = await agent();
+  t.after(() => second.end());
+  assert.equal(second.recovered?.code, 'recovered');
+  await second.saidToRun();
+  second.release();
+  const third = await agent();
+  t.after(() => third.end());
+  assert.equal(third.recovered, null);
+});
