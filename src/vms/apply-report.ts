@@ -84,13 +84,16 @@ async function move(
     return;
   const adopted = seen.kind === 'running' && vm.state === 'running';
   const change = changeFor(vm, next, seen, host_id);
-  if (seen.kind === 'running' && showsAnother(instance, seen.host_keys) && change.reason?.code === 'ready')
+  // A guest that has not booted since it was last asked may have another in its file than its sshd shows.
+  const another =
+    seen.kind === 'running' && !adopted && !seen.resumed && showsAnother(instance, seen.host_keys);
+  if (another && change.reason?.code === 'ready')
     change.reason = { ...change.reason, message: READY_WITH_ANOTHER_KEY };
   // Unless it waited for its host's disk: if it still does, that is said anew.
   if (adopted && !STALL_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
   if (seen.kind === 'running') await spendMemory(tx, vm.id);
-  if (seen.kind === 'running' && (instance.host_keys === null || showsAnother(instance, seen.host_keys)))
+  if (seen.kind === 'running' && (instance.host_keys === null || another))
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
   if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
   if (next === 'failed') await failFlushes(tx, vm.id, 'The VM is failed.');
