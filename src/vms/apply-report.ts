@@ -95,7 +95,11 @@ async function move(
   if (seen.kind === 'running') await spendMemory(tx, vm.id);
   if (seen.kind === 'running' && (instance.host_keys === null || another))
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
-  if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
+  // A receipt would say that what is lost is durable.
+  const lost =
+    seen.kind === 'stopped' && seen.recovered?.code === 'recovered' ? seen.recovered.message : null;
+  if (lost !== null) await failFlushes(tx, vm.id, lost);
+  else if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
   if (next === 'failed') await failFlushes(tx, vm.id, 'The VM is failed.');
   await announce(tx, vm, next, seen, host_id);
   // Said again at each try; told once.

@@ -93,15 +93,20 @@ export async function endFlushesOf(
   return rows.map(({ id }) => id);
 }
 
-/** A VM's state, and what of its disk is durable. */
-export async function findFinalFlush(
-  tx: Tx,
-  vm_id: VmId,
-): Promise<{ state: VmState; generation: number; durable_at: Date | null } | undefined> {
+export interface FinalFlush {
+  readonly state: VmState;
+  readonly reason_code: string | null;
+  readonly reason_message: string | null;
+  readonly generation: number;
+  readonly durable_at: Date | null;
+}
+
+/** A VM's state and why it is so, and what of its disk is durable. */
+export async function findFinalFlush(tx: Tx, vm_id: VmId): Promise<FinalFlush | undefined> {
   return tx
     .selectFrom('vms as v')
     .innerJoin('disks as d', 'd.instance_id', 'v.instance_id')
-    .select(['v.state', 'd.generation', 'd.durable_at'])
+    .select(['v.state', 'v.reason_code', 'v.reason_message', 'd.generation', 'd.durable_at'])
     .where('v.id', '=', vm_id)
     .executeTakeFirst();
 }

@@ -129,6 +129,8 @@ async function joinFinalFlush(
   if (done === null) throw new AppError('NOT_FOUND');
   if (done.state === 'failed')
     throw new AppError('CONFLICT', { message: 'The VM failed while it was stopping.' });
+  if (done.reason_code === 'recovered')
+    throw new AppError('CONFLICT', { message: `The flush failed: ${done.reason_message}` });
   return { ...unchanged(done), duration_ms: Date.now() - started };
 }
 

@@ -148,6 +148,19 @@ describe('409', () => {
     await agent.failed(id);
     assertError(await answering, 'CONFLICT', /failed/);
   });
+  test('a stop that finds what a failed VM wrote to be lost gives no receipt for it', async (t) => {
+    const waiting = waitersOf(t, 'instance');
+    const { id } = await instanceIn(api, owner, 'failed');
+    const before = flush(id);
+    await agent.askedToFlush(id);
+    await api.as(owner).delete(`/v1/instances/${id}/vm`);
+    const during = flush(id);
+    await until('the caller waits', () => waiting(id) === 1);
+    const recovered = { code: 'recovered', message: 'It continues from generation 3.' } as const;
+    await agent.observe(id, { kind: 'stopped', recovered });
+    for (const answer of [await before, await during])
+      assertError(answer, 'CONFLICT', /It continues from generation 3/);
+  });
   test('a start ends a flush of the boot before, which nobody serves any more; the new boot has its own', async () => {
     const { id } = await instanceIn(api, owner, 'failed');
     const of_before = flush(id);
