@@ -84,9 +84,7 @@ async function move(
     return;
   const adopted = seen.kind === 'running' && vm.state === 'running';
   const change = changeFor(vm, next, seen, host_id);
-  // A guest that has not booted since it was last asked may have another in its file than its sshd shows.
-  const another =
-    seen.kind === 'running' && !adopted && !seen.resumed && showsAnother(instance, seen.host_keys);
+  const another = showsAnother(vm, instance, seen);
   if (another && change.reason?.code === 'ready')
     change.reason = { ...change.reason, message: READY_WITH_ANOTHER_KEY };
   // Unless it waited for its host's disk: if it still does, that is said anew.
@@ -114,10 +112,14 @@ async function move(
 const READY_WITH_ANOTHER_KEY =
   'The guest answers and accepts SSH. Its host key is another than before: somebody in it has changed or removed the old one.';
 
-/** Berth never changes it. Whoever is root in the guest may, and nobody could log in any more who goes by what we say. */
-function showsAnother(instance: InstanceRow, seen: readonly HostKey[]): boolean {
+/**
+ * Berth never changes it. Whoever is root in the guest may, and nobody could log in any more who goes by what we say. A guest
+ * that has not booted since it was last asked may have another in its file than its sshd shows.
+ */
+function showsAnother(vm: VmRow, { host_keys }: InstanceRow, seen: Observation): boolean {
+  if (seen.kind !== 'running' || seen.resumed || vm.state === 'running') return false;
   const keysOf = (list: readonly HostKey[]) => list.map((key) => key.public_key).join('\n');
-  return instance.host_keys !== null && seen.length > 0 && keysOf(instance.host_keys) !== keysOf(seen);
+  return host_keys !== null && seen.host_keys.length > 0 && keysOf(host_keys) !== keysOf(seen.host_keys);
 }
 
 type MutableChange = { -readonly [K in keyof VmChange]: VmChange[K] };

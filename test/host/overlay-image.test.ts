@@ -1,17 +1,17 @@
 /** Over which image an overlay is opened whose disk has no generation yet, and whose image the control plane does not know. */
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { Assignment } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { DiskState } from '../../src/host/runner/disk-state.ts';
 import { type Launch, launchMachine } from '../../src/host/runner/launch-machine.ts';
-import { makeVmFolder, type VmRecord, vmFolder, writeRecord } from '../../src/host/runner/record.ts';
+import { type VmRecord, type vmFolder, writeRecord } from '../../src/host/runner/record.ts';
 import { type OverlaySidecar, overlayPaths, readSidecar, writeSidecar } from '../../src/host/vm/overlay.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { hostFolders } from '../support/host-folders.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image';
@@ -30,13 +30,7 @@ interface Scene {
 }
 
 async function sceneOf(t: TestContext): Promise<Scene> {
-  const root = await mkdtemp(join(tmpdir(), 'boi-'));
-  t.after(() => rm(root, { recursive: true, force: true }));
-  const paths = { vms: join(root, 'vms'), overlays: join(root, 'overlays') };
-  await mkdir(paths.overlays);
-  const instance_id = newId('inst');
-  const folder = vmFolder(paths.vms, instance_id);
-  await makeVmFolder(folder);
+  const { root, paths, instance_id, folder } = await hostFolders(t);
   const now: Scene['now'] = { image_version: null, newest: null };
   const asked: (string | null)[] = [];
   const forDisk = async (id: string, version: string | null) => {

@@ -1,29 +1,22 @@
 /** What a boot has to say of what is lost outlives the agent that launched it, until it was said. */
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { Assignment } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { BootSlots } from '../../src/host/runner/boot-slots.ts';
 import { HeldMachine } from '../../src/host/runner/held-machine.ts';
-import { makeVmFolder, vmFolder } from '../../src/host/runner/record.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { hostFolders } from '../support/host-folders.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image';
 const MIB = 2 ** 20;
 
 test('an agent that finds a boot of before says what that boot has lost, once', { skip }, async (t) => {
-  const root = await mkdtemp(join(tmpdir(), 'bul-'));
-  t.after(() => rm(root, { recursive: true, force: true }));
-  const paths = { vms: join(root, 'vms'), overlays: join(root, 'overlays') };
-  await mkdir(paths.overlays);
-  const instance_id = newId('inst');
-  const folder = vmFolder(paths.vms, instance_id);
-  await makeVmFolder(folder);
+  const { root, paths, instance_id, folder } = await hostFolders(t);
   const rootfs_path = join(root, 'rootfs.img');
   await writeFile(rootfs_path, Buffer.alloc(MIB));
   const [kernel_path, initrd_path] = ['vmlinuz', 'initrd.img'].map((name) => join(image_dir ?? '', name));
