@@ -32,7 +32,6 @@ export function packBatch({ blocks, known, known_present, sealing }: PackTask): 
   const append = (bytes: Uint8Array): void => {
     out.set(bytes, end);
     end += bytes.length;
-    if (bytes.buffer !== out.buffer) release(bytes);
   };
   for (let i = 0; i < count; i++) {
     const block = blocks.subarray(i * BLOCK_BYTES, (i + 1) * BLOCK_BYTES);
@@ -47,8 +46,8 @@ export function packBatch({ blocks, known, known_present, sealing }: PackTask): 
       const number = present(sealing.numbers[i], 'a block number');
       marks[i] = sealing.first_counter + i;
       const [sealed, tag] = cipher.seal(number, packed.kind, marks[i] ?? 0, packed.stored);
-      if (packed.kind === FRAME_KIND.zstd) release(packed.stored);
       append(sealed);
+      release(sealed);
       append(tag);
     } else {
       marks[i] = frameCrc(packed.stored);

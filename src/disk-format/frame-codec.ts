@@ -3,21 +3,17 @@
  * Pure and synchronous: meant for worker threads (`compress-worker.ts`), where it reaches several hundred MiB/s.
  */
 import { hash as hashOnce } from 'node:crypto';
-import { constants, crc32, zstdCompressSync, zstdDecompressSync } from 'node:zlib';
+import { crc32, zstdDecompressSync } from 'node:zlib';
 import { assert } from '../lib/assert.ts';
 import { messageOf } from '../lib/errors.ts';
 import { release } from '../lib/release.ts';
+import { BlockCompressor, ONE_CHUNK_BYTES } from './block-compressor.ts';
 import { BLOCK_BYTES, FRAME_KIND, type FrameKind, HASH_BYTES } from './segment-format.ts';
 
 const ZERO_BLOCK = Buffer.alloc(BLOCK_BYTES);
-/** Output in one piece: zlib's own chunks of 16 KiB cost a quarter (text) to two thirds (noise) of the speed. */
-const ONE_CHUNK_BYTES = BLOCK_BYTES + 1_024;
-const COMPRESS = {
-  chunkSize: ONE_CHUNK_BYTES,
-  params: { [constants.ZSTD_c_compressionLevel]: 1 },
-};
 const DECOMPRESS = { chunkSize: ONE_CHUNK_BYTES, maxOutputLength: BLOCK_BYTES };
 const NOTHING = new Uint8Array(0);
+let compressor: BlockCompressor | undefined;
 
 /** First 128 bits of the SHA-256. */
 export function hashBlock(block: Uint8Array): Uint8Array {
@@ -32,7 +28,7 @@ export function isZeroBlock(block: Uint8Array): boolean {
 
 export interface PackedFrame {
   readonly kind: FrameKind;
-  /** For raw frames this is the block itself, not a copy. */
+  /** For raw frames this is the block itself, not a copy; for others good until the next block is packed. */
   readonly stored: Uint8Array;
   readonly hash: Uint8Array;
 }
@@ -46,9 +42,9 @@ export function packBlock(block: Uint8Array, known: Uint8Array | undefined): Pac
   const hash = zero ? ZERO_HASH : hashBlock(block);
   if (known && Buffer.compare(hash, known) === 0) return undefined;
   if (zero) return { kind: FRAME_KIND.zero, stored: NOTHING, hash };
-  const compressed = zstdCompressSync(block, COMPRESS);
+  compressor ??= new BlockCompressor();
+  const compressed = compressor.compress(block);
   if (compressed.length < BLOCK_BYTES) return { kind: FRAME_KIND.zstd, stored: compressed, hash };
-  release(compressed);
   return { kind: FRAME_KIND.raw, stored: block, hash };
 }
 

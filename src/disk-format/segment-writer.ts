@@ -190,8 +190,9 @@ export class SegmentWriter {
       this.#queue.length = 0;
       this.#options.onFailure(failure.cause);
     }
-    if (!failure) this.#buffers.drop(upload.body);
+    // In this order: what is kept for the next batches depends on how much there is.
     this.#options.onFreed(upload.charged_bytes);
+    if (!failure) this.#buffers.drop(upload.body);
     this.#pump();
     if (this.#uploads > 0) return;
     this.#idle?.resolve();

@@ -96,7 +96,7 @@ export class FlushSink implements NbdExport {
   readonly #pool: CompressPool;
   readonly #head: BlockMap | undefined;
   readonly #budget: ByteBudget;
-  readonly #buffers = new BlockBuffers(BATCH_SLOTS);
+  readonly #buffers: BlockBuffers;
   readonly #writer: SegmentWriter;
   readonly #key: AttemptKey | null;
   readonly #home: FrameHome;
@@ -121,7 +121,9 @@ export class FlushSink implements NbdExport {
     this.min_block_bytes = size_bytes % BLOCK_BYTES === 0 ? BLOCK_BYTES : 512;
     this.#pool = options.pool;
     this.#head = options.head;
-    this.#budget = new ByteBudget(spool_bytes);
+    const budget = new ByteBudget(spool_bytes);
+    this.#budget = budget;
+    this.#buffers = new BlockBuffers(BATCH_SLOTS, () => spool_bytes - budget.used_bytes);
     this.#key = options.data_key && newAttemptKey(options.data_key, PURPOSE.segment);
     const { disk_id, epoch, generation } = options;
     this.#home = { disk_id, epoch, generation };

@@ -26,6 +26,7 @@ import {
   type NbdRequest,
   REQUEST_BYTES,
 } from './nbd-protocol.ts';
+import { PayloadBuffers } from './payload-buffers.ts';
 import { SocketReader } from './socket-reader.ts';
 
 const CONNECTION_BYTES = 8 * 1024 * 1024;
@@ -43,6 +44,7 @@ export class NbdConnection {
   readonly #log: Log | undefined;
   readonly #budget = new ByteBudget(CONNECTION_BYTES);
   readonly #underWay = new Set<Promise<void>>();
+  readonly #payloads = new PayloadBuffers(CONNECTION_BYTES);
 
   constructor(socket: Socket, exports: ReadonlyMap<string, NbdExport>, log: Log | undefined) {
     this.#socket = socket;
@@ -80,6 +82,7 @@ export class NbdConnection {
     } finally {
       clearTimeout(slow);
       await Promise.allSettled(this.#underWay);
+      this.#payloads.close();
       await endSocket(this.#socket);
     }
   }
@@ -96,7 +99,8 @@ export class NbdConnection {
       const carries = is_write || (request.type === NBD_CMD.read && request.length <= NBD_MAX_PAYLOAD_BYTES);
       const charge_bytes = REQUEST_CHARGE_BYTES + (carries ? request.length : 0);
       await this.#budget.take(charge_bytes);
-      const payload = is_write ? await this.#reader.read(request.length) : NOTHING;
+      const room = this.#payloads.take(is_write ? request.length : 0, this.#budget.used_bytes);
+      const payload = await this.#reader.fill(room);
       if (!payload) return;
       const work = this.#answer(disk, request, payload).finally(() => {
         this.#budget.give(charge_bytes);
@@ -118,7 +122,7 @@ export class NbdConnection {
       data = NOTHING;
       this.#log?.warn({ error: messageOf(error), type: request.type, errno }, 'nbd request failed');
     }
-    release(payload);
+    this.#payloads.give(payload);
     const reply = encodeSimpleReply(request.cookie, errno);
     if (!this.#socket.writable) return;
     // The callback comes in every case, with an error when the socket is destroyed before.

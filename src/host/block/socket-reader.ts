@@ -30,8 +30,13 @@ export class SocketReader {
 
   /** Reads `length` bytes; undefined when the stream ended before. One read at a time. */
   read(length: number): Promise<Buffer | undefined> {
+    return this.fill(Buffer.allocUnsafe(length));
+  }
+
+  /** Reads as many bytes as `into` has, and answers it; undefined when the stream ended before. One read at a time. */
+  fill(into: Buffer): Promise<Buffer | undefined> {
     assert(!this.#wanted, 'one read at a time');
-    const into = Buffer.allocUnsafe(length);
+    const { length } = into;
     let filled = 0;
     while (filled < length) {
       const chunk = this.#chunks.shift();
