@@ -122,3 +122,19 @@ test('an overlay that is void says nothing of the image', async (t) => {
   await assert.rejects(open(2), /no image is to be had/);
   assert.deepEqual(asked, [null]);
 });
+
+test('a spoilt overlay whose disk is durable is worth nothing; one that holds more is never passed over', async (t) => {
+  const { paths, instance_id } = await hostFolders(t);
+  const head = { generation: 3, head_epoch: 2, epoch: 2, layers: [], keys: [] };
+  const context = { paths, log: createLog('test', 'silent'), client: { head: async () => head } };
+  const disk = new DiskState(context as unknown as HostContext, instance_id);
+  await disk.refresh();
+  const sidecar = { generation: 3, epoch: 2, placement: 2, filled: true };
+  for (const spoilt of [Buffer.alloc(0), Buffer.alloc(4096)]) {
+    await writeFile(overlayPaths(paths.overlays, instance_id).overlay, spoilt);
+    await writeSidecar(paths.overlays, instance_id, { ...sidecar, clean: true });
+    assert.equal(await disk.overlayState(1), 'none');
+    await writeSidecar(paths.overlays, instance_id, { ...sidecar, clean: false });
+    assert.equal(await disk.overlayState(1), 'unsaved');
+  }
+});

@@ -30,7 +30,7 @@ async function runnerOf(
 ) {
   const overlays = join(root, 'overlays');
   await mkdir(overlays);
-  await writeFile(overlayPaths(overlays, instance_id).overlay, '');
+  await writeFile(overlayPaths(overlays, instance_id).overlay, 'QFI\xfb'.padEnd(32, '\0'), 'latin1');
   const sidecar = { generation: 1, epoch: 1, placement: 1, clean: false, filled: true };
   await writeSidecar(overlays, instance_id, sidecar);
   const said: Report['observed'][] = [];

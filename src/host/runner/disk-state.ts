@@ -16,7 +16,7 @@ import { present } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
-import { type OverlaySidecar, overlayPaths, readSidecar, writeSidecar } from '../vm/overlay.ts';
+import { type OverlaySidecar, overlayPaths, readSidecar, virtualSize, writeSidecar } from '../vm/overlay.ts';
 import { commitUntilKnown, FencedError } from './flush-machine.ts';
 import type { FlushRecord, VmRecord } from './record.ts';
 
@@ -178,10 +178,16 @@ export class DiskState {
   /** What the overlay on this host is worth against the head for a host whose own the disk is since epoch `own_since`. */
   async overlayState(own_since: number): Promise<'none' | 'clean' | 'unsaved'> {
     const folder = this.#context.paths.overlays;
+    const { overlay } = overlayPaths(folder, this.instance_id);
     const sidecar = await readSidecar(folder, this.instance_id);
-    if (!sidecar || !(await exists(overlayPaths(folder, this.instance_id).overlay))) return 'none';
+    if (!sidecar || !(await exists(overlay))) return 'none';
     const worth = judgeSidecar(sidecar, this.head, own_since);
     if (worth === 'none') return 'none';
+    // All of it is durable: no start is to fail for a copy that a crash of the host has spoilt.
+    if (worth === 'clean' && (await virtualSize(overlay)) === null) {
+      this.#context.log.warn({ overlay }, 'the overlay is not qcow2; the disk comes from the object store');
+      return 'none';
+    }
     this.#filled = sidecar.filled;
     this.#overlay_image = sidecar.image_version ?? null;
     return worth;

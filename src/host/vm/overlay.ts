@@ -110,6 +110,7 @@ export async function growOverlay(options: {
 }): Promise<void> {
   const { overlay } = overlayPaths(options.folder, options.instance_id);
   const had_bytes = await virtualSize(overlay);
+  if (had_bytes === null) throw new Error(`${overlay} is not qcow2`);
   assert(had_bytes <= options.size_bytes, 'a disk never shrinks');
   if (had_bytes === options.size_bytes) return;
   try {
@@ -123,12 +124,14 @@ export async function growOverlay(options: {
   }
 }
 
-/** From the header (docs/interop/qcow2.txt in QEMU's tree): magic at 0, size at 24, big-endian. */
-async function virtualSize(path: string): Promise<number> {
+/**
+ * The size in bytes of the disk that a qcow2 file holds, from its header (docs/interop/qcow2.txt in QEMU's tree): magic at
+ * 0, size at 24, big-endian. Null: it has no such header.
+ */
+export async function virtualSize(path: string): Promise<number | null> {
   await using file = await open(path, 'r');
   const { buffer, bytesRead } = await file.read(Buffer.alloc(32), 0, 32, 0);
-  if (bytesRead < 32 || buffer.toString('latin1', 0, 4) !== 'QFI\xfb')
-    throw new Error(`${path} is not qcow2`);
+  if (bytesRead < 32 || buffer.toString('latin1', 0, 4) !== 'QFI\xfb') return null;
   return Number(buffer.readBigUInt64BE(24));
 }
 
