@@ -82,8 +82,6 @@ export interface DeliveryTables {
   notifications: {
     id: NotificationId;
     recipient: UserId | ServiceAccountId;
-    user_id: GeneratedAlways<UserId | null>;
-    service_account_id: GeneratedAlways<ServiceAccountId | null>;
     kind: string;
     title: string;
     body: string;
@@ -98,7 +96,11 @@ export interface DeliveryTables {
     read_at: Date | null;
   };
   notification_mails: {
-    notification_id: NotificationId;
+    user_id: UserId;
+    id: GeneratedAlways<number>;
+    batch: string;
+    notifications: NotificationId[];
+    more: Generated<number>;
     attempts: Generated<number>;
     due_at: Generated<Date>;
   };

@@ -4,6 +4,7 @@
  */
 import { CompiledQuery } from 'kysely';
 import { afterCommit, atCommit, type Tx } from '../db/pool.ts';
+import { RowInsert } from '../db/row-insert.ts';
 import { type EventId, type InstanceId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { EventType, PrivateEventType } from './model.ts';
 import { wakeDispatcher } from './wake.ts';
@@ -34,12 +35,19 @@ const INSERT_NUMBERED = `
   with numbered as (update instances set event_sequence = event_sequence + 1 where id = $4 returning event_sequence)
   insert into events (id, org_id, user_id, instance_id, type, data, actor, sequence)
   select $1, $2, $3, $4, $5, $6::jsonb, $7, event_sequence from numbered`;
-const INSERT = `
-  insert into events (id, org_id, user_id, instance_id, type, data, actor) values ($1, $2, $3, $4, $5, $6::jsonb, $7)`;
+const INSERT = new RowInsert('events', {
+  id: 'text',
+  org_id: 'text',
+  user_id: 'text',
+  instance_id: 'text',
+  type: 'text',
+  data: 'jsonb',
+  actor: 'text',
+});
 
 export async function append(tx: Tx, event: NewEvent): Promise<EventId> {
   const [id, values] = valuesOf({ ...event, user_id: null });
-  if (event.instance_id === undefined) await atCommit(tx, CompiledQuery.raw(INSERT, values));
+  if (event.instance_id === undefined) await atCommit(tx, INSERT.of(values));
   else await tx.executeQuery(CompiledQuery.raw(INSERT_NUMBERED, values));
   afterCommit(tx, wakeDispatcher);
   return id;
@@ -47,7 +55,7 @@ export async function append(tx: Tx, event: NewEvent): Promise<EventId> {
 
 export async function appendPrivate(tx: Tx, event: NewPrivateEvent): Promise<EventId> {
   const [id, values] = valuesOf(event);
-  await atCommit(tx, CompiledQuery.raw(INSERT, values));
+  await atCommit(tx, INSERT.of(values));
   afterCommit(tx, wakeDispatcher);
   return id;
 }

@@ -37,8 +37,9 @@ export async function numberEvents(tx: Tx, limit: number): Promise<readonly Plac
     with waiting as materialized (
       select array(select serial from events where position is null order by serial limit ${limit}) as serials
     ), numbered as (
-      -- By an array, not a join: the planner knows of few that wait, and would go through all of them for each.
-      update events set position = ${head.position}::bigint + array_position((select serials from waiting), serial)
+      -- By an array, not a join: the planner knows of few that wait, and would go through all of them for each. Its place
+      -- in the array, which is sorted, is how many of it are no greater.
+      update events set position = ${head.position}::bigint + width_bucket(serial, (select serials from waiting))
       -- Said again: the index is of those that wait, and there is none of all.
       where serial = any((select serials from waiting)::bigint[]) and position is null
       returning position, id, org_id, instance_id, type

@@ -1,5 +1,6 @@
 /** Deliveries as the API and the outbox see them: made, listed, asked for again, pruned. */
 import { type RawBuilder, sql } from 'kysely';
+import { arrayText } from '../db/array-text.ts';
 import type { Tx } from '../db/pool.ts';
 import {
   type EventId,
@@ -46,9 +47,9 @@ async function insertInChunks(
     await sql`
       insert into webhook_deliveries (id, webhook_id, event_id, position, instance_id)
       select * from unnest(
-        ${rows.map(() => newId('whd', now_ms))}::text[], ${rows.map((row) => row.webhook_id)}::text[],
-        ${rows.map((row) => row.event_id)}::text[], ${rows.map((row) => row.position)}::bigint[],
-        ${rows.map((row) => row.instance_id)}::text[])
+        ${arrayText(rows.map(() => newId('whd', now_ms)))}::text[], ${arrayText(rows.map((row) => row.webhook_id))}::text[],
+        ${arrayText(rows.map((row) => row.event_id))}::text[], ${arrayText(rows.map((row) => row.position))}::bigint[],
+        ${arrayText(rows.map((row) => row.instance_id))}::text[])
       ${where_known}`.execute(tx);
   }
 }

@@ -2,7 +2,8 @@
  * A webhook's deliveries as its drain sees them. Who holds the lease is the only one to send, so what is sent need not
  * be claimed row by row: it is read, and its outcome written, a batch at a time.
  */
-import { sql } from 'kysely';
+import { CompiledQuery, sql } from 'kysely';
+import { arrayText } from '../db/array-text.ts';
 import type { Tx } from '../db/pool.ts';
 import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
 import type { SentEvent } from './message.ts';
@@ -175,39 +176,66 @@ export interface Outcome {
 /** Of the first attempt, which is the only one most deliveries have: it stands in the delivery's own row. */
 const FIRST = ['at', 'status', 'latency_ms', 'error', 'response'] as const;
 
-function keptFirst(name: (typeof FIRST)[number]) {
-  const column = `first_${name}`;
-  return sql`${sql.ref(column)} = case when done.number = 1 and d.first_at is null then ${sql.ref(`done.${name}`)} else ${sql.ref(`d.${column}`)} end`;
+function keptFirst(name: (typeof FIRST)[number]): string {
+  return `first_${name} = case when done.number = 1 and d.first_at is null then done.${name} else d.first_${name} end`;
 }
 
 /** It is still pending where this attempt found it. Else it was asked for anew, failed by a disabling, or told of already. */
-const GOES_ON = sql`d.state = 'pending' and d.tries = done.tries - 1`;
+const GOES_ON = "d.state = 'pending' and d.tries = done.tries - 1";
 
-/** One statement for all of them. A failure says how it goes on only where {@link GOES_ON}; a delivery always counts. */
-export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[]): Promise<void> {
+/** For attempts that are not the first. */
+const LATER = `, later as (
+    insert into webhook_attempts (delivery_id, number, at, status, latency_ms, error, response)
+    select id, number, at, status, latency_ms, error, response from done where number > 1
+    on conflict do nothing
+  )`;
+
+/** Composed once: for each batch anew would cost as much as its arrays. */
+const RECORD = { first: recordStatement(''), later: recordStatement(LATER) };
+
+function recordStatement(later: string): string {
+  return `
+  with unsynced as materialized (
+    select case when $11 then set_config('synchronous_commit', 'off', true) end
+  ), done as (
+    select * from unnest(
+      $1::text[], $2::int[], $3::int[], $4::timestamptz[], $5::int[], $6::int[], $7::text[], $8::text[], $9::text[],
+      $10::bigint[]
+    ) as o (id, number, tries, at, status, latency_ms, error, response, state, retry_in_ms)
+  )${later}
+  update webhook_deliveries d set
+    attempts = greatest(d.attempts, done.number),
+    tries = case when ${GOES_ON} then done.tries else d.tries end,
+    state = case when done.state = 'delivered' or (${GOES_ON}) then done.state else d.state end,
+    next_attempt_at = case
+      when ${GOES_ON} then now() + done.retry_in_ms * interval '1 millisecond'
+      when done.state <> 'delivered' then d.next_attempt_at
+    end,
+    ${FIRST.map(keptFirst).join(', ')}
+  from unsynced, done where d.id = done.id`;
+}
+
+/**
+ * One statement for all of them. A failure says how it goes on only where {@link GOES_ON}; a delivery always counts.
+ * `unsynced`: as a transaction of its own that does not wait for the disk. What is lost of it when the database dies is
+ * sent again, as when its sender dies before it writes.
+ */
+export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[], unsynced: boolean): Promise<void> {
   const column = <K extends keyof Outcome>(name: K) => outcomes.map((each) => each[name]);
-  await sql`
-    with done as (
-      select * from unnest(
-        ${column('id')}::text[], ${column('number')}::int[], ${column('tries')}::int[], ${outcomes.map(({ at }) => at.toISOString())}::timestamptz[],
-        ${column('status')}::int[], ${column('latency_ms')}::int[], ${column('error')}::text[],
-        ${column('response')}::text[], ${column('state')}::text[], ${column('retry_in_ms')}::bigint[]
-      ) as o (id, number, tries, at, status, latency_ms, error, response, state, retry_in_ms)
-    ), later as (
-      insert into webhook_attempts (delivery_id, number, at, status, latency_ms, error, response)
-      select id, number, at, status, latency_ms, error, response from done where number > 1
-      on conflict do nothing
-    )
-    update webhook_deliveries d set
-      attempts = greatest(d.attempts, done.number),
-      tries = case when ${GOES_ON} then done.tries else d.tries end,
-      state = case when done.state = 'delivered' or (${GOES_ON}) then done.state else d.state end,
-      next_attempt_at = case
-        when ${GOES_ON} then now() + done.retry_in_ms * interval '1 millisecond'
-        when done.state <> 'delivered' then d.next_attempt_at
-      end,
-      ${sql.join(FIRST.map(keptFirst))}
-    from done where d.id = done.id`.execute(tx);
+  const values = [
+    column('id'),
+    column('number'),
+    column('tries'),
+    outcomes.map(({ at }) => at.toISOString()),
+    column('status'),
+    column('latency_ms'),
+    column('error'),
+    column('response'),
+    column('state'),
+    column('retry_in_ms'),
+  ].map(arrayText);
+  const statement = outcomes.some(({ number }) => number > 1) ? RECORD.later : RECORD.first;
+  await tx.executeQuery(CompiledQuery.raw(statement, [...values, unsynced]));
 }
 
 export interface Health {

@@ -43,6 +43,8 @@ const AWAY_MS = 500;
 /** Outcomes are written when there are so many, when nothing is under way, or after so long. */
 const BATCH = 128;
 const LINGER_MS = 50;
+/** How long it stays for more when it has sent all. */
+const STAYS_MS = 50;
 
 interface Target {
   /** As the webhook has it. */
@@ -83,6 +85,8 @@ export class Drain {
   #poked = false;
   #poke: () => void = () => undefined;
   #sent = 0;
+  /** How many when it last stayed for more. */
+  #sent_before = 0;
   #slowest_ms = 0;
 
   constructor(webhook_id: WebhookId, lane: Lane, parts: DrainParts) {
@@ -151,7 +155,7 @@ export class Drain {
         if (reads || outcomes.length > 0) {
           await Promise.all([reads ? this.#read() : undefined, this.#write(outcomes)]);
         } else if (this.#held.first.size + this.#held.again.size === 0) {
-          break;
+          if (!(await this.#expectsMore())) break;
         } else {
           await this.#nextChange();
         }
@@ -165,6 +169,23 @@ export class Drain {
     } finally {
       clearTimeout(this.#turn);
     }
+  }
+
+  /**
+   * After what it has sent more comes soon, most often: as the rest of the same burst, numbered meanwhile. To give the
+   * lease back and to take it again would make that wait for the disk twice.
+   */
+  async #expectsMore(): Promise<boolean> {
+    if (this.#ended !== null || this.#sent === this.#sent_before) return false;
+    this.#sent_before = this.#sent;
+    let is_over = false;
+    const stay = setTimeout(() => {
+      is_over = true;
+      this.#changed();
+    }, STAYS_MS);
+    while (!is_over && !this.#more && !this.#outdated && this.#ended === null) await this.#nextChange();
+    clearTimeout(stay);
+    return !is_over;
   }
 
   #mayRead(): boolean {

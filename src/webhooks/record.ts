@@ -21,11 +21,11 @@ export async function record(
   const took = outcomes.some(({ state }) => state === 'delivered');
   const failures = outcomes.filter(({ state }) => state !== 'delivered');
   if (failures.length === 0 && !failing) {
-    await recordOutcomes(db, outcomes);
+    await recordOutcomes(db, outcomes, true);
     return false;
   }
   await transaction(db, async (tx) => {
-    await recordOutcomes(tx, outcomes);
+    await recordOutcomes(tx, outcomes, false);
     const health = await noteHealth(tx, webhook_id, took);
     const gone = failures.filter(({ status }) => status === GONE).map(({ address }) => address);
     if (gone.length > 0) return disable(tx, webhook_id, 'gone', 'system', gone);
