@@ -28,6 +28,8 @@ export interface Mailer {
 export type Deliver = (mail: Mail) => Promise<void>;
 
 const TRIES = 5;
+/** Of a server that is silent: milliseconds to connect, to its greeting, and between any two of its words. */
+const SMTP_TIMEOUTS = { connectionTimeout: 10_000, greetingTimeout: 10_000, socketTimeout: 30_000 };
 const FROM_NAME = 'Berth';
 
 /** `smtp_url` null: messages become files in `folder`, readable by its owner only: they hold single-use tokens. */
@@ -36,11 +38,12 @@ export function createMailer(options: {
   folder: string;
   from: string;
   log: Log;
+  timeouts?: typeof SMTP_TIMEOUTS;
 }): Mailer & { readonly deliver: Deliver } {
   const deliver =
     options.smtp_url === null
       ? intoFolder(options.folder, options.from)
-      : bySmtp(options.smtp_url, options.from);
+      : bySmtp(options.smtp_url, options.from, options.timeouts ?? SMTP_TIMEOUTS);
   const under_way = new Set<Promise<void>>();
   return {
     deliver,
@@ -86,11 +89,11 @@ function intoFolder(folder: string, from: string): Deliver {
   };
 }
 
-function bySmtp(smtp_url: string, from: string): Deliver {
-  const options = { connectionTimeout: 10_000, socketTimeout: 30_000 } as never;
+function bySmtp(smtp_url: string, from: string, timeouts: typeof SMTP_TIMEOUTS): Deliver {
   return async (mail) => {
     const { createTransport } = await import('nodemailer');
-    await createTransport(smtp_url, options).sendMail(headed(mail, from));
+    // Beside the URL: what comes as a second argument are headers that every message has.
+    await createTransport({ url: smtp_url, ...timeouts }).sendMail(headed(mail, from));
   };
 }
 
