@@ -1,8 +1,9 @@
 import { type Selectable, sql } from 'kysely';
-import { again, composer } from '../db/composer.ts';
+import type { Proof } from '../db/blind-writes.ts';
 import { lookUp } from '../db/look-up.ts';
 import { LookUpStatement } from '../db/look-up-statement.ts';
 import { atCommit, type Db, isForeignKeyOf, type Tx } from '../db/pool.ts';
+import { RowInsert } from '../db/row-insert.ts';
 import type { Database, Role } from '../db/tables.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
 
@@ -49,24 +50,20 @@ export interface NewApiKey extends PlainKey {
   readonly expires_at: Date | null;
 }
 
-/** Composed once. */
-const INSERT = composer
-  .insertInto('api_keys')
-  .values({
-    id: '' as ApiKeyId,
-    org_id: '' as OrgId,
-    user_id: '' as UserId,
-    service_account_id: '' as ServiceAccountId,
-    name: '',
-    scope: '',
-    allowed_cidrs: sql<string[]>`${''}::text[]`,
-    token_hash: sql<Buffer>`${''}::bytea`,
-    prefix: '',
-    last4: '',
-    created_at: new Date(),
-    expires_at: new Date(),
-  })
-  .compile();
+const INSERT = new RowInsert('api_keys', {
+  id: 'text',
+  org_id: 'text',
+  user_id: 'text',
+  service_account_id: 'text',
+  name: 'text',
+  scope: 'text',
+  allowed_cidrs: 'text[]',
+  token_hash: 'bytea',
+  prefix: 'text',
+  last4: 'text',
+  created_at: 'timestamptz',
+  expires_at: 'timestamptz',
+});
 
 /** Written with COMMIT; what is kept is all known before. `no_holder`: what to throw where the holder has ended. */
 export async function insertApiKey(
@@ -77,7 +74,7 @@ export async function insertApiKey(
   const { id, org_id, user_id, service_account_id, name, scope, allowed_cidrs } = key;
   const { token_hash, prefix, last4, created_at, expires_at } = key;
   const holder = [id, org_id, user_id, service_account_id, name, scope, allowed_cidrs];
-  const statement = again(INSERT, [...holder, token_hash, prefix, last4, created_at, expires_at]);
+  const statement = INSERT.of([...holder, token_hash, prefix, last4, created_at, expires_at]);
   await atCommit(tx, statement, (error) => (isForeignKeyOf(error, 'api_keys') ? no_holder(error) : error));
   return { ...key, last_used_at: null, previous_expires_at: null };
 }
@@ -111,18 +108,16 @@ export interface ApiKeyPrincipal {
  * On the way of every request with a key: constant text, so that nothing is composed; both hashes are unique indexes.
  * Subqueries and not joins: planning costs more than running here, and joins would double it.
  */
-const FIND_PRINCIPALS = new LookUpStatement(
-  ['bytea'],
-  (values) => `
+const findPrincipals = (hashes: string) => `
   select wanted.hash, k.id, k.org_id, k.user_id, k.service_account_id, k.scope, k.allowed_cidrs, k.last_used_at,
          case when k.token_hash = wanted.hash then k.expires_at else least(k.expires_at, k.previous_expires_at) end as ends_at,
          (select m.role from memberships m where m.org_id = k.org_id and m.user_id = k.user_id) as role,
          (select s.scope from service_accounts s where s.id = k.service_account_id) as service_account_scope
-  from (${values}) as wanted (hash)
+  from (${hashes}) as wanted (hash)
   join api_keys k on k.token_hash = wanted.hash
                   or (k.previous_hash = wanted.hash and k.previous_expires_at > now())
-  where k.expires_at is null or k.expires_at > now()`,
-);
+  where k.expires_at is null or k.expires_at > now()`;
+const FIND_PRINCIPALS = new LookUpStatement(['bytea'], findPrincipals);
 
 /**
  * The live keys with these hashes, or that had them before a rotation whose grace is not over; by hash, in hex. A
@@ -135,6 +130,26 @@ export async function findApiKeyPrincipals(
   const wanted = hashes.map((hex) => [Buffer.from(hex, 'hex')]);
   const rows = await lookUp(db, FIND_PRINCIPALS.of<ApiKeyPrincipal>(wanted));
   return new Map(rows.map((row) => [row.hash.toString('hex'), row]));
+}
+
+/** That each key still stands for what was told of it, by the secret's hash: a division by zero where one does not. */
+const STAND_FOR = new LookUpStatement(
+  ['bytea', 'text', 'text', 'text', 'text[]', 'text', 'timestamptz'],
+  (values) => `
+  select 1 / (not exists (
+    select from (${values}) as told (hash, id, role, scope, allowed_cidrs, service_account_scope, ends_at)
+    where told.hash is not null and not exists (
+      select from (${findPrincipals('select told.hash')}) as found
+      where (found.id, found.role, found.scope, found.allowed_cidrs, found.service_account_scope, found.ends_at)
+        is not distinct from
+            (told.id, told.role, told.scope, told.allowed_cidrs, told.service_account_scope, told.ends_at))
+  ))::int`,
+);
+
+/** For a transaction that goes by what a look-up has told of a key before it. */
+export function proofOf(told: ApiKeyPrincipal): Proof {
+  const { hash, id, role, scope, allowed_cidrs, service_account_scope, ends_at } = told;
+  return { by: STAND_FOR, told: [hash, id, role, scope, allowed_cidrs, service_account_scope, ends_at] };
 }
 
 /** Notes use, at most once a minute. */

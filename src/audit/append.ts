@@ -81,12 +81,12 @@ export class AuditLog {
       const refused: AuditId[] = [];
       for (const entry of await takeWaiting(tx, [...heads.keys()], limit)) {
         const head = heads.get(entry.org_id);
-        if (head === undefined || !this.#macs.own(entry).equals(entry.mac)) {
+        const seq = (head?.seq ?? 0) + 1;
+        const mac = head ? this.#macs.chainedAfter(head.mac, seq, entry, entry.mac) : null;
+        if (!head || !mac) {
           refused.push(entry.id);
           continue;
         }
-        const seq = head.seq + 1;
-        const mac = this.#macs.chained(head.mac, seq, entry);
         heads.set(entry.org_id, { ...head, seq, mac });
         seals.push({ org_id: entry.org_id, id: entry.id, seq, mac });
       }

@@ -37,18 +37,42 @@ export class AuditMacs {
     this.#chain_key = createSecretKey(deriveKey(secret_key, 'berth audit v1'));
   }
 
-  own({ org_id, id, at, actor, action, target, ip, request_id, data }: WrittenEntry): Buffer {
-    const text = canonicalJson({ org_id, id, at, actor, action, target, ip, request_id, data });
-    return createHmac('sha256', this.#entry_key).update(text).digest();
+  own(entry: WrittenEntry): Buffer {
+    return this.#own(textsOf(entry));
   }
 
   /** `previous`: that of the entry before; empty before the first. */
-  chained(
-    previous: Buffer,
-    seq: number,
-    { id, at, actor, action, target, ip, request_id, data }: WrittenEntry,
-  ): Buffer {
-    const text = canonicalJson({ id, at, actor, action, target, ip, request_id, data });
-    return createHmac('sha256', this.#chain_key).update(previous).update(`${seq}${text}`).digest();
+  chained(previous: Buffer, seq: number, entry: WrittenEntry): Buffer {
+    return this.#chained(previous, seq, textsOf(entry));
   }
+
+  /** As {@link chained}, of an entry that is under its own MAC so far; null where that one does not fit. */
+  chainedAfter(previous: Buffer, seq: number, entry: WrittenEntry, own_mac: Buffer): Buffer | null {
+    const texts = textsOf(entry);
+    return this.#own(texts).equals(own_mac) ? this.#chained(previous, seq, texts) : null;
+  }
+
+  #own({ with_organisation }: Texts): Buffer {
+    return createHmac('sha256', this.#entry_key).update(with_organisation).digest();
+  }
+
+  #chained(previous: Buffer, seq: number, { without }: Texts): Buffer {
+    return createHmac('sha256', this.#chain_key).update(previous).update(`${seq}${without}`).digest();
+  }
+}
+
+/** Canonical JSON of an entry. */
+interface Texts {
+  readonly with_organisation: string;
+  readonly without: string;
+}
+
+/** Written out in the order of the keys: an entry is known by these texts three times before it is in its chain. */
+function textsOf({ org_id, id, at, actor, action, target, ip, request_id, data }: WrittenEntry): Texts {
+  const json = (text: string | null) => JSON.stringify(text);
+  const before =
+    `{"action":${json(action)},"actor":${json(actor)},"at":${json(at)},"data":${canonicalJson(data)},` +
+    `"id":${json(id)},"ip":${json(ip)},`;
+  const after = `"request_id":${json(request_id)},"target":${json(target)}}`;
+  return { with_organisation: `${before}"org_id":${json(org_id)},${after}`, without: before + after };
 }

@@ -1,18 +1,29 @@
-import { CompiledQuery, sql } from 'kysely';
+import { type CompiledQuery, sql } from 'kysely';
+import { arrayText } from '../db/array-text.ts';
 import type { Tx } from '../db/pool.ts';
+import { RowInsert } from '../db/row-insert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { AuditId, OrgId } from '../lib/ids.ts';
 import type { WrittenEntry } from './macs.ts';
 
-const INSERT = `
-  insert into audit_log (org_id, id, at, actor, action, target, ip, request_id, data, mac)
-  values ($1, $2, $3::timestamptz, $4, $5, $6, $7, $8, $9::jsonb, $10)`;
+const INSERT = new RowInsert('audit_log', {
+  org_id: 'text',
+  id: 'text',
+  at: 'timestamptz',
+  actor: 'text',
+  action: 'text',
+  target: 'text',
+  ip: 'text',
+  request_id: 'text',
+  data: 'jsonb',
+  mac: 'bytea',
+});
 
 /** For `transaction` to send with COMMIT. `own_mac`: what it is known by until it is sealed. */
 export function insertEntry(entry: WrittenEntry, own_mac: Buffer): CompiledQuery {
   const { org_id, id, at, actor, action, target, ip, request_id, data } = entry;
   const values = [org_id, id, at, actor, action, target, ip, request_id, JSON.stringify(data), own_mac];
-  return CompiledQuery.raw(INSERT, values);
+  return INSERT.of(values);
 }
 
 export interface Head {
@@ -60,14 +71,17 @@ export async function lockWaitingHeads(tx: Tx, limit: number): Promise<readonly 
 
 /** In the order of their writing. To be called under the heads' locks: who held them before has sealed what it took. */
 export function takeWaiting(tx: Tx, org_ids: readonly OrgId[], limit: number): Promise<StoredEntry[]> {
-  return entries(tx)
-    .where('seq', 'is', null)
-    .where('refused', '=', false)
-    .where('org_id', 'in', [...org_ids])
-    .orderBy('serial')
-    .limit(limit)
-    .execute()
-    .then((rows) => rows.map(stored));
+  return (
+    entries(tx)
+      .where('seq', 'is', null)
+      // Not as a parameter: the index of those that wait is found by it.
+      .where((eb) => eb.not('refused'))
+      .where('org_id', 'in', [...org_ids])
+      .orderBy('serial')
+      .limit(limit)
+      .execute()
+      .then((rows) => rows.map(stored))
+  );
 }
 
 /** Numbers and chain MACs of the entries, and the heads as they are then. */
@@ -76,8 +90,8 @@ export async function writeSeals(tx: Tx, sealed: readonly Sealed[], heads: reado
   await sql`
     with sealed as (
       update audit_log l set seq = s.seq, mac = s.mac
-      from unnest(${sealed.map(({ org_id }) => org_id)}::text[], ${sealed.map(({ id }) => id)}::text[],
-                  ${sealed.map(({ seq }) => seq)}::bigint[], ${sealed.map(({ mac }) => mac)}::bytea[])
+      from unnest(${arrayText(sealed.map(({ org_id }) => org_id))}::text[], ${arrayText(sealed.map(({ id }) => id))}::text[],
+                  ${arrayText(sealed.map(({ seq }) => seq))}::bigint[], ${sealed.map(({ mac }) => mac)}::bytea[])
         as s (org_id, id, seq, mac)
       where l.org_id = s.org_id and l.id = s.id
     )

@@ -1,6 +1,7 @@
 import { addressAllowed } from '../api-keys/networks.ts';
-import { type ApiKeyPrincipal, findApiKeyPrincipals, touchApiKey } from '../api-keys/store.ts';
+import { type ApiKeyPrincipal, findApiKeyPrincipals, proofOf, touchApiKey } from '../api-keys/store.ts';
 import { Batched } from '../db/batched.ts';
+import type { Proof } from '../db/blind-writes.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { type ApiKeyId, isId, type OrgId, type SessionId } from '../lib/ids.ts';
@@ -27,10 +28,27 @@ export function hasToken(authorization: string | undefined): boolean {
   return token !== undefined && tokenPrefix(token) !== null;
 }
 
+/** Whom a key stood for at its last look-up, for a change whose transaction proves that it still does. */
+export interface Remembered {
+  readonly principal: Principal;
+  readonly proof: Proof;
+}
+
+interface Kept {
+  readonly found: ApiKeyPrincipal;
+  /** Made of it when it is first asked for. */
+  as?: Remembered;
+}
+
+/** Keys that are remembered; when there are more, all are forgotten. */
+const MAX_REMEMBERED = 10_000;
+
 /** Tells who a credential stands for, by the database as it is when it is asked. */
 export class Authenticator {
   readonly #db: Db;
   readonly #api_keys: Batched<ApiKeyPrincipal>;
+  /** By the hash of their secrets, in hex. */
+  readonly #remembered = new Map<string, Kept>();
 
   constructor(db: Db) {
     this.#db = db;
@@ -48,10 +66,12 @@ export class Authenticator {
       return ofSession(this.#db, hashToken(token), headers.org);
     }
     if (token !== undefined && prefix === API_KEY_PREFIX) {
-      const found = await this.#api_keys.find(hashToken(token).toString('hex'));
+      const hash = hashToken(token).toString('hex');
+      const found = await this.#api_keys.find(hash);
+      this.#remember(hash, found);
       const principal = await ofApiKey(this.#db, found, headers.ip);
       // Never silently another organisation than the one that was asked for.
-      if (headers.org !== undefined && headers.org !== '' && headers.org !== principal.org_id) {
+      if (!isIn(principal, headers.org)) {
         throw new AppError('FORBIDDEN', {
           message: 'An API key acts in the organisation it was made in, and Berth-Org names another.',
         });
@@ -59,6 +79,30 @@ export class Authenticator {
       return principal;
     }
     throw new AppError('UNAUTHENTICATED');
+  }
+
+  /**
+   * The principal of a request by what was found for its key before, at most as long ago as its use need not be noted
+   * anew: to go by only together with the proof.
+   */
+  remembered(headers: CredentialHeaders): Remembered | undefined {
+    const token = BEARER.exec(headers.authorization ?? '')?.[1];
+    if (token === undefined || tokenPrefix(token) !== API_KEY_PREFIX) return undefined;
+    const kept = this.#remembered.get(hashToken(token).toString('hex'));
+    if (!kept || isUseDue(kept.found) || !addressAllowed(kept.found.allowed_cidrs, headers.ip))
+      return undefined;
+    kept.as ??= { principal: principalOfKey(kept.found), proof: proofOf(kept.found) };
+    return isIn(kept.as.principal, headers.org) ? kept.as : undefined;
+  }
+
+  #remember(hash: string, found: ApiKeyPrincipal | undefined): void {
+    if (!found) {
+      this.#remembered.delete(hash);
+      return;
+    }
+    if (this.#remembered.size >= MAX_REMEMBERED) this.#remembered.clear();
+    // Its use is noted just now, if it was due.
+    this.#remembered.set(hash, { found: isUseDue(found) ? { ...found, last_used_at: new Date() } : found });
   }
 }
 
@@ -85,9 +129,17 @@ async function ofSession(tx: Tx, token_hash: Buffer, org_header: string | undefi
 
 async function ofApiKey(tx: Tx, found: ApiKeyPrincipal | undefined, ip: string): Promise<Principal> {
   if (!found || !addressAllowed(found.allowed_cidrs, ip)) throw new AppError('UNAUTHENTICATED');
-  const last_used_ms = found.last_used_at?.getTime() ?? 0;
-  if (Date.now() - last_used_ms > MINUTE_MS) await touchApiKey(tx, found.id);
+  if (isUseDue(found)) await touchApiKey(tx, found.id);
   return principalOfKey(found);
+}
+
+function isUseDue({ last_used_at }: ApiKeyPrincipal): boolean {
+  return Date.now() - (last_used_at?.getTime() ?? 0) > MINUTE_MS;
+}
+
+/** Whether a key acts in what `Berth-Org` names, if it names anything. */
+function isIn({ org_id }: Principal, org_header: string | undefined): boolean {
+  return org_header === undefined || org_header === '' || org_header === org_id;
 }
 
 function principalOfKey(found: ApiKeyPrincipal): Principal {

@@ -60,9 +60,11 @@ export async function updateEmail(tx: Tx, id: UserId, email: string): Promise<vo
   await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }
 
-/** With sessions, factors, keys and memberships (foreign keys). */
+/** With sessions, factors, keys and memberships (foreign keys), and notifications. */
 export async function deleteUser(tx: Tx, id: UserId): Promise<void> {
   await tx.deleteFrom('users').where('id', '=', id).execute();
+  // After it: whoever raises some holds the user.
+  await tx.deleteFrom('notifications').where('recipient', '=', id).execute();
 }
 
 export interface NewSession {

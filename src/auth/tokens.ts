@@ -3,7 +3,7 @@
  * those 43, zero-padded (`0-9A-Za-z`). The checksum lets a mistyped or made-up token be refused before any
  * look-up. At rest only the SHA-256 of the whole token is kept.
  */
-import { createHash, randomInt } from 'node:crypto';
+import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
@@ -55,5 +55,5 @@ export function tokenPrefix(token: string): TokenPrefix | null {
 }
 
 export function hashToken(token: string): Buffer {
-  return createHash('sha256').update(token).digest();
+  return hash('sha256', token, 'buffer');
 }

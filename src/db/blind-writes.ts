@@ -7,15 +7,41 @@ import type { CompiledQuery } from 'kysely';
 import pg from 'pg';
 import { composer } from './composer.ts';
 import { endOfTurn } from './end-of-turn.ts';
-import { type Db, gatherEnding, isUnavailable, meant, newEnding, poolOf, type Tx, tryAgain } from './pool.ts';
+import type { LookUpStatement } from './look-up-statement.ts';
+import {
+  type Db,
+  gatherEnding,
+  isUnavailable,
+  meant,
+  newEnding,
+  poolOf,
+  sqlStateOf,
+  type Tx,
+  tryAgain,
+} from './pool.ts';
+import { inserted } from './row-insert.ts';
 import { BEGIN, commitWith } from './statement-names.ts';
 
+const DIVISION_BY_ZERO = '22012';
 /** Transactions in one. */
 const MAX_TOGETHER = 64;
 /** On their way at once. */
 const MAX_UNDER_WAY = 2;
 
+/** What a transaction goes by as it was told by a look-up before it, to be told again within it. */
+export interface Proof {
+  /** Fails, by a division by zero, where it is told otherwise now. */
+  readonly by: LookUpStatement;
+  readonly told: readonly unknown[];
+}
+
+/** What a transaction goes by is not so any more; nothing of it was done. */
+export class DisprovedError extends Error {
+  override name = 'DisprovedError';
+}
+
 interface Change {
+  readonly proof: Proof | undefined;
   /** All committed, or none. */
   readonly statements: readonly CompiledQuery[];
   readonly resolve: () => void;
@@ -31,9 +57,9 @@ class BlindWrites {
     this.#pool = pool;
   }
 
-  write(statements: readonly CompiledQuery[]): Promise<void> {
+  write(statements: readonly CompiledQuery[], proof: Proof | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ statements, resolve, reject });
+      this.#waiting.push({ statements, proof, resolve, reject });
       if (this.#under_way < MAX_UNDER_WAY) void this.#work();
     });
   }
@@ -64,7 +90,8 @@ class BlindWrites {
     let is_broken = false;
     try {
       await client.query(BEGIN.text);
-      const { sql, parameters } = commitWith(changes.flatMap(({ statements }) => statements));
+      const rows = inserted(changes.flatMap(({ statements }) => statements));
+      const { sql, parameters } = commitWith([...proofsOf(changes), ...rows]);
       await client.query(sql, [...parameters]);
     } catch (error) {
       // PostgreSQL says that it ends the connection before it does: nobody is to be lent it in between.
@@ -74,6 +101,12 @@ class BlindWrites {
       client.release(is_broken);
     }
   }
+}
+
+/** Before anything else: what one of them refuses is not begun. */
+function proofsOf(changes: readonly Change[]): readonly CompiledQuery[] {
+  const proofs = changes.flatMap(({ proof }) => proof ?? []);
+  return [...Map.groupBy(proofs, ({ by }) => by)].map(([by, them]) => by.of(them.map(({ told }) => told)));
 }
 
 const writers = new WeakMap<Db, BlindWrites>();
@@ -86,17 +119,19 @@ function writerOf(db: Db): BlindWrites {
 
 /**
  * A transaction whose work writes with {@link atCommit} alone and asks nothing of the database. It needs no connection
- * of its own. `work` runs once.
+ * of its own. `work` runs once. @throws DisprovedError
  */
-export async function blindTransaction<T>(db: Db, work: (tx: Tx) => Promise<T>): Promise<T> {
+export async function blindTransaction<T>(db: Db, work: (tx: Tx) => Promise<T>, proof?: Proof): Promise<T> {
   const ending = newEnding();
   // A Kysely of its own: what is gathered is known by it.
   const tx: Tx = composer.withTables<Record<never, never>>();
   gatherEnding(tx, ending);
   const result = await work(tx);
   try {
-    if (ending.last.length > 0) await writerOf(db).write(ending.last);
+    if (ending.last.length > 0 || proof) await writerOf(db).write(ending.last, proof);
   } catch (error) {
+    if (proof && sqlStateOf(error) === DIVISION_BY_ZERO)
+      throw new DisprovedError('not so any more', { cause: error });
     throw meant(ending, error);
   }
   for (const effect of ending.effects) effect();

@@ -1,10 +1,8 @@
 /**
  * Statements that are composed once, at the program's start, and run often: what a query builder does for every request
- * costs more than sending it. The values given while composing stand for the parameters, in their order.
+ * costs more than sending it.
  */
 import {
-  CompiledQuery as Compiled,
-  type CompiledQuery,
   type DatabaseConnection,
   DummyDriver,
   Kysely,
@@ -12,7 +10,6 @@ import {
   PostgresIntrospector,
   PostgresQueryCompiler,
 } from 'kysely';
-import { assert } from '../lib/assert.ts';
 import type { Database } from './tables.ts';
 
 class NoDriver extends DummyDriver {
@@ -30,12 +27,3 @@ export const composer = new Kysely<Database>({
     createQueryCompiler: () => new PostgresQueryCompiler(),
   },
 });
-
-/** A composed statement with these parameters. */
-export function again<Row>(
-  statement: CompiledQuery<Row>,
-  parameters: readonly unknown[],
-): CompiledQuery<Row> {
-  assert(parameters.length === statement.parameters.length, 'as many parameters as were composed');
-  return Compiled.raw(statement.sql, [...parameters]) as CompiledQuery<Row>;
-}

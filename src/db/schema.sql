@@ -324,11 +324,15 @@ create table mfa_factors (
 );
 
 create table notification_mails (
-  notification_id text not null,
+  user_id text not null,
+  id bigint not null generated always as identity,
+  batch text not null,
+  notifications text[] not null,
+  more integer not null default 0,
   attempts integer not null default 0,
   due_at timestamp with time zone not null default now(),
-  constraint notification_mails_pkey PRIMARY KEY (notification_id),
-  constraint notification_mails_notification_id_fkey FOREIGN KEY (notification_id) REFERENCES notifications(id) ON DELETE CASCADE
+  constraint notification_mails_pkey PRIMARY KEY (user_id, id),
+  constraint notification_mails_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
 create table notification_preferences (
@@ -342,8 +346,6 @@ create table notification_preferences (
 create table notifications (
   id text not null,
   recipient text not null,
-  user_id text generated always as (CASE WHEN (recipient ~~ 'usr\_%'::text) THEN recipient ELSE NULL::text END) stored,
-  service_account_id text generated always as (CASE WHEN (recipient ~~ 'sa\_%'::text) THEN recipient ELSE NULL::text END) stored,
   kind text not null,
   title text not null,
   body text not null,
@@ -356,10 +358,7 @@ create table notifications (
   created_at timestamp with time zone not null,
   raised_at timestamp with time zone not null,
   read_at timestamp with time zone,
-  constraint notifications_pkey PRIMARY KEY (id),
-  constraint notifications_service_account_id_fkey FOREIGN KEY (service_account_id) REFERENCES service_accounts(id) ON DELETE CASCADE,
-  constraint notifications_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
-  constraint notifications_check CHECK ((num_nonnulls(user_id, service_account_id) = 1))
+  constraint notifications_pkey PRIMARY KEY (recipient, id)
 );
 
 create table object_stores (
@@ -633,13 +632,11 @@ CREATE INDEX memory_images_instance ON public.memory_images USING btree (instanc
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);
 CREATE INDEX mfa_factors_user ON public.mfa_factors USING btree (user_id);
 CREATE INDEX notification_mails_due ON public.notification_mails USING btree (due_at);
+CREATE UNIQUE INDEX notification_mails_open ON public.notification_mails USING btree (user_id, batch) WHERE (attempts = 0);
 CREATE INDEX notifications_age ON public.notifications USING brin (created_at);
-CREATE INDEX notifications_page ON public.notifications USING btree (recipient, id DESC);
-CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((recipient || ' '::text) || kind) || ' '::text) || COALESCE(resource_id, ''::text))), id DESC) WHERE (read_at IS NULL);
-CREATE INDEX notifications_service_account ON public.notifications USING btree (service_account_id) WHERE (service_account_id IS NOT NULL);
+CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((recipient || ' '::text) || kind) || ' '::text) || COALESCE(resource_id, ''::text))), id DESC) WHERE ((read_at IS NULL) AND (kind <> 'api_key.created'::text));
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
-CREATE INDEX notifications_user ON public.notifications USING btree (user_id) WHERE (user_id IS NOT NULL);
 CREATE INDEX segment_holders_instance ON public.segment_holders USING btree (instance_id);
 CREATE INDEX segments_unheld ON public.segments USING btree (unheld_at) WHERE (unheld_at IS NOT NULL);
 CREATE INDEX service_accounts_page ON public.service_accounts USING btree (org_id, id DESC);

@@ -163,7 +163,8 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
   fastify.addHook('preClose', async () => {
     closing = true;
   });
-  fastify.addHook('onRequest', async (request, reply) => {
+  // Hooks of every request that wait for nothing are called back, not awaited: each promise is a turn of its own.
+  fastify.addHook('onRequest', (request, reply, done) => {
     reply.headers(request.url.startsWith(DOCS_PREFIX) ? everywhere : api);
     reply.header('x-request-id', request.id);
     if (closing) {
@@ -173,12 +174,13 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
     if (request.headers.host === undefined && request.raw.httpVersion === '1.1') {
       throw new AppError('INVALID_REQUEST', { message: 'HTTP/1.1 takes a Host header.' });
     }
+    done();
   });
   // Unknown query parameters are refused everywhere, so a route that takes none says so.
   fastify.addHook('onRoute', (route) => {
     if (route.url.startsWith('/v1/')) route.schema = { querystring: EmptyBody, ...route.schema };
   });
-  fastify.addHook('onResponse', async (request, reply) => {
+  fastify.addHook('onResponse', (request, reply, done) => {
     const level = isProbe(request.routeOptions.url) ? 'debug' : 'info';
     request.log[level](
       {
@@ -191,8 +193,14 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
       },
       'request',
     );
+    done();
   });
-  fastify.setErrorHandler((error, request, reply) => sendError(error, request, reply));
+  fastify.setErrorHandler(async (error, request, reply) => {
+    // Whoever calls, and is not let in any more, hears that and nothing else.
+    const refusal = await request.supposed?.settle().catch((thrown: unknown) => thrown);
+    sendError(refusal ?? error, request, reply);
+    return reply;
+  });
   fastify.setNotFoundHandler({}, (request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
   // An empty body is no body, with or without Content-Type.
   fastify.removeContentTypeParser(['application/json', 'text/plain']);
@@ -210,8 +218,9 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
     const nothing = text.length === 0 && request.routeOptions.config.access !== 'public';
     done(nothing || request.is404 ? null : new AppError('UNSUPPORTED_MEDIA_TYPE'), undefined);
   });
-  fastify.addHook('preValidation', async (request) => {
+  fastify.addHook('preValidation', (request, _reply, done) => {
     if (request.routeOptions.schema?.body !== undefined) request.body ??= {};
+    done();
   });
 }
 
@@ -223,10 +232,15 @@ function isProbe(url: string | undefined): boolean {
   return url === '/healthz' || url === '/readyz';
 }
 
+/** A text without these has no key `__proto__`, however it is spelt. */
+const MAY_NAME_PROTOTYPE = /__proto__|\\u/;
+
 /** JSON.parse, refusing keys that would reach an object's prototype, and what would be read as other text than was sent. */
 function parseJson(bytes: Buffer): unknown {
   if (!isUtf8(bytes)) throw new SyntaxError('not UTF-8');
-  return JSON.parse(bytes.toString('utf8'), (key, value: unknown) => {
+  const text = bytes.toString('utf8');
+  if (!MAY_NAME_PROTOTYPE.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (key, value: unknown) => {
     if (key === '__proto__') throw new SyntaxError('forbidden key');
     return value;
   });

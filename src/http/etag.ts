@@ -1,12 +1,12 @@
 /** ETag and If-Match (RFC 9110, sections 8.8.3 and 13.1.1): a change is refused if the resource is not the one seen. */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { canonicalJson } from '../lib/canonical-json.ts';
 import { AppError } from '../lib/errors.ts';
 
 /** A strong validator of what can be changed of a resource. */
 export function etagOf(value: unknown): string {
-  return `"${createHash('sha256').update(canonicalJson(value)).digest('base64url').slice(0, 22)}"`;
+  return `"${hash('sha256', canonicalJson(value), 'base64url').slice(0, 22)}"`;
 }
 
 export function setEtag(reply: FastifyReply, value: unknown): void {

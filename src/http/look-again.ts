@@ -2,7 +2,8 @@
  * Who calls is known from a request's head; its body may be a minute behind. After that the caller may be a member no
  * more, or the key revoked: whoever took long is looked at again once the body is there. Quick requests ask nothing.
  */
-import type { FastifyInstance } from 'fastify';
+import type { FastifyInstance, FastifyRequest } from 'fastify';
+import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
 import type { Db } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
@@ -15,9 +16,7 @@ const SLOW_MS = 2_000;
 /** Registered after the access rules, whose verdict it repeats. */
 export function registerLookAgain(app: FastifyInstance, db: Db, slow_ms = SLOW_MS): void {
   const enterPathOrganisation = inPathOrganisation(db);
-  app.addHook('preValidation', async (request, reply) => {
-    const before = request.principal;
-    if (before === null || reply.elapsedTime < slow_ms) return;
+  const lookAgain = async (request: FastifyRequest, before: Principal) => {
     const { organisation, sudo } = request.routeOptions.config;
     request.principal = await authenticateAgain(db, request);
     // One that is the caller's no more is found by the handler not to exist.
@@ -27,5 +26,10 @@ export function registerLookAgain(app: FastifyInstance, db: Db, slow_ms = SLOW_M
       throw new AppError('FORBIDDEN', { message: 'You are not a member of the organisation any more.' });
     }
     if (sudo === true) await requireSudo(db, principalOf(request), readCookie(request, SUDO_COOKIE));
+  };
+  app.addHook('preValidation', (request, reply, done) => {
+    const before = request.principal;
+    if (before === null || reply.elapsedTime < slow_ms) return done();
+    lookAgain(request, before).then(() => done(), done);
   });
 }

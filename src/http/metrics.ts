@@ -28,7 +28,7 @@ export class RequestMetrics {
 
   /** Counts what `app` answers from now on. */
   count(app: FastifyInstance): void {
-    app.addHook('onResponse', async (request, reply) => {
+    app.addHook('onResponse', (request, reply, done) => {
       // A path that is no route's could be anything.
       const labels = {
         method: request.method,
@@ -36,6 +36,7 @@ export class RequestMetrics {
         status: reply.statusCode,
       };
       this.#requests.observe(labels, reply.elapsedTime / 1000);
+      done();
     });
   }
 }

@@ -5,11 +5,12 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { AuditLog } from '../audit/append.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
-import { blindTransaction } from '../db/blind-writes.ts';
+import { blindTransaction, DisprovedError } from '../db/blind-writes.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { principalOf } from './access.ts';
-import { claim, claimOf, keep, readIdempotencyKey } from './idempotency.ts';
+import { type Claim, claim, claimOf, keep, readIdempotencyKey } from './idempotency.ts';
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -56,16 +57,7 @@ export async function mutate<Status extends number, Body>(
   mutation: Mutation,
   work: (tx: Tx, principal: Principal) => Promise<Outcome<Status, Body>>,
 ): Promise<{ status: Status; body: Body }> {
-  const principal = principalOf(request);
-  const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
-  const wanted = key === null ? null : claimOf(request, principal, key);
-  const run = mutation.blind === true && wanted === null ? blindTransaction : transaction;
-  return run(context.db, async (tx: Tx) => {
-    const before = wanted && (await claim(tx, context.idempotency, wanted, mutation.holds ?? always));
-    if (before) {
-      reply.header('idempotency-replayed', 'true');
-      return before as { status: Status; body: Body };
-    }
+  const change = async (tx: Tx, principal: Principal, wanted: Claim | null) => {
     const { status, body, target, data, unchanged } = await work(tx, principal);
     if (wanted) await keep(tx, context.idempotency, wanted, { status, body });
     if (unchanged !== true) {
@@ -79,5 +71,30 @@ export async function mutate<Status extends number, Body>(
       });
     }
     return { status, body };
+  };
+  const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
+  const blind = mutation.blind === true && key === null;
+  const { supposed } = request;
+  if (supposed && blind) {
+    try {
+      const work_of_supposed = (tx: Tx) => change(tx, supposed.principal, null);
+      const done = await blindTransaction(context.db, work_of_supposed, supposed.proof);
+      request.principal = supposed.principal;
+      request.supposed = null;
+      return done;
+    } catch (error) {
+      // Nothing was done. What is refused to one who is only supposed to call is refused to nobody yet.
+      if (!(error instanceof DisprovedError || error instanceof AppError)) throw error;
+    }
+  }
+  await supposed?.settle();
+  const principal = principalOf(request);
+  if (blind) return blindTransaction(context.db, (tx) => change(tx, principal, null));
+  const wanted = key === null ? null : claimOf(request, principal, key);
+  return transaction(context.db, async (tx) => {
+    const before = wanted && (await claim(tx, context.idempotency, wanted, mutation.holds ?? always));
+    if (!before) return change(tx, principal, wanted);
+    reply.header('idempotency-replayed', 'true');
+    return before as { status: Status; body: Body };
   });
 }

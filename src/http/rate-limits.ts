@@ -4,6 +4,7 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible';
+import type { Principal } from '../auth/principal.ts';
 import { AppError } from '../lib/errors.ts';
 import { firstGroups } from '../lib/ipv6.ts';
 
@@ -31,9 +32,8 @@ export class RateLimits {
   }
 
   /** @throws AppError RATE_LIMITED */
-  async countPrincipal(request: FastifyRequest, reply: FastifyReply): Promise<void> {
-    if (!this.#principals || !request.principal) return;
-    await consume(this.#principals, 'principal', request.principal.credential.id, reply);
+  async countPrincipal({ credential }: Principal, reply: FastifyReply): Promise<void> {
+    if (this.#principals) await consume(this.#principals, 'principal', credential.id, reply);
   }
 
   /** @throws AppError RATE_LIMITED */

@@ -131,6 +131,14 @@ export function isMutable(kind: Kind): boolean {
   return KINDS[kind].mail === 'on';
 }
 
+/** Whether each has a mail of its own: what is critical and cannot be muted is of security. */
+export function isMailedApart(kind: Kind): boolean {
+  return KINDS[kind].severity === 'critical' && KINDS[kind].mail === 'always';
+}
+
+/** Once for each resource, and most of what is raised: it repeats nothing, and `notifications_repeats` is without it. */
+export const RAISED_ONCE = 'api_key.created' satisfies Kind;
+
 /** For how long repeats on one resource raise the count of a notification that is unread, from its making. */
 export const REPEATS_WITHIN_S = 3_600;
 /** How long notifications are kept. */

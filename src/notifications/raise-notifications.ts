@@ -7,23 +7,16 @@ import type { Tx } from '../db/pool.ts';
 import { type NumberedEvent, type PlacedEvent, readEvents } from '../events/store.ts';
 import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
-import { isId, newId, type OrgId, type ServiceAccountId, type UserId } from '../lib/ids.ts';
+import { isId, newId, type UserId } from '../lib/ids.ts';
 import { compose, isTold, type Told } from './compose.ts';
 import { KINDS } from './model.ts';
-import { holdServiceAccounts, holdUsers, membersOf, type Raise, type Recipient, raise } from './store.ts';
+import { holdPeople, type People, type Raise, type Recipient, raise } from './store.ts';
 
 type Undated = Omit<Raise, 'id' | 'raised_at'>;
 
 interface Telling {
   readonly event: NumberedEvent;
   readonly told: Told;
-}
-
-interface People {
-  readonly members: ReadonlyMap<OrgId, ReadonlyMap<UserId, string>>;
-  /** With their addresses. */
-  readonly users: ReadonlyMap<UserId, string>;
-  readonly service_accounts: ReadonlyMap<ServiceAccountId, OrgId>;
 }
 
 export async function raiseNotifications(tx: Tx, placed: readonly PlacedEvent[]): Promise<void> {
@@ -50,25 +43,13 @@ export async function raiseNotifications(tx: Tx, placed: readonly PlacedEvent[])
 
 async function lookUp(tx: Tx, tellings: readonly Telling[]): Promise<People> {
   const concerned = tellings.map(({ told }) => told.concerned);
-  const org_ids = [...new Set(concerned.flatMap(({ org_id }) => (org_id === null ? [] : [org_id])))];
-  const members = new Map<OrgId, Map<UserId, string>>();
-  for (const { org_id, user_id, role } of await membersOf(tx, org_ids)) {
-    const of = members.get(org_id) ?? new Map<UserId, string>();
-    members.set(org_id, of.set(user_id, role));
-  }
   const holders = [...new Set(concerned.flatMap((each) => each.holders))];
-  const by_role = concerned.flatMap(({ org_id, roles }) =>
-    org_id === null ? [] : withRole(members.get(org_id), roles),
-  );
-  const user_ids = [...new Set([...holders.filter((id) => isId('usr', id)), ...by_role])];
-  return {
-    members,
-    users: await holdUsers(tx, user_ids),
-    service_accounts: await holdServiceAccounts(
-      tx,
-      holders.filter((id) => isId('sa', id)),
-    ),
-  };
+  return holdPeople(tx, {
+    org_ids: [...new Set(concerned.flatMap(({ org_id }) => (org_id === null ? [] : [org_id])))],
+    roles: [...new Set(concerned.flatMap(({ org_id, roles }) => roles.map((role) => `${org_id} ${role}`)))],
+    user_ids: holders.filter((id) => isId('usr', id)),
+    service_account_ids: holders.filter((id) => isId('sa', id)),
+  });
 }
 
 function withRole(members: ReadonlyMap<UserId, string> | undefined, roles: readonly string[]): UserId[] {

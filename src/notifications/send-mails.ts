@@ -1,8 +1,8 @@
 /**
  * Sends the mails that notifications have put into the outbox: after their commit, never in a request. Mails that
  * are out are taken off at once; a process that dies in between sends them again, under the same Message-IDs. What is due
- * to one person of one kind at one time is one mail: who makes a hundred keys gets few. What is critical for the security
- * of an account has a mail of its own each.
+ * to one person of one kind at one time is one mail of bounded size: who makes a hundred keys gets few. What is critical
+ * for the security of an account has a mail of its own each.
  */
 import type { Db } from '../db/pool.ts';
 import { backoffMs } from '../lib/backoff.ts';
@@ -11,8 +11,14 @@ import { messageOf } from '../lib/errors.ts';
 import { inParallel } from '../lib/in-parallel.ts';
 import type { Log } from '../lib/log.ts';
 import type { Deliver, Mail } from '../mail/mailer.ts';
-import { type DueMail, endMails, postponeMail, takeDueMails } from './mail-store.ts';
-import { KINDS } from './model.ts';
+import {
+  type DueMail,
+  endMails,
+  MAX_TOLD,
+  type MailedNotification,
+  postponeMail,
+  takeDueMails,
+} from './mail-store.ts';
 
 /** Longer than the delivery of all that are taken together may take. */
 const LEASE_S = 900;
@@ -31,7 +37,7 @@ const AT_ONCE = 100;
 /** Mails that are under way. */
 const SENT_AT_ONCE = 10;
 
-/** Of one kind to one person: they go as one mail. */
+/** To one person of one kind: they go as one. */
 type Digest = readonly [DueMail, ...DueMail[]];
 
 /** Until none is due, or `signal` aborts. */
@@ -39,7 +45,7 @@ export async function sendNotificationMails(parts: MailParts, signal?: AbortSign
   while (signal?.aborted !== true) {
     const due = await takeDueMails(parts.db, AT_ONCE, LEASE_S);
     if (due.length === 0) return;
-    const digests = Map.groupBy(due.toSorted(byId), mailOf);
+    const digests = Map.groupBy(due.toSorted(byFirst), ({ user_id, batch }) => `${user_id} ${batch}`);
     await inParallel(digests.values(), SENT_AT_ONCE, (digest) =>
       send(parts, digest as [DueMail, ...DueMail[]]),
     );
@@ -47,20 +53,15 @@ export async function sendNotificationMails(parts: MailParts, signal?: AbortSign
 }
 
 /** As they were raised. */
-const byId = (a: DueMail, b: DueMail) => (a.notification_id < b.notification_id ? -1 : 1);
-
-/** What is critical and cannot be muted is of security, and has a mail of its own each. */
-function mailOf({ notification_id, email, kind }: DueMail): string {
-  const { mail, severity } = KINDS[kind];
-  return mail === 'always' && severity === 'critical' ? notification_id : JSON.stringify([email, kind]);
-}
+const byFirst = (a: DueMail, b: DueMail) => (a.notifications[0].id < b.notifications[0].id ? -1 : 1);
 
 async function send({ db, deliver, public_url, log }: MailParts, digest: Digest): Promise<void> {
   const again: DueMail[] = [];
   try {
     await deliver(composeMail(digest, public_url));
   } catch (error) {
-    const [{ notification_id, attempts }] = digest;
+    const [{ notifications, attempts }] = digest;
+    const notification_id = notifications[0].id;
     log.warn({ reason: messageOf(error), notification_id, attempts }, 'a notification could not be mailed');
     again.push(...digest.filter((due) => due.attempts < MAX_ATTEMPTS));
   }
@@ -72,20 +73,29 @@ async function send({ db, deliver, public_url, log }: MailParts, digest: Digest)
 }
 
 function composeMail(digest: Digest, public_url: string): Mail {
-  const [{ email, title, notification_id, count }, ...others] = digest;
+  const [{ email, notifications }] = digest;
+  const [first] = notifications;
+  // A repeat of the same may wait beside it.
+  const all = [
+    ...new Map(digest.flatMap((due) => due.notifications.map((each) => [each.id, each]))).values(),
+  ];
+  const told = all.slice(0, MAX_TOLD);
+  const untold = digest.reduce((sum, { more }) => sum + more, all.length - told.length);
+  const others = told.length - 1 + untold;
   return {
     to: email,
-    subject: others.length === 0 ? title : `${title}, and ${others.length} more`,
+    subject: others === 0 ? first.title : `${first.title}, and ${others} more`,
     text: [
       // Of one alone the subject says it.
-      ...digest.flatMap((due) => (others.length === 0 ? [] : [due.title]).concat(paragraph(due, public_url))),
+      ...told.flatMap((each) => (others === 0 ? [] : [each.title]).concat(paragraph(each, public_url))),
+      ...(untold === 0 ? [] : [`And ${untold} more: ${public_url}/notifications\n`]),
       `What goes by mail: ${public_url}/notifications\n`,
     ].join('\n'),
-    id: `${notification_id}.${count}`,
+    id: `${first.id}.${first.count}`,
   };
 }
 
-function paragraph({ body, count, raised_at }: DueMail, public_url: string): string {
+function paragraph({ body, count, raised_at }: MailedNotification, public_url: string): string {
   const times = count > 1 ? `, ${count} times so far` : '';
   return [body, '', `At ${rfc3339(raised_at)}${times}, on Berth at ${public_url}.`, ''].join('\n');
 }

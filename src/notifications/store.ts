@@ -1,8 +1,17 @@
 import { sql } from 'kysely';
-import type { Tx } from '../db/pool.ts';
+import { atCommit, type Tx } from '../db/pool.ts';
 import { PLANNED_EACH_TIME } from '../db/statement-names.ts';
-import type { EventId, NotificationId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
-import { KEPT_DAYS, type Kind, REPEATS_WITHIN_S } from './model.ts';
+import { present } from '../lib/assert.ts';
+import {
+  type EventId,
+  isId,
+  type NotificationId,
+  type OrgId,
+  type ServiceAccountId,
+  type UserId,
+} from '../lib/ids.ts';
+import { deleteEmptyMails, queueMails } from './mail-store.ts';
+import { KEPT_DAYS, type Kind, RAISED_ONCE, REPEATS_WITHIN_S } from './model.ts';
 
 export type Recipient = UserId | ServiceAccountId;
 
@@ -23,52 +32,67 @@ const SHOWN = [
 
 export type NotificationRow = Awaited<ReturnType<typeof listNotifications>>[number];
 
+/** Who may have to be told. */
+export interface Concerned {
+  readonly org_ids: readonly OrgId[];
+  /** Whoever has one of these there: an organisation, a space, a role. */
+  readonly roles: readonly string[];
+  readonly user_ids: readonly UserId[];
+  readonly service_account_ids: readonly ServiceAccountId[];
+}
+
+export interface People {
+  /** All of an organisation, with their roles. */
+  readonly members: ReadonlyMap<OrgId, ReadonlyMap<UserId, string>>;
+  /** Those that have an account, with their addresses. */
+  readonly users: ReadonlyMap<UserId, string>;
+  readonly service_accounts: ReadonlyMap<ServiceAccountId, OrgId>;
+}
+
+type PeopleRow =
+  | { readonly of: 'member'; readonly org_id: OrgId; readonly id: UserId; readonly says: string }
+  | { readonly of: 'user'; readonly id: UserId; readonly says: string }
+  | { readonly of: 'service_account'; readonly org_id: OrgId; readonly id: ServiceAccountId };
+
 /**
- * Those of `user_ids` that have an account, held until the transaction's end so that what is raised for them finds
- * them. Always taken before any notification is touched, as the end of an account does.
+ * Users and service accounts are held until the transaction's end, so that what is raised for them finds them. Always done
+ * before any notification is touched, as the end of an account does.
  */
-export async function holdUsers(tx: Tx, user_ids: readonly UserId[]): Promise<Map<UserId, string>> {
-  if (user_ids.length === 0) return new Map();
-  const rows = await tx
-    .selectFrom('users')
-    .select(['id', 'email'])
-    .where('id', 'in', [...user_ids])
-    .orderBy('id')
-    .forKeyShare()
-    .execute();
-  return new Map(rows.map(({ id, email }) => [id, email]));
-}
-
-/** As {@link holdUsers}: service accounts with their organisations. */
-export async function holdServiceAccounts(
+export async function holdPeople(
   tx: Tx,
-  ids: readonly ServiceAccountId[],
-): Promise<Map<ServiceAccountId, OrgId>> {
-  if (ids.length === 0) return new Map();
-  const rows = await tx
-    .selectFrom('service_accounts')
-    .select(['id', 'org_id'])
-    .where('id', 'in', [...ids])
-    .orderBy('id')
-    .forKeyShare()
-    .execute();
-  return new Map(rows.map(({ id, org_id }) => [id, org_id]));
-}
-
-export async function membersOf(tx: Tx, org_ids: readonly OrgId[]) {
-  if (org_ids.length === 0) return [];
-  return tx
-    .selectFrom('memberships')
-    .select(['org_id', 'user_id', 'role'])
-    .where('org_id', 'in', [...org_ids])
-    .execute();
+  { org_ids, roles, user_ids, service_account_ids }: Concerned,
+): Promise<People> {
+  const { rows } = await sql<PeopleRow>`
+    with members as materialized (
+      select org_id, user_id, role from memberships where org_id = any(${org_ids}::text[])
+    ), people as materialized (
+      select id, email from users
+      where id = any(${user_ids}::text[] || array(
+        select user_id from members
+        where org_id || ' ' || role = any(${roles}::text[])))
+      order by id for key share
+    ), accounts as materialized (
+      select id, org_id from service_accounts where id = any(${service_account_ids}::text[]) order by id for key share
+    )
+    select 'user' as of, null as org_id, id, email as says from people
+    union all select 'service_account', org_id, id, null from accounts
+    union all select 'member', org_id, user_id, role from members`.execute(tx);
+  const members = new Map<OrgId, Map<UserId, string>>();
+  const users = new Map<UserId, string>();
+  const service_accounts = new Map<ServiceAccountId, OrgId>();
+  for (const row of rows) {
+    if (row.of === 'user') users.set(row.id, row.says);
+    else if (row.of === 'service_account') service_accounts.set(row.id, row.org_id);
+    else members.set(row.org_id, (members.get(row.org_id) ?? new Map()).set(row.id, row.says));
+  }
+  return { members, users, service_accounts };
 }
 
 /** What is to be raised: one for each recipient, kind and resource. */
 export interface Raise {
   readonly id: NotificationId;
   readonly recipient: Recipient;
-  readonly kind: string;
+  readonly kind: Kind;
   readonly title: string;
   readonly body: string;
   readonly resource_type: string | null;
@@ -87,53 +111,101 @@ export interface Raise {
 /**
  * Raises the count of the newest unread notification of the last hour on the same resource, or makes a new one, and
  * puts what goes by mail into the outbox. One that is being read at the same time is waited for: it is either raised
- * while unread, or left read and followed by a new one.
+ * while unread, or left read and followed by a new one. What is new is there from the commit on.
  */
 export async function raise(tx: Tx, raises: readonly Raise[]): Promise<void> {
-  if (raises.length === 0) return;
-  await sql`${sql.raw(PLANNED_EACH_TIME)}
-    with wanted as (
-      select * from jsonb_to_recordset(${JSON.stringify(raises)}::jsonb) as w(
-        id text, recipient text, kind text, title text, body text, resource_type text, resource_id text, data jsonb,
-        count bigint, position bigint, event_id text, raised_at timestamptz,
-        mailable boolean, mail_always boolean)
-    ), repeats as materialized (
-      select w.*, (
-        select u.id from notifications u
-        -- As notifications_repeats has it: any other index would be read for all that is unread.
-        where u.recipient || ' ' || u.kind || ' ' || coalesce(u.resource_id, '')
-            = w.recipient || ' ' || w.kind || ' ' || coalesce(w.resource_id, '')
-          and u.read_at is null
-          and u.created_at > w.raised_at - make_interval(secs => ${REPEATS_WITHIN_S})
-        order by u.id desc limit 1) as repeated
-      from wanted w
-    ), raised as (
-      update notifications n
-      set count = n.count + w.count, title = w.title, body = w.body, data = w.data, position = w.position,
-          event_id = w.event_id, raised_at = w.raised_at
-      from repeats w
-      -- The array says nothing more, but makes the planner look these up instead of reading the whole table.
-      where n.read_at is null and n.id = w.repeated
-        and n.id = any(array(select r.repeated from repeats r where r.repeated is not null))
-      returning w.id as wanted_id, n.id
-    ), made as (
-      insert into notifications (id, recipient, kind, title, body, resource_type, resource_id, data, count, position,
-                                 event_id, created_at, raised_at)
-      select id, recipient, kind, title, body, resource_type, resource_id, data, count, position, event_id,
-             raised_at, raised_at
-      from wanted w where not exists (select 1 from raised r where r.wanted_id = w.id)
-      returning id
-    ), mailing as (
-      select r.id as notification_id, w.* from raised r join wanted w on w.id = r.wanted_id where w.mail_always
-      union all
-      select m.id, w.* from made m join wanted w on w.id = m.id
-    )
-    insert into notification_mails (notification_id)
-    select g.notification_id from mailing g
-    left join notification_preferences p on p.user_id = g.recipient and p.kind = g.kind and not g.mail_always
-    where g.recipient like 'usr\\_%' and g.mailable and coalesce(p.mail, true)
-    on conflict (notification_id) do update set attempts = 0, due_at = now()`.execute(tx);
+  const repeated = await raiseRepeated(tx, await findRepeated(tx, raises));
+  await insertNotifications(
+    tx,
+    raises.filter(({ id }) => !repeated.has(id)),
+  );
+  const muted = await findMuted(tx, raises);
+  const mailed = raises.flatMap(({ id, recipient, kind, mailable, mail_always }) => {
+    const is_told = mailable && (mail_always || !(repeated.has(id) || muted.has(muting(recipient, kind))));
+    if (!is_told || !isId('usr', recipient)) return [];
+    return [{ id: repeated.get(id) ?? id, user_id: recipient, kind }];
+  });
+  await queueMails(tx, mailed);
 }
+
+/** What was found to be raised again. */
+interface Repeat extends Raise {
+  readonly repeated: NotificationId;
+}
+
+/** As `notifications_repeats` has it: any other index would be read for all that is unread. */
+const REPEATS_KEY = sql`n.recipient || ' ' || n.kind || ' ' || coalesce(n.resource_id, '')`;
+const MAY_REPEAT = sql`n.read_at is null and n.kind <> ${sql.lit(RAISED_ONCE)}`;
+const keyOf = ({ recipient, kind, resource_id }: Raise) => `${recipient} ${kind} ${resource_id ?? ''}`;
+
+async function findRepeated(tx: Tx, raises: readonly Raise[]): Promise<Repeat[]> {
+  const asked = raises.filter(({ kind }) => kind !== RAISED_ONCE);
+  if (asked.length === 0) return [];
+  const { rows } = await sql<{ at: number; id: NotificationId }>`${sql.raw(PLANNED_EACH_TIME)}
+    select w.at, found.id
+    from unnest(${asked.map(keyOf)}::text[], ${asked.map(({ raised_at }) => raised_at)}::timestamptz[])
+      with ordinality as w (key, raised_at, at)
+    cross join lateral (
+      select n.id from notifications n
+      where ${REPEATS_KEY} = w.key and ${MAY_REPEAT}
+        and n.created_at > w.raised_at - make_interval(secs => ${REPEATS_WITHIN_S})
+      order by n.id desc limit 1) found`.execute(tx);
+  return rows.map(({ at, id }) => ({ ...present(asked[at - 1], 'what was asked'), repeated: id }));
+}
+
+/** By the ids of those that were to be raised: which were, instead. */
+async function raiseRepeated(
+  tx: Tx,
+  repeats: readonly Repeat[],
+): Promise<ReadonlyMap<NotificationId, NotificationId>> {
+  if (repeats.length === 0) return new Map();
+  const { rows } = await sql<{ id: NotificationId; repeated: NotificationId }>`${sql.raw(PLANNED_EACH_TIME)}
+    update notifications n
+    set count = n.count + w.count, title = w.title, body = w.body, data = w.data, position = w.position,
+        event_id = w.event_id, raised_at = w.raised_at
+    from jsonb_to_recordset(${JSON.stringify(repeats)}::jsonb) as w(
+      id text, repeated text, recipient text, title text, body text, data jsonb, count bigint, position bigint,
+      event_id text, raised_at timestamptz)
+    where n.recipient = w.recipient and n.id = w.repeated and ${MAY_REPEAT}
+      -- The arrays say nothing more, but make the planner look these up instead of reading the whole table.
+      and ${REPEATS_KEY} = any(${repeats.map(keyOf)}::text[])
+      and n.id = any(${repeats.map(({ repeated }) => repeated)}::text[])
+    returning w.id, n.id as repeated`.execute(tx);
+  return new Map(rows.map(({ id, repeated }) => [id, repeated]));
+}
+
+/** At the commit. */
+async function insertNotifications(tx: Tx, made: readonly Raise[]): Promise<void> {
+  if (made.length === 0) return;
+  const insert = sql`
+    insert into notifications (id, recipient, kind, title, body, resource_type, resource_id, data, count, position,
+                               event_id, created_at, raised_at)
+    select id, recipient, kind, title, body, resource_type, resource_id, data, count, position, event_id,
+           raised_at, raised_at
+    from jsonb_to_recordset(${JSON.stringify(made)}::jsonb) as w(
+      id text, recipient text, kind text, title text, body text, resource_type text, resource_id text, data jsonb,
+      count bigint, position bigint, event_id text, raised_at timestamptz)`;
+  await atCommit(tx, insert.compile(tx));
+}
+
+/** What its recipient has muted of these. */
+async function findMuted(tx: Tx, raises: readonly Raise[]): Promise<ReadonlySet<string>> {
+  const asked = new Set(
+    raises.flatMap(({ recipient, mailable, mail_always }) =>
+      mailable && !mail_always && isId('usr', recipient) ? [recipient] : [],
+    ),
+  );
+  if (asked.size === 0) return new Set();
+  const rows = await tx
+    .selectFrom('notification_preferences')
+    .select(['user_id', 'kind'])
+    .where('user_id', 'in', [...asked])
+    .where('mail', '=', false)
+    .execute();
+  return new Set(rows.map(({ user_id, kind }) => muting(user_id, kind)));
+}
+
+const muting = (recipient: Recipient, kind: string) => `${recipient} ${kind}`;
 
 export async function listNotifications(
   tx: Tx,
@@ -253,4 +325,5 @@ export async function deleteOldNotifications(tx: Tx): Promise<void> {
     .deleteFrom('notifications')
     .where('created_at', '<', sql<Date>`now() - make_interval(days => ${KEPT_DAYS})`)
     .execute();
+  await deleteEmptyMails(tx);
 }

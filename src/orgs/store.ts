@@ -78,12 +78,21 @@ export async function countInstances(tx: Tx, org_id: OrgId): Promise<number> {
   return row.count;
 }
 
-/** With memberships, keys, service accounts and invitations (foreign keys) and its events; the audit log stays. */
+/**
+ * With memberships, keys, service accounts and invitations (foreign keys), its events, and its service accounts'
+ * notifications; the audit log stays.
+ */
 export async function deleteOrganisation(tx: Tx, id: OrgId): Promise<void> {
   // Said apart, since those that have their place are in one index and those that wait in another.
   for (const waits of ['is', 'is not'] as const) {
     await tx.deleteFrom('events').where('org_id', '=', id).where('position', waits, null).execute();
   }
+  // From now on it gets no service account any more.
+  await tx.selectFrom('organisations').select('id').where('id', '=', id).forUpdate().execute();
+  const accounts = await tx.deleteFrom('service_accounts').where('org_id', '=', id).returning('id').execute();
+  const ids = accounts.map((account) => account.id);
+  // After them: whoever raises some holds the account.
+  if (ids.length > 0) await tx.deleteFrom('notifications').where('recipient', 'in', ids).execute();
   await tx.deleteFrom('organisations').where('id', '=', id).execute();
 }
 

@@ -32,11 +32,15 @@ export async function listServiceAccounts(tx: Tx, org_id: OrgId, before: string 
   return query.orderBy('id', 'desc').limit(limit).execute();
 }
 
+/** With its keys (foreign key) and notifications. */
 export async function deleteServiceAccount(tx: Tx, org_id: OrgId, id: ServiceAccountId) {
-  return tx
+  const gone = await tx
     .deleteFrom('service_accounts')
     .where('org_id', '=', org_id)
     .where('id', '=', id)
     .returning(SHOWN)
     .executeTakeFirst();
+  // After it: whoever raises some holds the account.
+  if (gone) await tx.deleteFrom('notifications').where('recipient', '=', id).execute();
+  return gone;
 }

@@ -205,6 +205,7 @@ describe('400', () => {
     'a number for a name': { name: 7 },
     'an unknown field': { name: 'web', state: 'running' },
     'a forbidden key': '{"name":"web","__proto__":{}}',
+    'a forbidden key, spelt otherwise': '{"name":"web","\\u005f_proto__":{}}',
     'no cpus': { name: 'web', cpus: 0 },
     '17 cpus': { name: 'web', cpus: 17 },
     'half a cpu': { name: 'web', cpus: 1.5 },

@@ -2,12 +2,16 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { sql } from 'kysely';
+import { deleteUser } from '../../src/auth/store.ts';
 import { type Tx, transaction } from '../../src/db/pool.ts';
 import { rfc3339 } from '../../src/lib/clock.ts';
 import { newId } from '../../src/lib/ids.ts';
-import { type Raise, raise } from '../../src/notifications/store.ts';
+import { holdPeople, type Raise, type Recipient, raise } from '../../src/notifications/store.ts';
+import { deleteOrganisation } from '../../src/orgs/store.ts';
+import { deleteServiceAccount } from '../../src/service-accounts/store.ts';
 import { apiForFile } from '../support/api.ts';
-import type { Person } from '../support/people.ts';
+import { untilLocksAreWaitedFor } from '../support/lock-waits.ts';
+import { makeNotification, makeServiceAccount, type Person } from '../support/people.ts';
 import { happen, notificationsOf, tellAll } from '../support/telling.ts';
 
 const api = await apiForFile();
@@ -116,40 +120,82 @@ test('read-all and repeats of one resource at once: each happening is in a count
   );
 });
 
-test('who leaves the organisation is told nothing of it any more, and an account that ends takes its own along', async () => {
+test('an account that ends takes its own along, and nothing more is raised for it', async () => {
   const owner = await api.person();
   const admin = await api.person({ org_id: owner.org_id, role: 'admin' });
   await happen(api.db, admin);
   await tellAll(api.db);
   await happen(api.db, admin);
-  await api.db.deleteFrom('users').where('id', '=', admin.user_id).execute();
+  await transaction(api.db, (tx) => deleteUser(tx, admin.user_id));
   await tellAll(api.db);
-  const left = await api.db
-    .selectFrom('notifications')
-    .select('id')
-    .where('recipient', '=', admin.user_id)
-    .execute();
-  assert.deepEqual(left, []);
+  assert.equal(await kept(admin.user_id), 0);
 });
+
+test('so does a service account, by itself or with its organisation', async () => {
+  const owner = await api.person();
+  const [one, other] = [await robotOf(owner), await robotOf(owner)];
+  for (const id of [one, other, owner.user_id]) await makeNotification(api.db, id);
+  const gone = await api.as(owner).delete(`/v1/service-accounts/${one}`);
+  assert.equal(gone.status, 204);
+  assert.deepEqual([await kept(one), await kept(other)], [0, 1]);
+  await transaction(api.db, (tx) => deleteOrganisation(tx, owner.org_id));
+  assert.deepEqual([await kept(other), await kept(owner.user_id)], [0, 1]);
+});
+
+test('who is deleted while something is raised for them leaves none of it', async () => {
+  const owner = await api.person();
+  const robot = await robotOf(owner);
+  const asked = { org_ids: [], roles: [], user_ids: [owner.user_id], service_account_ids: [robot] };
+  const { deletions } = await transaction(api.db, async (tx) => {
+    await holdPeople(tx, asked);
+    const started = [
+      transaction(api.db, (other) => deleteUser(other, owner.user_id)),
+      transaction(api.db, (other) => deleteServiceAccount(other, owner.org_id, robot)),
+    ];
+    await untilLocksAreWaitedFor(api.db, started.length);
+    await raise(tx, [raiseFor(owner.user_id), raiseFor(robot)]);
+    return { deletions: started };
+  });
+  await Promise.all(deletions);
+  assert.deepEqual([await kept(owner.user_id), await kept(robot)], [0, 0]);
+});
+
+const robotOf = ({ org_id }: Person) => makeServiceAccount(api.db, org_id, '*');
+
+async function kept(recipient: Recipient): Promise<number> {
+  const { rows } = await sql`select from notifications where recipient = ${recipient}`.execute(api.db);
+  return rows.length;
+}
 
 test('what repeats is found without reading what is unread, whatever the planner knows of it', async () => {
   const who = await api.person();
-  const raises = (count: number): Raise[] =>
-    Array.from({ length: count }, (_, position) => ({
-      ...{ id: newId('ntf'), recipient: who.user_id, kind: 'ssh_key.added', title: 't', body: 'b' },
-      ...{ resource_type: 'ssh_key', resource_id: newId('key'), data: {}, count: 1, position },
-      ...{ event_id: newId('evt'), raised_at: rfc3339(new Date()), mailable: false, mail_always: false },
-    }));
-  const read = await transaction(api.db, async (tx) => {
-    await raise(tx, raises(1));
-    await sql`analyze notifications`.execute(tx);
-    await raise(tx, raises(2_000));
-    const before = await tuplesRead(tx);
-    await raise(tx, raises(200));
-    return (await tuplesRead(tx)) - before;
-  });
-  assert.ok(read < 1_000, `${read} rows were read to find that 200 repeat none`);
+  const raises = (count: number) => Array.from({ length: count }, (_, n) => raiseFor(who.user_id, n));
+  await transaction(api.db, (tx) => raise(tx, raises(1)));
+  await sql`analyze notifications`.execute(api.db);
+  const many = raises(2_000);
+  await transaction(api.db, (tx) => raise(tx, many));
+  const again = () => many.slice(0, 200).map((each) => ({ ...each, id: newId('ntf') }));
+  const read = () =>
+    transaction(api.db, async (tx) => {
+      const before = await tuplesRead(tx);
+      await raise(tx, [...raises(200), ...again()]);
+      return (await tuplesRead(tx)) - before;
+    });
+  const read_small = await read();
+  await sql`analyze notifications`.execute(api.db);
+  for (const count of [read_small, await read()]) {
+    assert.ok(count < 1_000, `${count} rows were read to find which 200 of 400 repeat something`);
+  }
+  assert.equal(await unread(who), 2_401, 'repeats are counted where they are');
 });
+
+function raiseFor(recipient: Recipient, position = 0): Raise {
+  return {
+    ...{ id: newId('ntf'), recipient, kind: 'ssh_key.added', title: 't', body: 'b' },
+    ...{ resource_type: 'ssh_key', resource_id: newId('key'), data: {}, count: 1, position },
+    ...{ event_id: newId('evt'), raised_at: rfc3339(new Date()), mailable: false, mail_always: false },
+  };
+}
 
 /** Of notifications, in this transaction. */
 async function tuplesRead(tx: Tx): Promise<number> {

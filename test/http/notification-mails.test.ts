@@ -2,9 +2,12 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
+import { deleteUser } from '../../src/auth/store.ts';
+import { transaction } from '../../src/db/pool.ts';
 import { appendPrivate } from '../../src/events/append.ts';
 import { newId } from '../../src/lib/ids.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
+import { sweep } from '../../src/tasks/sweep.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeMailFolder } from '../support/mail-folder.ts';
 import { makeSudo, type Person } from '../support/people.ts';
@@ -48,6 +51,71 @@ test('what is due to one person of one kind goes as one mail, other people and k
   const [keys, ...rest] = to(who).filter(({ subject }) => /, and 2 more$/.test(subject));
   for (const name of ['one', 'two', 'three']) assert.match(keys?.text ?? '', new RegExp(`\\b${name}\\b`));
   assert.deepEqual([rest.length, to(who).length, to(other).length], [0, 2, 1]);
+  assert.deepEqual(await waiting(), []);
+});
+
+test('a burst is one row and one mail of bounded size, which says how many more there are', async () => {
+  const who = await api.person();
+  for (let n = 1; n <= 45; n++) {
+    await api.as(who).post('/v1/api-keys', { name: `key-${n}.`, scope: 'vm:read' });
+    if (n === 15 || n === 30) await tellAll(db);
+  }
+  await tellAll(db);
+  assert.equal((await waiting()).length, 1);
+  await tellByMail(db, keep);
+  const [mail, ...rest] = to(who);
+  assert.deepEqual(rest, []);
+  assert.match(mail?.subject ?? '', /^API key "key-1\." .*, and 44 more$/);
+  const named = Array.from({ length: 45 }, (_, n) => `"key-${n + 1}."`);
+  assert.deepEqual(
+    named.filter((name) => mail?.text.includes(name)),
+    named.slice(0, 20),
+  );
+  assert.match(mail?.text ?? '', /^And 25 more: http:\/\/127\.0\.0\.1\/notifications$/m);
+  assert.deepEqual(await waiting(), []);
+});
+
+test('a mail that is tried again is the same mail; what was raised since has one of its own', async () => {
+  const who = await api.person();
+  const tried: Mail[] = [];
+  const away = async (mail: Mail) => {
+    tried.push(mail);
+    throw new Error('connection refused');
+  };
+  await happen(db, who);
+  await happen(db, who);
+  await tellByMail(db, away);
+  await happen(db, who);
+  await tellByMail(db, keep);
+  assert.deepEqual(
+    to(who).map(({ subject }) => subject),
+    ['SSH key "laptop" was added'],
+  );
+  await letWaitsEnd();
+  await tellByMail(db, keep);
+  assert.deepEqual(to(who).slice(1), tried);
+  // What is due at one time is one mail all the same.
+  for (const deliver of [away, away]) {
+    await happen(db, who);
+    await tellByMail(db, deliver);
+  }
+  await letWaitsEnd();
+  await tellByMail(db, keep);
+  assert.equal(to(who).length, 3);
+  assert.match(to(who)[2]?.subject ?? '', /, and 1 more$/);
+  assert.deepEqual(await waiting(), []);
+});
+
+test('a mail goes with the account that it is to, and with all that it tells of', async () => {
+  const [gone, who] = [await api.person(), await api.person()];
+  await happen(db, gone);
+  await happen(db, who);
+  await tellAll(db);
+  assert.equal((await waiting()).length, 2);
+  await transaction(db, (tx) => deleteUser(tx, gone.user_id));
+  assert.equal((await waiting()).length, 1);
+  await db.updateTable('notifications').set({ created_at: sql`now() - interval '91 days'` }).execute();
+  await sweep(db);
   assert.deepEqual(await waiting(), []);
 });
 
@@ -103,6 +171,25 @@ test('of security each repeat is mailed; of the others only what is new', async 
     'Your password was changed',
   ]);
   assert.equal(new Set(to(who).map((mail) => mail.id)).size, 3, 'each is a mail of its own');
+});
+
+test('what repeats before its mail is taken is told once in it, and does not count as more', async () => {
+  const who = await api.person();
+  for (let n = 0; n < 22; n++) {
+    await appendPrivate(db, {
+      type: 'password.changed',
+      org_id: null,
+      user_id: who.user_id,
+      data: { how: 'changed' },
+      actor: who.user_id,
+    });
+    await tellAll(db);
+  }
+  await tellByMail(db, keep);
+  const [mail, ...rest] = to(who);
+  assert.deepEqual(rest, []);
+  assert.equal(mail?.subject, 'Your password was changed');
+  assert.match(mail?.text ?? '', /, 22 times so far/);
 });
 
 test('the billing address: whom the change itself tells gets no second mail', async () => {

@@ -49,6 +49,8 @@ export interface MemberOptions {
 
 export interface AccessApi {
   readonly db: Db;
+  /** What the API itself has. */
+  readonly pool: Db;
   readonly audit: AuditLog;
   readonly hub: NotifyHub;
   /** Without a credential. */
@@ -118,6 +120,7 @@ export async function accessApiForFile(
   const client = new Client(origin, connections);
   return {
     db,
+    pool,
     audit,
     hub,
     client,

@@ -10,7 +10,7 @@ import { apiKeyView } from '../../api-keys/view.ts';
 import { requireKeysOf, viewerOf } from '../../api-keys/viewer.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId, type ServiceAccountId } from '../../lib/ids.ts';
-import { principalOf } from '../access.ts';
+import { checkCaller, principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
@@ -104,18 +104,19 @@ export function registerApiKeys(app: App, context: AppContext, cursors: CursorSe
 }
 
 /** What is refused whatever else the body holds: 403 comes before 400. @throws AppError FORBIDDEN */
-async function refuseBeyondOwn(request: FastifyRequest): Promise<void> {
-  const principal = principalOf(request);
-  const holder = peek(request.body, 'service_account_id');
-  if (holder !== undefined) requireKeysOf(principal, holder as ServiceAccountId);
-  refuseEscalation(principal, request.body);
+function refuseBeyondOwn(request: FastifyRequest): Promise<void> {
+  return checkCaller(request, (principal) => {
+    const holder = peek(request.body, 'service_account_id');
+    if (holder !== undefined) requireKeysOf(principal, holder as ServiceAccountId);
+    refuseEscalation(principal, request.body);
+  });
 }
 
 function registerCreate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/api-keys',
-    config: { access: 'api_keys:write', people_only: true, idempotent: true },
+    config: { access: 'api_keys:write', people_only: true, idempotent: true, proves: true },
     preValidation: refuseBeyondOwn,
     schema: {
       operationId: 'createApiKey',
