@@ -2,7 +2,12 @@
 
 import { insertAccount } from '../auth/account-store.ts';
 import { unlock } from '../auth/lockout.ts';
-import { consumeMailToken, issueMailToken, voidMailTokens } from '../auth/mail-token-store.ts';
+import {
+  consumeMailToken,
+  issueMailToken,
+  MAIL_TOKEN_LIFETIME_S,
+  voidMailTokens,
+} from '../auth/mail-token-store.ts';
 import { hashPassword } from '../auth/passwords.ts';
 import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
@@ -19,7 +24,8 @@ import { holdProved, verifyAccountPassword } from '../auth/verify-account.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
-import type { Mailer } from '../mail/mailer.ts';
+import type { Mailbox } from '../mail/mailbox.ts';
+import type { Mail } from '../mail/mailer.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { type LeftOrganisation, leaveAllOrganisations } from '../orgs/members.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
@@ -99,23 +105,25 @@ export async function changePassword(
 /** Sends a reset link if there is such an account; says nothing either way. */
 export async function requestPasswordReset(
   db: Db,
-  mailer: Mailer,
+  mailbox: Mailbox,
   public_url: string,
   email: string,
 ): Promise<void> {
   const user = await findUserByEmail(db, email);
   if (!user) return;
-  const token = await transaction(db, async (tx) => {
+  await transaction(db, async (tx) => {
     // A change of the address voids what went to the one before, or is seen here.
     await lockUser(tx, user.id);
     const now = await findUser(tx, user.id);
-    return now?.email_key === user.email_key
-      ? issueMailToken(tx, 'password_reset', user.id, null)
-      : undefined;
+    if (now?.email_key !== user.email_key) return;
+    const token = await issueMailToken(tx, 'password_reset', user.id, null);
+    await mailbox.post(tx, resetMail(user.email, public_url, token), MAIL_TOKEN_LIFETIME_S);
   });
-  if (token === undefined) return;
-  mailer.send({
-    to: user.email,
+}
+
+function resetMail(to: string, public_url: string, token: string): Mail {
+  return {
+    to,
     subject: 'Reset your Berth password',
     text: [
       'Someone, hopefully you, asked to reset the password of this account.',
@@ -128,7 +136,7 @@ export async function requestPasswordReset(
       '',
       'If it was not you, ignore this message: nothing has changed.',
     ].join('\n'),
-  });
+  };
 }
 
 /**
@@ -155,7 +163,7 @@ export async function confirmPasswordReset(
 /** Begins a change of address: the new one must prove itself; the old one is told. */
 export async function requestEmailChange(
   db: Db,
-  mailer: Mailer,
+  mailbox: Mailbox,
   public_url: string,
   principal: Principal,
   request: { email: string; password: string },
@@ -163,19 +171,21 @@ export async function requestEmailChange(
 ): Promise<void> {
   const user_id = userOf(principal);
   const proved_by = await verifyAccountPassword(db, user_id, request.password, ip);
-  const { user, token } = await transaction(db, async (tx) => ({
-    user: await holdProved(tx, user_id, proved_by),
-    token: await issueMailToken(tx, 'email_change', user_id, request.email),
-  }));
-  mailer.send({
-    to: request.email,
-    subject: 'Confirm your new address',
-    text: `Within an hour: ${public_url}/email#token=${token}\n\nThe token by itself, for POST /v1/me/email/confirm:\n\n${token}`,
-  });
-  mailer.send({
-    to: user.email,
-    subject: 'Your Berth address is about to change',
-    text: `A change of this account's address to ${request.email} was asked for. If it was not you, change your password now.`,
+  await transaction(db, async (tx) => {
+    const user = await holdProved(tx, user_id, proved_by);
+    const token = await issueMailToken(tx, 'email_change', user_id, request.email);
+    const asked = {
+      to: request.email,
+      subject: 'Confirm your new address',
+      text: `Within an hour: ${public_url}/email#token=${token}\n\nThe token by itself, for POST /v1/me/email/confirm:\n\n${token}`,
+    };
+    const told = {
+      to: user.email,
+      subject: 'Your Berth address is about to change',
+      text: `A change of this account's address to ${request.email} was asked for. If it was not you, change your password now.`,
+    };
+    await mailbox.post(tx, asked, MAIL_TOKEN_LIFETIME_S);
+    await mailbox.post(tx, told, MAIL_TOKEN_LIFETIME_S);
   });
 }
 

@@ -3,6 +3,7 @@ import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type {
   EventId,
   InstanceId,
+  MailId,
   NotificationId,
   OrgId,
   ServiceAccountId,
@@ -103,6 +104,13 @@ export interface DeliveryTables {
     more: Generated<number>;
     attempts: Generated<number>;
     due_at: Generated<Date>;
+  };
+  mails: {
+    id: MailId;
+    sealed: Buffer;
+    attempts: Generated<number>;
+    due_at: Generated<Date>;
+    good_until: Date;
   };
   notification_preferences: { user_id: UserId; kind: string; mail: boolean };
   known_places: { user_id: UserId; place_hash: Buffer; last_seen_at: Generated<Date> };

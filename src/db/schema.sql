@@ -285,6 +285,15 @@ create table mail_tokens (
   constraint mail_tokens_kind_check CHECK ((kind = ANY (ARRAY['password_reset'::text, 'email_change'::text])))
 );
 
+create table mails (
+  id text not null,
+  sealed bytea not null,
+  attempts integer not null default 0,
+  due_at timestamp with time zone not null default now(),
+  good_until timestamp with time zone not null,
+  constraint mails_pkey PRIMARY KEY (id)
+);
+
 create table memberships (
   org_id text not null,
   user_id text not null,
@@ -627,6 +636,7 @@ CREATE INDEX instances_image ON public.instances USING btree (image);
 CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
 CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
 CREATE INDEX mail_tokens_user ON public.mail_tokens USING btree (user_id);
+CREATE INDEX mails_due ON public.mails USING btree (due_at);
 CREATE INDEX memberships_user ON public.memberships USING btree (user_id, created_at);
 CREATE INDEX memory_images_instance ON public.memory_images USING btree (instance_id);
 CREATE UNIQUE INDEX mfa_factors_credential ON public.mfa_factors USING btree (((credential ->> 'id'::text))) WHERE (credential IS NOT NULL);

@@ -6,7 +6,7 @@ import type { HostCalls } from '../hosts/host-calls.ts';
 import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';
-import type { Mailer } from '../mail/mailer.ts';
+import type { Mailbox } from '../mail/mailbox.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
 import type { RequestMetrics } from './metrics.ts';
 import type { RequestLimits } from './rate-limits.ts';
@@ -27,7 +27,8 @@ export interface AppContext {
   readonly factors: Sealer;
   /** The keys that disks are encrypted with. */
   readonly disk_keys: DiskKeys;
-  readonly mailer: Mailer;
+  /** Where mails wait to be sent. */
+  readonly mailbox: Mailbox;
   /** The way to the receivers, and what seals their secrets. */
   readonly webhooks: { readonly outbound: Outbound; readonly secrets: Sealer };
   readonly ssh: SshEndpoint;

@@ -12,6 +12,7 @@ import { diskKeys } from '../disks/data-keys.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
 import { createLog } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
+import { Mailbox } from '../mail/mailbox.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { createApp } from './app.ts';
 
@@ -35,7 +36,7 @@ export async function openApiText(): Promise<string> {
     factors: new Sealer(secret_key, 'berth factors v1'),
     disk_keys: diskKeys(secret_key, true),
     webhooks: { outbound, secrets: new Sealer(secret_key, 'berth webhooks v1') },
-    mailer: { send: () => undefined, close: async () => undefined },
+    mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
     signups: 'closed',
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },

@@ -22,6 +22,7 @@ export const ID_PREFIXES = [
   'mfa',
   'inv',
   'flush',
+  'mail',
 ] as const;
 export type IdPrefix = (typeof ID_PREFIXES)[number];
 export type Id<P extends IdPrefix> = string & { readonly __id: P };
@@ -43,6 +44,7 @@ export type NotificationId = Id<'ntf'>;
 export type FlushId = Id<'flush'>;
 export type WebhookId = Id<'wh'>;
 export type WebhookDeliveryId = Id<'whd'>;
+export type MailId = Id<'mail'>;
 
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';
 const BODY = /^[0-9a-hjkmnp-tv-z]{26}$/;

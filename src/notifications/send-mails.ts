@@ -10,7 +10,7 @@ import { rfc3339 } from '../lib/clock.ts';
 import { messageOf } from '../lib/errors.ts';
 import { inParallel } from '../lib/in-parallel.ts';
 import type { Log } from '../lib/log.ts';
-import type { Deliver, Mail } from '../mail/mailer.ts';
+import type { Deliver, SentMail } from '../mail/mailer.ts';
 import {
   type DueMail,
   endMails,
@@ -72,7 +72,7 @@ async function send({ db, deliver, public_url, log }: MailParts, digest: Digest)
   );
 }
 
-function composeMail(digest: Digest, public_url: string): Mail {
+function composeMail(digest: Digest, public_url: string): SentMail {
   const [{ email, notifications }] = digest;
   const [first] = notifications;
   // A repeat of the same may wait beside it.

@@ -2,8 +2,11 @@ import type { Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
-import type { Mail } from '../mail/mailer.ts';
+import type { Mailbox } from '../mail/mailbox.ts';
 import { lockOrganisation, type OrganisationRow, updateOrganisation } from './store.ts';
+
+/** A mail server may be away for so long before nobody is told. */
+const TOLD_FOR_S = 86_400;
 
 /** Throws where the organisation is not what the caller saw. */
 type Check = (before: OrganisationRow) => void;
@@ -23,21 +26,21 @@ export async function renameOrganisation(
 }
 
 /**
- * Changes where the bills go. The answer's mails, to the address before and to the new one, go out when the
- * transaction has committed. @throws AppError NOT_FOUND
+ * Changes where the bills go. The address before and the new one are told by mail. @throws AppError NOT_FOUND
  */
 export async function changeBillingEmail(
   tx: Tx,
   id: OrgId,
   email: string,
   actor: string,
+  mailbox: Mailbox,
   check: Check = () => undefined,
-): Promise<{ row: OrganisationRow; previous: string; mails: Mail[] }> {
+): Promise<{ row: OrganisationRow; previous: string }> {
   const before = await lockOrganisation(tx, id);
   if (!before) throw new AppError('NOT_FOUND');
   check(before);
   const previous = before.billing_email;
-  if (previous === email) return { row: before, previous, mails: [] };
+  if (previous === email) return { row: before, previous };
   const row = await updateOrganisation(tx, id, { billing_email: email });
   await appendPrivate(tx, {
     type: 'billing_email.changed',
@@ -51,5 +54,6 @@ export async function changeBillingEmail(
 
 If nobody of yours did this, look at the audit log of the organisation and change the passwords of its owners.
 `;
-  return { row, previous, mails: [previous, email].map((to) => ({ to, subject, text })) };
+  for (const to of [previous, email]) await mailbox.post(tx, { to, subject, text }, TOLD_FOR_S);
+  return { row, previous };
 }

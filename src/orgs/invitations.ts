@@ -9,6 +9,7 @@ import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import { type InvitationId, newId, type OrgId, type UserId } from '../lib/ids.ts';
+import type { Mailbox } from '../mail/mailbox.ts';
 import type { Mail } from '../mail/mailer.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
 import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
@@ -16,6 +17,7 @@ import {
   countInvitations,
   findInvitationByToken,
   findInvitationOf,
+  INVITATION_LIFETIME_DAYS,
   type InvitationRow,
   insertInvitation,
   takeInvitation,
@@ -26,17 +28,18 @@ import { lockOrganisation, type OrganisationRow } from './store.ts';
 import { memberView } from './view.ts';
 
 export const MAX_OPEN_INVITATIONS = 1_000;
+const DAY_S = 86_400;
 
 /**
- * Invites an address. Its token is in the answer's mail and nowhere else; the mail goes out when the transaction has
- * committed. @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED
+ * Invites an address. Its token goes there by mail and nowhere else. @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED
  */
 export async function invite(
   tx: Tx,
   principal: Principal,
   { email, role }: { readonly email: string; readonly role: Role },
+  mailbox: Mailbox,
   public_url: string,
-): Promise<{ row: InvitationRow; mail: Mail }> {
+): Promise<InvitationRow> {
   const { org_id } = principal;
   const organisation = await lockOrganisation(tx, org_id);
   if (!organisation) throw new AppError('NOT_FOUND');
@@ -76,7 +79,8 @@ export async function invite(
       actor: userOf(principal),
     });
   }
-  return { row, mail: mailOf(row, organisation, token, public_url) };
+  await mailbox.post(tx, mailOf(row, organisation, token, public_url), INVITATION_LIFETIME_DAYS * DAY_S);
+  return row;
 }
 
 /** The token stands after the `#`: a browser sends it nowhere by itself. */

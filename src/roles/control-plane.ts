@@ -34,7 +34,9 @@ import { refuseWrongKey } from '../launch/wrong-key.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { Sealer } from '../lib/seal.ts';
-import { createMailer, type Deliver } from '../mail/mailer.ts';
+import { Mailbox, onPosted } from '../mail/mailbox.ts';
+import { createDeliver, type Deliver } from '../mail/mailer.ts';
+import { sendMails } from '../mail/send-mails.ts';
 import { raiseNotifications } from '../notifications/raise-notifications.ts';
 import { type MailParts, sendNotificationMails } from '../notifications/send-mails.ts';
 import { ownStore } from '../object-store/claim-store.ts';
@@ -87,13 +89,9 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await refuseWrongStore(store, log);
   await upsertHost(db, 'local', hashToken(secrets.host_token));
   await ensureAdministrator(db, config, paths, say);
-  const mailer = createMailer({
-    smtp_url: config.smtp_url,
-    folder: paths.mail,
-    from: config.admin.email,
-    log,
-  });
-  const base = await appContext(config, secrets, { db, hub, log, mailer });
+  const { smtp_url, admin } = config;
+  const deliver = createDeliver({ smtp_url, folder: paths.mail, from: admin.email });
+  const base = await appContext(config, secrets, { db, hub, log });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
   const internal = { ...context, host_lease_ms: config.host_lease_ms };
@@ -105,7 +103,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   hub.start();
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
-  const tasks = runTasks(tasksOf(context, store, mailer.deliver, signal), hub, log, signal);
+  const tasks = runTasks(tasksOf(context, store, deliver, signal), hub, log, signal);
   const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
   // They write what becomes of the requests under way, and are woken by the hub.
@@ -115,7 +113,6 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   context.host_calls.close();
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
-  await mailer.close();
   await db.destroy();
 }
 
@@ -166,7 +163,7 @@ async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Sa
 async function appContext(
   config: Config,
   { secret_key }: Secrets,
-  parts: Pick<AppContext, 'db' | 'hub' | 'log' | 'mailer'>,
+  parts: Pick<AppContext, 'db' | 'hub' | 'log'>,
 ): Promise<AppContext> {
   const { tls, ssh } = config;
   return {
@@ -177,6 +174,7 @@ async function appContext(
     idempotency: new Sealer(secret_key, 'berth idempotency v1'),
     factors: new Sealer(secret_key, 'berth factors v1'),
     disk_keys: diskKeys(secret_key, config.encryption),
+    mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
     webhooks: {
       outbound: new Outbound({ allow_cidrs: config.webhook_allow_cidrs }),
       secrets: new Sealer(secret_key, 'berth webhooks v1'),
@@ -227,12 +225,13 @@ async function listenAt(app: FastifyInstance, setting: Setting, address: Address
 const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
 
 function tasksOf(
-  { db, log, audit, disk_keys, public_url }: AppContext,
+  { db, log, audit, disk_keys, mailbox, public_url }: AppContext,
   store: MarkedStore,
   deliver: Deliver,
   signal: AbortSignal,
 ): Task[] {
   const mail: MailParts = { db, log, deliver, public_url };
+  const mails = { db, log, deliver, mailbox };
   const disks = { db, store, disk_keys };
   const leases = new SilenceWatch();
   const deadlines = new DeadlineWatch();
@@ -263,6 +262,7 @@ function tasksOf(
       run: () => sealAudit(db, audit, log),
     },
     { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
+    { name: 'mails', every_ms: 5_000, wake_by: onPosted, run: () => sendMails(mails, signal) },
     {
       name: 'notification-mails',
       every_ms: 5_000,

@@ -6,7 +6,7 @@ import { deleteUser } from '../../src/auth/store.ts';
 import { transaction } from '../../src/db/pool.ts';
 import { appendPrivate } from '../../src/events/append.ts';
 import { newId } from '../../src/lib/ids.ts';
-import type { Mail } from '../../src/mail/mailer.ts';
+import type { SentMail } from '../../src/mail/mailer.ts';
 import { sweep } from '../../src/tasks/sweep.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeMailFolder } from '../support/mail-folder.ts';
@@ -20,8 +20,8 @@ const { db, agent } = api;
 const folder = await makeMailFolder();
 after(() => folder.close());
 
-const sent: Mail[] = [];
-const keep = async (mail: Mail) => void sent.push(mail);
+const sent: SentMail[] = [];
+const keep = async (mail: SentMail) => void sent.push(mail);
 const to = (who: Person) => sent.filter((mail) => mail.to === who.email);
 const waiting = () => db.selectFrom('notification_mails').selectAll().execute();
 
@@ -77,8 +77,8 @@ test('a burst is one row and one mail of bounded size, which says how many more 
 
 test('a mail that is tried again is the same mail; what was raised since has one of its own', async () => {
   const who = await api.person();
-  const tried: Mail[] = [];
-  const away = async (mail: Mail) => {
+  const tried: SentMail[] = [];
+  const away = async (mail: SentMail) => {
     tried.push(mail);
     throw new Error('connection refused');
   };
@@ -217,7 +217,7 @@ test('a mail server that is away: it is tried again, holds up no other, and is g
   const [one, two] = [await api.person(), await api.person()];
   await happen(db, one);
   await happen(db, two);
-  const away = async (mail: Mail) => {
+  const away = async (mail: SentMail) => {
     if (mail.to === one.email) throw new Error('connection refused');
     await keep(mail);
   };
@@ -267,8 +267,8 @@ test('what is raised while its mail goes out is mailed after it', async () => {
 test('as a file: named after the notification, so that the same one sent again is the same file', async () => {
   const who = await api.person();
   const mail = { to: who.email, subject: 'Grüße', text: 'Hello', id: `${newId('ntf')}.1` };
-  await folder.mailer.deliver(mail);
-  await folder.mailer.deliver(mail);
+  await folder.deliver(mail);
+  await folder.deliver(mail);
   const [text, ...more] = await folder.to(who.email);
   assert.deepEqual(more, []);
   assert.ok(text?.includes(`Message-ID: <${mail.id}@example.org>`), text);

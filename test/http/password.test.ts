@@ -17,9 +17,10 @@ import { tellByMail } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
 
 const mail = await makeMailFolder();
-const api = await apiForFile({ context: { mailer: mail.mailer } });
+const api = await apiForFile();
+const limited = await apiForFile({ context: { rate_limits: DEFAULT_RATE_LIMITS } });
+for (const { db, context } of [api, limited]) mail.collectFrom({ db, mailbox: context.mailbox });
 after(() => mail.close());
-const limited = await apiForFile({ context: { mailer: mail.mailer, rate_limits: DEFAULT_RATE_LIMITS } });
 const OLD = 'correct horse battery';
 const NEW = 'another good password';
 const person = () => api.person({ password: OLD });
@@ -87,7 +88,7 @@ describe('204', () => {
     assertError(await api.as(other.session).get('/v1/me'), 'UNAUTHENTICATED');
     assertError(await login(who.email, OLD), 'UNAUTHENTICATED');
     assert.equal((await login(who.email, NEW)).status, 200);
-    await tellByMail(api.db, mail.mailer.deliver);
+    await tellByMail(api.db, mail.deliver);
     const changed = (text: string) => /^Subject: Your password was changed$/m.test(text);
     assert.equal((await mail.to(who.email)).filter(changed).length, 1);
   });

@@ -30,6 +30,7 @@ import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
 import { startDatabase } from './database.ts';
+import { KeptMails } from './kept-mails.ts';
 
 export interface Member {
   readonly user_id: UserId;
@@ -78,7 +79,7 @@ export async function accessApiForFile(
   const pool = openPool(database.url, () => undefined);
   const secret_key = randomBytes(32);
   const audit = new AuditLog(secret_key);
-  const mails: Mail[] = [];
+  const mailbox = new KeptMails();
   const hub = new NotifyHub(database.url, log);
   const outbound = new Outbound({ allow_cidrs: LOOPBACK });
   const context: AppContext = {
@@ -95,7 +96,7 @@ export async function accessApiForFile(
       outbound,
       secrets: new Sealer(secret_key, 'berth webhooks v1'),
     },
-    mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
+    mailbox,
     signups: 'closed',
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
@@ -124,7 +125,7 @@ export async function accessApiForFile(
     audit,
     hub,
     client,
-    mails,
+    mails: mailbox.committed,
     as: (who) => client.as(typeof who === 'string' ? who : who.session),
     member: (options) => makeMember(db, options),
     sudo: (who) => grantSudo(db, who),

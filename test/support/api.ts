@@ -27,6 +27,7 @@ import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
+import { KeptMails } from './kept-mails.ts';
 import { makePerson, type Person, type PersonOptions } from './people.ts';
 import { ScriptedAgent } from './scripted-agent.ts';
 
@@ -93,7 +94,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const host_token = randomBytes(32).toString('hex');
   const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
   const secret_key = randomBytes(32);
-  const mails: Mail[] = [];
+  const mailbox = new KeptMails();
   const outbound = new Outbound({ allow_cidrs: LOOPBACK });
   const context: AppContext = {
     db,
@@ -109,7 +110,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
       outbound,
       secrets: new Sealer(secret_key, 'berth webhooks v1'),
     },
-    mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
+    mailbox,
     signups: 'closed',
     rate_limits: null,
     ssh: {
@@ -144,7 +145,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     host_id,
     host_token,
     agent,
-    mails,
+    mails: mailbox.committed,
     client,
     as,
     person: (given) => makePerson(database.db, given),

@@ -3,11 +3,14 @@ import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLog } from '../../src/lib/log.ts';
-import { createMailer } from '../../src/mail/mailer.ts';
+import { createDeliver, type Deliver } from '../../src/mail/mailer.ts';
+import { type SendingParts, sendMails } from '../../src/mail/send-mails.ts';
 import { until } from './waiting.ts';
 
 export interface MailFolder {
-  readonly mailer: ReturnType<typeof createMailer>;
+  readonly deliver: Deliver;
+  /** What waits there is sent whenever somebody looks. */
+  collectFrom(parts: Pick<SendingParts, 'db' | 'mailbox'>): void;
   /** Messages to this address, oldest first, head and text. */
   to(email: string): Promise<string[]>;
   /** The token in the first message to this address that has one, after `already` such. */
@@ -19,12 +22,9 @@ export interface MailFolder {
 
 export async function makeMailFolder(): Promise<MailFolder> {
   const folder = await mkdtemp(join(tmpdir(), 'berth-mail-'));
-  const mailer = createMailer({
-    smtp_url: null,
-    folder,
-    from: 'berth@example.org',
-    log: createLog('test', 'silent'),
-  });
+  const deliver = createDeliver({ smtp_url: null, folder, from: 'berth@example.org' });
+  const log = createLog('test', 'silent');
+  const sources: Pick<SendingParts, 'db' | 'mailbox'>[] = [];
   const names = async () => (await readdir(folder)).filter((name) => /^[^.].*\.eml$/.test(name)).sort();
   /** RFC 2045, section 6.7. */
   const decode = (text: string) =>
@@ -32,11 +32,13 @@ export async function makeMailFolder(): Promise<MailFolder> {
       .replaceAll('=\n', '')
       .replace(/=([0-9A-F]{2})/g, (_, code: string) => String.fromCharCode(Number.parseInt(code, 16)));
   const to = async (email: string) => {
+    for (const { db, mailbox } of sources) await sendMails({ db, mailbox, deliver, log });
     const texts = await Promise.all((await names()).map((name) => readFile(join(folder, name), 'utf8')));
     return texts.map(decode).filter((text) => text.toLowerCase().includes(`\nto: ${email.toLowerCase()}\n`));
   };
   return {
-    mailer,
+    deliver,
+    collectFrom: (parts) => void sources.push(parts),
     to,
     token: async (email, already = 0) => {
       const tokens = async () =>
@@ -45,9 +47,6 @@ export async function makeMailFolder(): Promise<MailFolder> {
     },
     modes: async () =>
       Promise.all((await names()).map(async (name) => (await stat(join(folder, name))).mode & 0o777)),
-    close: async () => {
-      await mailer.close();
-      await rm(folder, { recursive: true, force: true });
-    },
+    close: () => rm(folder, { recursive: true, force: true }),
   };
 }

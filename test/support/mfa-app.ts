@@ -21,6 +21,7 @@ import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { startDatabase } from './database.ts';
+import { KeptMails } from './kept-mails.ts';
 
 export const ORIGIN = 'http://localhost:7400';
 export const PASSWORD = 'correct horse battery staple';
@@ -66,7 +67,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
   const database = await startDatabase();
   const { db } = database;
   const clock = { now_s: Math.floor(Date.now() / 1000) };
-  const mails: Mail[] = [];
+  const mailbox = new KeptMails();
   const logged: string[] = [];
   const log = pino({ level: 'info' }, { write: (line) => noteLine(logged, line) });
   const secret_key = randomBytes(32);
@@ -82,7 +83,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     factors: new Sealer(secret_key, 'test factors'),
     disk_keys: diskKeys(secret_key, true),
     webhooks: { outbound, secrets: new Sealer(secret_key, 'test webhooks') },
-    mailer: { send: (mail) => void mails.push(mail), close: async () => undefined },
+    mailbox,
     signups: 'closed',
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
@@ -101,7 +102,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     db,
     context,
     clock,
-    mails,
+    mails: mailbox.committed,
     logged,
     person: () => makePerson(db),
     sudo: async ({ session_id, user_id, org_id }) => {

@@ -207,7 +207,7 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
 }
 
 function registerPasswords(app: App, context: AppContext, limits: RateLimits): void {
-  const { db, mailer, public_url, log } = context;
+  const { db, mailbox, public_url, log } = context;
   app.route({
     method: 'POST',
     url: '/v1/auth/password',
@@ -250,7 +250,7 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       const { email } = request.body;
       if (await limits.mayMailReset(email)) {
         // Not awaited: neither the answer nor its time tells whether there is such an account.
-        requestPasswordReset(db, mailer, public_url, email).catch((error: unknown) =>
+        requestPasswordReset(db, mailbox, public_url, email).catch((error: unknown) =>
           log.error({ err: error }, 'a password reset could not be begun'),
         );
       }

@@ -3,7 +3,6 @@ import { userOf } from '../../auth/principal.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
-import type { Mail } from '../../mail/mailer.ts';
 import { deleteInvitation, listInvitations } from '../../orgs/invitation-store.ts';
 import { acceptInvitation, invite } from '../../orgs/invitations.ts';
 import { invitationView, organisationView } from '../../orgs/view.ts';
@@ -44,6 +43,7 @@ export function registerInvitations(app: App, context: AppContext, cursors: Curs
 }
 
 function registerInvite(app: App, context: AppContext): void {
+  const { mailbox, public_url } = context;
   app.route({
     method: 'POST',
     url: '/v1/orgs/:id/invitations',
@@ -71,15 +71,11 @@ function registerInvite(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       pathOrganisation(request);
       const mutation = { action: 'invitation.create' };
-      let mail: Mail | undefined;
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const invited = await invite(tx, principal, request.body, context.public_url);
-        mail = invited.mail;
-        const { id, email, role } = invited.row;
-        return { status: 201, body: invitationView(invited.row), target: id, data: { email, role } };
+        const invited = await invite(tx, principal, request.body, mailbox, public_url);
+        const { id, email, role } = invited;
+        return { status: 201, body: invitationView(invited), target: id, data: { email, role } };
       });
-      // Not for a replay: it does no work.
-      if (mail) context.mailer.send(mail);
       return reply.status(201).send(body);
     },
   });

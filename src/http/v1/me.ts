@@ -161,7 +161,7 @@ function registerAccount(app: App, context: AppContext): void {
 }
 
 function registerEmail(app: App, context: AppContext, limits: RateLimits): void {
-  const { db, mailer, public_url } = context;
+  const { db, mailbox, public_url } = context;
   const Password = Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH });
   app.route({
     method: 'PUT',
@@ -178,7 +178,7 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
       const principal = principalOf(request);
       await refuseWhileLocked(db, userOf(principal));
       await limits.countAddress(request, reply);
-      await requestEmailChange(db, mailer, public_url, principal, request.body, request.ip);
+      await requestEmailChange(db, mailbox, public_url, principal, request.body, request.ip);
       return reply.status(202).send(NOTHING);
     },
   });

@@ -2,7 +2,6 @@
 import { Type } from 'typebox';
 import { actorOf, userOf } from '../../auth/principal.ts';
 import { AppError } from '../../lib/errors.ts';
-import type { Mail } from '../../mail/mailer.ts';
 import { changeBillingEmail, renameOrganisation } from '../../orgs/change-organisation.ts';
 import { createOrganisation } from '../../orgs/create-organisation.ts';
 import { readQuota } from '../../orgs/quotas.ts';
@@ -200,17 +199,14 @@ function registerWrites(app: App, context: AppContext): void {
       const id = pathOrganisation(request);
       const { email } = request.body;
       const mutation = { action: 'org.change_billing_email' };
-      let mails: Mail[] = [];
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const check = (before: OrganisationRow) => requireMatch(request, etagValue(before));
-        const changed = await changeBillingEmail(tx, id, email, actorOf(principal), check);
-        mails = changed.mails;
+        const changed = await changeBillingEmail(tx, id, email, actorOf(principal), context.mailbox, check);
         const data = { previous: changed.previous, billing_email: email };
         setEtag(reply, etagValue(changed.row));
-        const unchanged = mails.length === 0;
+        const unchanged = changed.previous === email;
         return { status: 200, body: organisationView(changed.row), target: id, data, unchanged };
       });
-      for (const mail of mails) context.mailer.send(mail);
       return body;
     },
   });

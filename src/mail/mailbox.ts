@@ -1,0 +1,40 @@
+/**
+ * Mails that a change sends to an address: with a token, most of them, so they are sealed while they wait. A mail is put
+ * down in the transaction of what it tells, so none is lost and none goes out for what did not happen.
+ */
+import { EventEmitter } from 'node:events';
+import { afterCommit, type Tx } from '../db/pool.ts';
+import { type MailId, newId } from '../lib/ids.ts';
+import type { Sealer } from '../lib/seal.ts';
+import type { Mail } from './mailer.ts';
+import { insertMail } from './store.ts';
+
+const posted = new EventEmitter().setMaxListeners(0);
+const tellPosted = () => void posted.emit('mail');
+
+/** Calls `wake` after each commit of a mail in this process. Returns the undoing. */
+export function onPosted(wake: () => void): () => void {
+  posted.on('mail', wake);
+  return () => posted.off('mail', wake);
+}
+
+export class Mailbox {
+  readonly #sealer: Sealer;
+
+  constructor(sealer: Sealer) {
+    this.#sealer = sealer;
+  }
+
+  /** It goes out once the transaction is committed; tried again for `good_for_s` seconds, after which nobody needs it. */
+  async post(tx: Tx, { to, subject, text }: Mail, good_for_s: number): Promise<void> {
+    const id = newId('mail');
+    await insertMail(tx, id, this.#sealer.seal(JSON.stringify({ to, subject, text }), id), good_for_s);
+    afterCommit(tx, tellPosted);
+  }
+
+  /** null where the server's key is not what it was sealed with. */
+  open(id: MailId, sealed: Buffer): Mail | null {
+    const text = this.#sealer.open(sealed, id);
+    return text === null ? null : (JSON.parse(text) as Mail);
+  }
+}

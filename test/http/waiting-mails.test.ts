@@ -1,0 +1,124 @@
+/** Mails of a change wait in the database, sealed, until they are out. */
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { beforeEach, test } from 'node:test';
+import { sql } from 'kysely';
+import { transaction } from '../../src/db/pool.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { Sealer } from '../../src/lib/seal.ts';
+import { Mailbox, onPosted } from '../../src/mail/mailbox.ts';
+import type { SentMail } from '../../src/mail/mailer.ts';
+import { sendMails } from '../../src/mail/send-mails.ts';
+import { apiForFile } from '../support/api.ts';
+
+const api = await apiForFile();
+const { mailbox } = api.context;
+const log = createLog('test', 'silent');
+const refuse = async () => {
+  throw new Error('451 try again later');
+};
+const waiting = () => api.db.selectFrom('mails').selectAll().execute();
+const allDue = () => api.db.updateTable('mails').set({ due_at: sql`now()` }).execute();
+const sendBy = (deliver: (mail: SentMail) => Promise<void>, box = mailbox) =>
+  sendMails({ db: api.db, mailbox: box, deliver, log });
+
+async function sent(): Promise<SentMail[]> {
+  const out: SentMail[] = [];
+  await sendBy(async (mail) => void out.push(mail));
+  return out;
+}
+
+async function invite(): Promise<string> {
+  const who = await api.person();
+  const email = `new-${who.user_id}@example.org`;
+  const path = `/v1/orgs/${who.org_id}/invitations`;
+  assert.equal((await api.as(who).post(path, { email, role: 'member' })).status, 201);
+  return email;
+}
+
+beforeEach(() => api.db.deleteFrom('mails').execute());
+
+test('it waits when its change is answered, and in the database is neither address nor token', async () => {
+  const email = await invite();
+  const [row, ...others] = await waiting();
+  assert.deepEqual(others, []);
+  const [mail] = await sent();
+  assert.equal(mail?.to, email);
+  const token = /^berth_mail_\w+$/m.exec(mail.text)?.[0];
+  assert.ok(token);
+  for (const secret of [email, token]) assert.ok(!row?.sealed.includes(secret));
+  assert.deepEqual(await waiting(), [], 'it is out');
+});
+
+test('a change that does not happen sends none; nobody is woken for it', async () => {
+  let woken = 0;
+  const undo = onPosted(() => {
+    woken += 1;
+  });
+  const mail = { to: 'ann@example.org', subject: 'One', text: 'A token.' };
+  const failed = transaction(api.db, async (tx) => {
+    await mailbox.post(tx, mail, 60);
+    throw new Error('no');
+  });
+  await assert.rejects(failed, /no/);
+  assert.deepEqual([await waiting(), woken], [[], 0]);
+  await transaction(api.db, (tx) => mailbox.post(tx, mail, 60));
+  undo();
+  assert.deepEqual([(await waiting()).length, woken], [1, 1]);
+});
+
+test('a server that puts it off gets it again later, under the same id', async () => {
+  await invite();
+  const ids: string[] = [];
+  await sendBy(async (mail) => {
+    ids.push(mail.id);
+    await refuse();
+  });
+  assert.deepEqual(await sent(), [], 'not at once');
+  await allDue();
+  assert.deepEqual(
+    (await sent()).map(({ id }) => id),
+    ids,
+  );
+});
+
+test('one that a process took and never sent is sent by another, once its lease is over', async () => {
+  await invite();
+  const stuck = Promise.withResolvers<void>();
+  const taken = Promise.withResolvers<void>();
+  const first = sendBy(async () => {
+    taken.resolve();
+    await stuck.promise;
+  });
+  await taken.promise;
+  assert.deepEqual(await sent(), [], 'nobody else has it');
+  await allDue();
+  await sendBy(refuse);
+  stuck.resolve();
+  await first;
+  assert.equal((await waiting()).length, 1, 'who came late does not take it off');
+});
+
+test('it is given up when nobody needs it any more, and where the key is another', async () => {
+  await invite();
+  await api.db.updateTable('mails').set({ good_until: sql`now()` }).execute();
+  await sendBy(refuse);
+  assert.deepEqual(await waiting(), []);
+  await invite();
+  const other = new Mailbox(new Sealer(randomBytes(32), 'test mails'));
+  await sendBy(() => assert.fail('it cannot be read'), other);
+  assert.equal((await waiting()).length, 1, 'the right key may come back');
+  await allDue();
+  assert.equal((await sent()).length, 1);
+});
+
+test('one that cannot be sent holds none up', async () => {
+  const bad = await invite();
+  const good = await invite();
+  const out: string[] = [];
+  await sendBy(async ({ to }) => {
+    if (to === bad) await refuse();
+    out.push(to);
+  });
+  assert.deepEqual(out, [good]);
+});

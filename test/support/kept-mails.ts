@@ -1,0 +1,19 @@
+/** A mailbox of its own key that keeps what was put into it, once it is committed. */
+import { randomBytes } from 'node:crypto';
+import { afterCommit, type Tx } from '../../src/db/pool.ts';
+import { Sealer } from '../../src/lib/seal.ts';
+import { Mailbox } from '../../src/mail/mailbox.ts';
+import type { Mail } from '../../src/mail/mailer.ts';
+
+export class KeptMails extends Mailbox {
+  readonly committed: Mail[] = [];
+
+  constructor() {
+    super(new Sealer(randomBytes(32), 'test mails'));
+  }
+
+  override async post(tx: Tx, mail: Mail, good_for_s: number): Promise<void> {
+    await super.post(tx, mail, good_for_s);
+    afterCommit(tx, () => void this.committed.push(mail));
+  }
+}
