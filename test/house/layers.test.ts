@@ -3,9 +3,9 @@
  *
  *   lib ← config ← db ← events ← domains ← tasks, http ← roles ← main
  *   host → lib, config, agent-api, object-store, disk-format      ingress → lib, agent-api
- *   agent-api, object-store, mail → lib              launch → lib, config
+ *   agent-api, object-store → lib                    launch → lib, config
  *   disk-format → lib, object-store: what a disk is in the object store, for the host, tasks and the CLI
- *   audit → lib, db                                  cli → client: what people type; domains, launch: on the server itself
+ *   audit, mail → lib, db                            cli → client: what people type; domains, launch: on the server itself
  *   backup → what saves and brings back a whole machine: db, disks, vms, object-store, launch, the host's images
  *   console → client: the page that browsers load, and nothing of the server
  *
@@ -31,7 +31,7 @@ const ROOMS: Record<string, readonly string[]> = {
   'disk-format': ['lib', 'object-store'],
   db: ['lib', 'agent-api'],
   events: ['lib', 'db'],
-  mail: ['lib'],
+  mail: ['lib', 'db'],
   audit: ['lib', 'db'],
   tasks: [
     ...['lib', 'db', 'events', 'agent-api', 'object-store', 'disk-format'],
