@@ -204,7 +204,7 @@ export class SegmentWriter {
     signal.throwIfAborted();
     this.#attemptedKeys.push(key);
     try {
-      await store.put(key, body, signal);
+      await store.put(key, body, signal, 'cold');
     } catch (error) {
       // An earlier try inside the store may have been written though its answer was lost.
       if (!(error instanceof ObjectExistsError)) throw error;

@@ -40,6 +40,23 @@ test('a write that is aborted leaves nothing behind', async () => {
   assert.deepEqual(await temporaryFiles(), []);
 });
 
+test('a large object that is cold is the same as any other, is made once, and leaves nothing when it is aborted', async () => {
+  const body = [randomBytes(1_500_000), randomBytes(1_500_000)];
+  await store.put('k/cold', body, undefined, 'cold');
+  assert.ok((await store.get('k/cold')).equals(Buffer.concat(body)));
+  assert.ok(
+    (await store.get('k/cold', { offset: 1_499_999, length: 2 })).equals(
+      Buffer.concat(body).subarray(1_499_999, 1_500_001),
+    ),
+  );
+  await assert.rejects(store.put('k/cold', [randomBytes(2_000_000)], undefined, 'cold'), ObjectExistsError);
+  const stop = new AbortController();
+  const put = store.put('k/other', body, stop.signal, 'cold');
+  stop.abort();
+  await assert.rejects(put, { name: 'AbortError' });
+  assert.deepEqual(await temporaryFiles(), []);
+});
+
 test('temporary files of a crash are swept at open, once they are an hour old', async () => {
   const folder = join(root, 'a', 'store', '.tmp');
   await writeFile(join(folder, 'old'), 'x');

@@ -15,6 +15,7 @@ import { type FileHandle, link, mkdir, open, readdir, stat, unlink } from 'node:
 import { dirname, join } from 'node:path';
 import { assert, present } from '../lib/assert.ts';
 import { errnoOf } from '../lib/errors.ts';
+import { writePastCache } from './direct-file.ts';
 import {
   type ByteRange,
   isObjectKey,
@@ -24,10 +25,13 @@ import {
   ObjectRangeError,
   type ObjectStore,
   ObjectStoreUnavailableError,
+  type PutHint,
 } from './object-store.ts';
 
 const TEMP_FOLDER = '.tmp';
 const TEMP_MAX_AGE_MS = 3_600_000;
+/** A smaller one is not worth a write of its own length. */
+const PAST_CACHE_MIN_BYTES = 1024 * 1024;
 /** Folders remembered as durable, so that a put need not fsync each of its parents again. */
 const KNOWN_FOLDERS_MAX = 4_096;
 
@@ -49,6 +53,8 @@ export class FolderStore implements ObjectStore {
   readonly #root: string;
   readonly #durableFolders = new Map<string, Promise<void>>();
   #opened: Stats | undefined;
+  /** The file system takes no writes past the cache. */
+  #only_cached = false;
 
   private constructor(root: string) {
     this.#root = root;
@@ -70,12 +76,12 @@ export class FolderStore implements ObjectStore {
     return store;
   }
 
-  async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
+  async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal, hint?: PutHint): Promise<void> {
     const path = this.#path(key);
     await this.#guard(async () => {
       const temp = join(this.#root, TEMP_FOLDER, `${process.pid}-${randomBytes(12).toString('hex')}`);
       try {
-        await writeDurably(temp, body, signal);
+        await this.#write(temp, body, signal, hint);
         await this.#requireRoot();
         await this.#link(temp, path, key);
         await syncFolder(dirname(path));
@@ -164,6 +170,21 @@ export class FolderStore implements ObjectStore {
     } finally {
       await this.delete(key);
     }
+  }
+
+  async #write(
+    temp: string,
+    body: readonly Uint8Array[],
+    signal: AbortSignal | undefined,
+    hint: PutHint | undefined,
+  ): Promise<void> {
+    signal?.throwIfAborted();
+    const is_large = body.reduce((sum, { length }) => sum + length, 0) >= PAST_CACHE_MIN_BYTES;
+    if (hint === 'cold' && is_large && !this.#only_cached) {
+      if (await writePastCache(temp, body, signal)) return;
+      this.#only_cached = true;
+    }
+    await writeDurably(temp, body, signal);
   }
 
   async #stat(key: string): Promise<Stats> {
@@ -282,7 +303,7 @@ export class FolderStore implements ObjectStore {
 
 async function writeDurably(path: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
   signal?.throwIfAborted();
-  const file = await open(path, 'wx', 0o600);
+  const file = await open(path, 'w', 0o600);
   try {
     for (const part of body) {
       signal?.throwIfAborted();

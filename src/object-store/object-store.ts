@@ -10,7 +10,7 @@ export interface ObjectStore {
    * Writes a new object; it is durable when this resolves. Create-only.
    * @throws ObjectExistsError when the key is taken: perhaps by an earlier try of this very call whose answer was lost.
    */
-  put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void>;
+  put(key: string, body: readonly Uint8Array[], signal?: AbortSignal, hint?: PutHint): Promise<void>;
   /**
    * Reads `range.length` bytes from `range.offset`, or all.
    * @throws ObjectNotFoundError
@@ -26,6 +26,9 @@ export interface ObjectStore {
   /** Resolves when a write and a read succeed now. */
   check(): Promise<void>;
 }
+
+/** `cold`: it is likely not read soon, so it need not stay in this machine's memory. */
+export type PutHint = 'cold';
 
 export interface ByteRange {
   readonly offset: number;

@@ -10,6 +10,7 @@ import {
   ObjectNotFoundError,
   type ObjectStore,
   ObjectStoreUnavailableError,
+  type PutHint,
 } from './object-store.ts';
 
 export const MARK_KEY = 'berth-store';
@@ -82,9 +83,9 @@ export class MarkedStore implements ObjectStore {
     return this.#verified;
   }
 
-  async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal): Promise<void> {
+  async put(key: string, body: readonly Uint8Array[], signal?: AbortSignal, hint?: PutHint): Promise<void> {
     await this.verified();
-    await this.#store.put(key, body, signal);
+    await this.#store.put(key, body, signal, hint);
   }
 
   async get(key: string, range?: ByteRange, signal?: AbortSignal): Promise<Buffer> {

@@ -1,0 +1,62 @@
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import fc from 'fast-check';
+import { writePastCache } from './direct-file.ts';
+
+const folder = await mkdtemp(join(tmpdir(), 'berth-direct-'));
+const path = join(folder, 'file');
+after(() => rm(folder, { recursive: true, force: true }));
+
+const MIB = 1024 * 1024;
+const NOISE = randomBytes(3 * MIB);
+
+/** Views that begin and end anywhere, as frames do. */
+const parts = fc.array(
+  fc.record({ at: fc.nat(MIB), length: fc.oneof(fc.nat(5_000), fc.nat(2 * MIB), fc.constant(MIB)) }),
+  { maxLength: 6 },
+);
+
+const where_taken = { skip: !(await writePastCache(path, [NOISE])) && 'this file system takes no O_DIRECT' };
+
+test(
+  'what is written is read, whatever the sizes of its parts, in a file of its size',
+  where_taken,
+  async () => {
+    await fc.assert(
+      fc.asyncProperty(parts, async (chosen) => {
+        const body = chosen.map(({ at, length }) => NOISE.subarray(at, at + length));
+        await writeFile(path, NOISE.subarray(0, 9_000));
+        assert.equal(await writePastCache(path, body), true);
+        const expected = Buffer.concat(body);
+        assert.equal((await stat(path)).size, expected.length);
+        assert.ok((await readFile(path)).equals(expected));
+      }),
+      { numRuns: 40 },
+    );
+  },
+);
+
+test('several at once do not mix', where_taken, async () => {
+  const bodies = Array.from({ length: 9 }, () => randomBytes(2 * MIB + 77));
+  await Promise.all(bodies.map((body, i) => writePastCache(`${path}-${i}`, [body])));
+  for (const [i, body] of bodies.entries()) assert.ok((await readFile(`${path}-${i}`)).equals(body));
+});
+
+test('an aborted one says so', where_taken, async () => {
+  const stop = new AbortController();
+  const writing = writePastCache(path, [NOISE], stop.signal);
+  stop.abort();
+  await assert.rejects(writing, { name: 'AbortError' });
+});
+
+test('other errors are thrown', async () => {
+  await assert.rejects(writePastCache(join(folder, 'none', 'file'), [NOISE]), { code: 'ENOENT' });
+});
+
+test('where it is not taken, that is said', async () => {
+  assert.equal(await writePastCache('/dev/null', [NOISE]), false);
+});
