@@ -312,44 +312,6 @@ describe('the server', { timeout: 300_000 }, () => {
     await server.removeExport('slow');
   });
 
-  test('reads no payload over one that an export still looks at', async () => {
-    const size_bytes = 64 * MIB;
-    const received = Buffer.alloc(size_bytes);
-    const waiting: (() => void)[] = [];
-    server.addExport('late', {
-      size_bytes,
-      read_only: false,
-      min_block_bytes: 512,
-      write: async (offset, data) => {
-        await new Promise<void>((resolve) => {
-          waiting.push(resolve);
-          // Some of those under way, in another order than they came: the rest wait for room.
-          if (waiting.length === 4) for (const i of [2, 0]) waiting.splice(i, 1)[0]?.();
-        });
-        data.copy(received, offset);
-        waiting.shift()?.();
-      },
-    });
-    const client = await NbdClient.connect({
-      path: server.path,
-      export_name: 'late',
-      in_flight_bytes: size_bytes,
-    });
-    const sent = randomBytes(size_bytes);
-    const writes: Promise<void>[] = [];
-    for (let at = 0, i = 0; at < size_bytes; i++) {
-      const end = Math.min(size_bytes, at + (i % 2 === 0 ? MIB : MIB >> (i % 5)));
-      writes.push(client.write(at, sent.subarray(at, end)));
-      at = end;
-    }
-    const all = Promise.all(writes).then(() => true);
-    while (!(await Promise.race([all, new Promise((resolve) => setImmediate(resolve, false))])))
-      waiting.shift()?.();
-    assert(received.equals(sent));
-    await client.disconnect();
-    await server.removeExport('late');
-  });
-
   test('answers what is under way before it closes', async () => {
     const path = join(folder, 'closing.sock');
     const closing = await NbdServer.listen({ path });

@@ -36,6 +36,7 @@ import {
 import { SegmentWriter, type WrittenSegment } from '../../disk-format/segment-writer.ts';
 import { assert } from '../../lib/assert.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
+import { BatchRooms } from './batch-rooms.ts';
 import { ByteBudget } from './byte-budget.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';
 import { NBD_EINVAL } from './nbd-protocol.ts';
@@ -93,6 +94,7 @@ export class FlushSink implements NbdExport {
   readonly size_bytes: number;
   readonly read_only = false;
   readonly min_block_bytes: number;
+  readonly rooms: BatchRooms;
   readonly #pool: CompressPool;
   readonly #head: BlockMap | undefined;
   readonly #budget: ByteBudget;
@@ -124,6 +126,7 @@ export class FlushSink implements NbdExport {
     const budget = new ByteBudget(spool_bytes);
     this.#budget = budget;
     this.#buffers = new BlockBuffers(BATCH_SLOTS, () => spool_bytes - budget.used_bytes);
+    this.rooms = new BatchRooms(this.#buffers, BATCH_SLOTS * BLOCK_BYTES);
     this.#key = options.data_key && newAttemptKey(options.data_key, PURPOSE.segment);
     const { disk_id, epoch, generation } = options;
     this.#home = { disk_id, epoch, generation };
@@ -162,6 +165,11 @@ export class FlushSink implements NbdExport {
   /** Takes whole blocks (the disk's last may be partial); resolves once they are in the spool. */
   async write(offset: number, data: Buffer): Promise<void> {
     this.#verifyRange(offset, data.length);
+    if (this.rooms.has(data)) {
+      await this.#room(data.length);
+      this.#addBatch(offset / BLOCK_BYTES, this.rooms.keep(data));
+      return;
+    }
     for (let at = 0; at < data.length; at += BLOCK_BYTES) {
       await this.#room(BLOCK_BYTES);
       this.#addData((offset + at) / BLOCK_BYTES, data.subarray(at, at + BLOCK_BYTES));
@@ -247,6 +255,13 @@ export class FlushSink implements NbdExport {
     if (!this.#budget.waiting || this.#packing > 0 || this.#failure) return;
     if (this.#batch.items.length > 0) this.#cutBatch();
     else if (!this.#writer.uploading) this.#writer.cut();
+  }
+
+  /** A batch of its own, of the blocks from this one on. */
+  #addBatch(first: number, data: Uint8Array<ArrayBuffer>): void {
+    this.#cutBatch();
+    this.#batch.data = data;
+    for (let i = 0; i < BATCH_SLOTS; i++) this.#addItem(this.#batch, first + i, this.#batch.slots++);
   }
 
   #addData(block: number, bytes: Uint8Array): void {

@@ -99,10 +99,12 @@ export class NbdConnection {
       const carries = is_write || (request.type === NBD_CMD.read && request.length <= NBD_MAX_PAYLOAD_BYTES);
       const charge_bytes = REQUEST_CHARGE_BYTES + (carries ? request.length : 0);
       await this.#budget.take(charge_bytes);
-      const room = this.#payloads.take(is_write ? request.length : 0, this.#budget.used_bytes);
-      const payload = await this.#reader.fill(room);
-      if (!payload) return;
-      const work = this.#answer(disk, request, payload).finally(() => {
+      const room = (is_write && disk.rooms?.take(request.length)) || undefined;
+      const payload = room ?? this.#payloads.take(is_write ? request.length : 0);
+      this.#payloads.keepWithin(this.#budget.used_bytes);
+      const giveBack = () => (room ? disk.rooms?.give(room) : this.#payloads.give(payload));
+      if (!(await this.#reader.fill(payload))) return giveBack();
+      const work = this.#answer(disk, request, payload, giveBack).finally(() => {
         this.#budget.give(charge_bytes);
         this.#underWay.delete(work);
       });
@@ -110,8 +112,8 @@ export class NbdConnection {
     }
   }
 
-  /** Carries out one request and writes its reply; never rejects. */
-  async #answer(disk: NbdExport, request: NbdRequest, payload: Buffer): Promise<void> {
+  /** Carries out one request, gives its payload back and writes its reply; never rejects. */
+  async #answer(disk: NbdExport, request: NbdRequest, payload: Buffer, giveBack: () => void): Promise<void> {
     let errno = 0;
     let data: Buffer = NOTHING;
     try {
@@ -122,7 +124,7 @@ export class NbdConnection {
       data = NOTHING;
       this.#log?.warn({ error: messageOf(error), type: request.type, errno }, 'nbd request failed');
     }
-    this.#payloads.give(payload);
+    giveBack();
     const reply = encodeSimpleReply(request.cookie, errno);
     if (!this.#socket.writable) return;
     // The callback comes in every case, with an error when the socket is destroyed before.

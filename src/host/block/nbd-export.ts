@@ -8,11 +8,21 @@ export interface NbdExport {
   readonly min_block_bytes: number;
   /** Resolves with exactly `length` bytes, in a buffer of their own: the server releases it. */
   read?(offset: number, length: number): Promise<Buffer>;
-  /** `data` is the server's again once this settles, and released then. */
+  /** Where payloads are read into; absent, or for those it has no room for: into the server's memory. */
+  readonly rooms?: PayloadRooms;
+  /** `data` is the server's again once this settles, and released then; what lies in a room goes back there. */
   write?(offset: number, data: Buffer): Promise<void>;
   /** Makes the range read as zeroes; must be fast whatever its length. Also what a TRIM becomes. */
   writeZeroes?(offset: number, length: number): Promise<void>;
   flush?(): Promise<void>;
+}
+
+/** An export's own memory for payloads. */
+export interface PayloadRooms {
+  /** Room for a payload of so many bytes; what is in it is anything. */
+  take(length: number): Buffer | undefined;
+  /** Once the request is answered, or did not come whole; also what `write` has kept. */
+  give(room: Buffer): void;
 }
 
 /** A failure with an NBD error number of its own; anything else thrown is answered EIO. */

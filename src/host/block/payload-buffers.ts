@@ -16,12 +16,11 @@ export class PayloadBuffers {
     this.#limit_bytes = limit_bytes;
   }
 
-  /** What is in it is anything. `held_bytes`, these among them, are held by requests now: with them, all stays below the limit. */
-  take(length: number, held_bytes: number): Buffer {
+  /** What is in it is anything. */
+  take(length: number): Buffer {
     const found = this.#kept.findIndex((payload) => payload.length === length);
     const [again] = found < 0 ? [] : this.#kept.splice(found, 1);
     if (again) this.#kept_bytes -= length;
-    this.#keepWithin(held_bytes);
     return again ?? Buffer.allocUnsafe(length);
   }
 
@@ -33,8 +32,8 @@ export class PayloadBuffers {
     } else release(payload);
   }
 
-  /** Lets go of the oldest until what requests hold fits beside the rest. */
-  #keepWithin(held_bytes: number): void {
+  /** Lets go of the oldest until what requests hold fits beside the rest below the limit. */
+  keepWithin(held_bytes: number): void {
     while (this.#kept_bytes + held_bytes > this.#limit_bytes) {
       const oldest = this.#kept.shift();
       if (!oldest) return;
@@ -45,6 +44,6 @@ export class PayloadBuffers {
 
   /** Gives all memory back. */
   close(): void {
-    this.#keepWithin(Number.POSITIVE_INFINITY);
+    this.keepWithin(Number.POSITIVE_INFINITY);
   }
 }
