@@ -19,8 +19,13 @@ export type Controller = (typeof CONTROLLERS)[number];
 const PERIOD_US = 100_000;
 /** Disk and network emulation run beside the virtual cpus: half a cpu for them. */
 const OVERHEAD_CPU = 0.5;
-/** QEMU itself, its I/O buffers, and room for the page cache of its disk before it is reclaimed. */
+/** QEMU itself and its I/O buffers. */
 const OVERHEAD_MIB = 256;
+/**
+ * The system's cache of the VM's disk is counted too, though it is given up whenever the host needs the memory. At the
+ * limit each page of it costs the guest a look for another one to give up: a tenth of its I/O with a room of half as much.
+ */
+const DISK_CACHE_MIB = 512;
 /** Virtual cpus, main loop, RCU, and QEMU's pool of up to 64 I/O threads. */
 const OVERHEAD_PIDS = 96;
 const PARENT = 'berth';
@@ -57,11 +62,11 @@ export function vmLimits(vm: {
   readonly memory_mib: number;
   readonly accel: Accelerator;
 }): VmLimits {
-  const cache_mib = vm.accel === 'tcg' ? TCG_CACHE_MIB : 0;
+  const code_mib = vm.accel === 'tcg' ? TCG_CACHE_MIB : 0;
   return {
     cpu_quota_us: Math.round((vm.cpus + OVERHEAD_CPU) * PERIOD_US),
     cpu_period_us: PERIOD_US,
-    memory_bytes: (vm.memory_mib + OVERHEAD_MIB + cache_mib) * 1024 * 1024,
+    memory_bytes: (vm.memory_mib + OVERHEAD_MIB + code_mib + DISK_CACHE_MIB) * 1024 * 1024,
     pids: vm.cpus + OVERHEAD_PIDS,
   };
 }
