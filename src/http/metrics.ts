@@ -8,6 +8,8 @@ import { collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { UsageResult, VmSample } from '../agent-api/host-calls.ts';
 import { poolState } from '../db/pool.ts';
 import { listLiveHosts } from '../hosts/store.ts';
+import { countMails } from '../mail/store.ts';
+import { countNotificationMails } from '../notifications/mail-store.ts';
 import { countOpenFlushes, countVmStates } from '../vms/count-store.ts';
 import { countPendingDeliveries } from '../webhooks/delivery-store.ts';
 import type { AppContext } from './context.ts';
@@ -75,6 +77,7 @@ class Gauges {
   readonly #vms: Gauge<'state'>;
   readonly #flushes: Gauge;
   readonly #deliveries: Gauge;
+  readonly #mails: Gauge;
   readonly #pool: Gauge<'state'>;
   readonly #of_vms: readonly (readonly [Gauge<'instance_id'>, (sample: VmSample) => number | null])[];
 
@@ -97,6 +100,11 @@ class Gauges {
       help: 'Webhook deliveries still to be made, retries too',
       registers,
     });
+    this.#mails = new Gauge({
+      name: 'berth_mails_waiting',
+      help: 'Mails still to be sent, those that are tried again too',
+      registers,
+    });
     this.#pool = new Gauge({
       name: 'berth_database_connections',
       help: "This process's pool: connections in use and idle, and callers that wait for one",
@@ -112,15 +120,18 @@ class Gauges {
   /** Rejects when the database is away: a scrape that fails is how Prometheus is told. */
   async read(): Promise<void> {
     const { db } = this.#context;
-    const [states, flushes, deliveries] = await Promise.all([
+    const [states, flushes, deliveries, mails, told] = await Promise.all([
       countVmStates(db),
       countOpenFlushes(db),
       countPendingDeliveries(db),
+      countMails(db),
+      countNotificationMails(db),
       this.#readVms(),
     ]);
     for (const [state, count] of states) this.#vms.set({ state }, count);
     this.#flushes.set(flushes);
     this.#deliveries.set(deliveries);
+    this.#mails.set(mails + told);
     for (const [state, count] of Object.entries<number>(poolState(db))) this.#pool.set({ state }, count);
   }
 

@@ -33,6 +33,14 @@ export async function takeMails(tx: Tx, limit: number, lease_s: number): Promise
   return rows;
 }
 
+export async function countMails(tx: Tx): Promise<number> {
+  const { count } = await tx
+    .selectFrom('mails')
+    .select((is) => is.fn.countAll<number>().as('count'))
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
 /** It is out, or given up. */
 export async function endMail(tx: Tx, { id, due_at }: WaitingMail): Promise<void> {
   await sql`delete from mails where id = ${id} and due_at = ${due_at}::timestamptz`.execute(tx);

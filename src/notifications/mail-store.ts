@@ -44,6 +44,14 @@ export async function queueMails(tx: Tx, mailed: readonly Mailed[]): Promise<voi
 
 const batchOf = ({ id, kind }: Mailed): string => (isMailedApart(kind) ? id : kind);
 
+export async function countNotificationMails(tx: Tx): Promise<number> {
+  const { count } = await tx
+    .selectFrom('notification_mails')
+    .select((is) => is.fn.countAll<number>().as('count'))
+    .executeTakeFirstOrThrow();
+  return Number(count);
+}
+
 export interface DueMail {
   readonly user_id: UserId;
   readonly id: number;

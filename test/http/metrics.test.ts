@@ -3,6 +3,8 @@ import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import type { VmSample } from '../../src/agent-api/host-calls.ts';
 import { createMetricsApp, RequestMetrics } from '../../src/http/metrics.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { queueMails } from '../../src/notifications/mail-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { instanceIn } from '../support/states.ts';
 
@@ -55,10 +57,13 @@ test('requests by route and status; a path that is no route is none of its own',
   assert.doesNotMatch(text, /nowhere|inst_x/);
 });
 
-test('VMs by state, every state; open flushes, pending deliveries, the pool', async () => {
+test('VMs by state, every state; open flushes, pending deliveries, mails, the pool', async () => {
   await instanceIn(api, owner, 'running');
   await instanceIn(api, owner, 'failed');
   await api.instance(owner);
+  const mail = { to: 'ann@example.org', subject: 'One', text: 'A token.' };
+  await api.context.mailbox.post(api.db, mail, 60);
+  await queueMails(api.db, [{ id: newId('ntf'), user_id: owner.user_id, kind: 'vm.failed' }]);
   const text = await scrape([]);
   assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 1);
   assert.equal(seriesValue(text, 'berth_vms{state="failed"}'), 1);
@@ -66,6 +71,7 @@ test('VMs by state, every state; open flushes, pending deliveries, the pool', as
   assert.equal(seriesValue(text, 'berth_vms{state="suspended"}'), 0);
   assert.equal(seriesValue(text, 'berth_flushes_open'), 0);
   assert.equal(seriesValue(text, 'berth_webhook_deliveries_pending'), 0);
+  assert.equal(seriesValue(text, 'berth_mails_waiting'), 2);
   assert.notEqual(seriesValue(text, 'berth_database_connections{state="idle"}'), undefined);
   assert.notEqual(seriesValue(text, 'process_resident_memory_bytes'), undefined);
 });
