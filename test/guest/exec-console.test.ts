@@ -83,6 +83,13 @@ describe('a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     assert.equal(await sh('ls /var/lib/berth'), 'user-data.begun');
   });
 
+  test('who is not root in it writes nothing where its keys are put', async () => {
+    const writable =
+      'find /run -xdev -writable ! -path /run/lock 2> /dev/null; touch /run/lock/mine && echo locked';
+    assert.equal(await sh(`setpriv --reuid=65534 --clear-groups sh -c '${writable}'`), 'locked');
+    assert.equal(await sh('findmnt -no SIZE /run/lock'), '5M');
+  });
+
   test('a full name of its own in /etc/hosts stays', async () => {
     await sh("sed -i 's/^127.0.1.1.*/127.0.1.1\\tbox.example.org box/' /etc/hosts; sync");
     await guest.restart();
