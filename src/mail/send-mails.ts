@@ -24,6 +24,8 @@ const AT_ONCE = 10;
 const LEASE_S = 300;
 /** A mail server that puts off whom it does not know lets the same mail in some minutes later. */
 const WAIT_MS = { first: 2_000, most: 3_600_000 };
+/** Who gets it later has no time left to follow it. */
+const LAST_TRY_MS = 60_000;
 
 /** Until none is due, or `signal` aborts. */
 export async function sendMails(parts: SendingParts, signal?: AbortSignal): Promise<void> {
@@ -37,12 +39,14 @@ export async function sendMails(parts: SendingParts, signal?: AbortSignal): Prom
 async function send({ db, mailbox, deliver, log }: SendingParts, waiting: WaitingMail): Promise<void> {
   const { id, sealed, attempts, good_for_ms } = waiting;
   try {
+    if (good_for_ms <= 0) throw new Error('nobody needs it any more');
     const mail = mailbox.open(id, sealed);
     if (!mail) throw new Error('it does not open: the secret key has changed');
     await deliver({ ...mail, id });
   } catch (error) {
-    const wait_ms = backoffMs(attempts - 1, WAIT_MS.first, WAIT_MS.most);
-    const again = wait_ms < good_for_ms;
+    const again = good_for_ms > LAST_TRY_MS;
+    // Not past its time, nor just before it: a wait of its own may be as long as a token is good.
+    const wait_ms = Math.min(backoffMs(attempts - 1, WAIT_MS.first, WAIT_MS.most), good_for_ms / 2);
     const what = again ? 'a mail could not be sent' : 'a mail could not be sent, and is given up';
     log.warn({ reason: messageOf(error), mail_id: id, attempts }, what);
     if (again) return postponeMail(db, waiting, wait_ms);

@@ -16,7 +16,7 @@ export interface WaitingMail {
   readonly attempts: number;
   /** Names this taking: who comes after it moved on has nothing to say. */
   readonly due_at: string;
-  /** Nobody needs it any more after the wait that follows the next failure. */
+  /** Then nobody needs it any more; below zero where that has been. */
   readonly good_for_ms: number;
 }
 

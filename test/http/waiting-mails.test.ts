@@ -99,17 +99,34 @@ test('one that a process took and never sent is sent by another, once its lease 
   assert.equal((await waiting()).length, 1, 'who came late does not take it off');
 });
 
-test('it is given up when nobody needs it any more, and where the key is another', async () => {
+test('one that nobody needs any more is not sent: the server was down, or comes from a backup', async () => {
   await invite();
   await api.db.updateTable('mails').set({ good_until: sql`now()` }).execute();
-  await sendBy(refuse);
+  assert.deepEqual(await sent(), []);
   assert.deepEqual(await waiting(), []);
+});
+
+test('it is tried for as long as somebody needs it', async () => {
   await invite();
+  // As one whose next wait may be an hour.
+  const late = { attempts: 40, good_until: sql<Date>`now() + interval '10 minutes'` };
+  await api.db.updateTable('mails').set(late).execute();
+  await sendBy(refuse);
+  const [row] = await waiting();
+  assert.ok(row && row.due_at < row.good_until, 'there is another try');
+});
+
+test('where the key is another it waits for the right one', async () => {
+  const email = await invite();
+  const out: string[] = [];
   const other = new Mailbox(new Sealer(randomBytes(32), 'test mails'));
-  await sendBy(() => assert.fail('it cannot be read'), other);
-  assert.equal((await waiting()).length, 1, 'the right key may come back');
+  await sendBy(async ({ to }) => void out.push(to), other);
+  assert.deepEqual([out.length, (await waiting()).length], [0, 1]);
   await allDue();
-  assert.equal((await sent()).length, 1);
+  assert.deepEqual(
+    (await sent()).map(({ to }) => to),
+    [email],
+  );
 });
 
 test('one that cannot be sent holds none up', async () => {
