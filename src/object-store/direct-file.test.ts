@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, test } from 'node:test';
+import { after, type TestContext, test } from 'node:test';
 import fc from 'fast-check';
 import { writePastCache } from './direct-file.ts';
 
@@ -44,6 +44,12 @@ test('several at once do not mix', where_taken, async () => {
   const bodies = Array.from({ length: 9 }, () => randomBytes(2 * MIB + 77));
   await Promise.all(bodies.map((body, i) => writePastCache(`${path}-${i}`, [body])));
   for (const [i, body] of bodies.entries()) assert.ok((await readFile(`${path}-${i}`)).equals(body));
+});
+
+test('memory of more at once than are kept for goes back at once', where_taken, async (t: TestContext) => {
+  const { mock } = t.mock.method(ArrayBuffer.prototype, 'transfer');
+  await Promise.all(Array.from({ length: 9 }, (_, i) => writePastCache(`${path}-${i}`, [NOISE])));
+  assert.equal(mock.callCount(), 5);
 });
 
 test('an aborted one says so', where_taken, async () => {

@@ -6,11 +6,12 @@
 import { constants } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import { errnoOf } from '../lib/errors.ts';
+import { release } from '../lib/release.ts';
 
 /** What O_DIRECT asks of addresses, offsets and lengths, on the disks there are. */
 const ALIGNMENT_BYTES = 4_096;
 const STAGE_BYTES = 1024 * 1024;
-/** As many as a flush writes at once. */
+/** As many as a flush writes at once. What more of them take is given back by hand, as all large buffers are. */
 const STAGES_KEPT = 4;
 const stages: Uint8Array[] = [];
 
@@ -41,6 +42,7 @@ export async function writePastCache(
     throw error;
   } finally {
     if (stages.length < STAGES_KEPT) stages.push(stage);
+    else release(stage);
   }
 }
 
