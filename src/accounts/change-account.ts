@@ -24,7 +24,7 @@ import { holdProved, verifyAccountPassword } from '../auth/verify-account.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
-import type { Mailbox } from '../mail/mailbox.ts';
+import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
 import type { Mail } from '../mail/mailer.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { type LeftOrganisation, leaveAllOrganisations } from '../orgs/members.ts';
@@ -185,7 +185,7 @@ export async function requestEmailChange(
       text: `A change of this account's address to ${request.email} was asked for. If it was not you, change your password now.`,
     };
     await mailbox.post(tx, asked, MAIL_TOKEN_LIFETIME_S);
-    await mailbox.post(tx, told, MAIL_TOKEN_LIFETIME_S);
+    await mailbox.post(tx, told, TOLD_FOR_S);
   });
 }
 

@@ -9,6 +9,9 @@ import type { Sealer } from '../lib/seal.ts';
 import type { Mail } from './mailer.ts';
 import { insertMail } from './store.ts';
 
+/** For a mail that only tells: a mail server, or this one, may be away for so long before nobody is told. */
+export const TOLD_FOR_S = 7 * 86_400;
+
 const posted = new EventEmitter().setMaxListeners(0);
 const tellPosted = () => void posted.emit('mail');
 

@@ -39,7 +39,7 @@ function intoFolder(folder: string, from: string): Deliver {
     const composer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' });
     const { message } = await composer.sendMail(headed(mail, from));
     const name = `${mail.id}.eml`;
-    const write = () => writeFile(join(folder, `.${name}`), message as Buffer, { mode: 0o600 });
+    const write = () => writeFile(join(folder, `.${name}`), message as Buffer, { mode: 0o600, flush: true });
     await write().catch(async (error: unknown) => {
       if (errnoOf(error) !== 'ENOENT') throw error;
       await mkdir(folder, { recursive: true, mode: 0o700 });

@@ -2,11 +2,8 @@ import type { Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
-import type { Mailbox } from '../mail/mailbox.ts';
+import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
 import { lockOrganisation, type OrganisationRow, updateOrganisation } from './store.ts';
-
-/** A mail server may be away for so long before nobody is told. */
-const TOLD_FOR_S = 86_400;
 
 /** Throws where the organisation is not what the caller saw. */
 type Check = (before: OrganisationRow) => void;
