@@ -60,6 +60,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   const results: Measured[] = [];
   // In a heap that no other figure has grown.
   const waiting = await backlogs(stage);
+  await delivery.tidy();
   delivery.start();
   for (const endpoints of ENDPOINTS) results.push(await throughput(stage, endpoints));
   const [first] = results;
