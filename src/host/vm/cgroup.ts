@@ -23,7 +23,7 @@ const OVERHEAD_CPU = 0.5;
 const OVERHEAD_MIB = 256;
 /**
  * The system's cache of the VM's disk is counted too, though it is given up whenever the host needs the memory. At the
- * limit each page of it costs the guest a look for another one to give up: a tenth of its I/O with a room of half as much.
+ * limit each page of it costs the guest a look for another one to give up: a tenth of its I/O without this room.
  */
 const DISK_CACHE_MIB = 512;
 /** Virtual cpus, main loop, RCU, and QEMU's pool of up to 64 I/O threads. */
