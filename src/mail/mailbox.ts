@@ -2,24 +2,20 @@
  * Mails that a change sends to an address: with a token, most of them, so they are sealed while they wait. A mail is put
  * down in the transaction of what it tells, so none is lost and none goes out for what did not happen.
  */
-import { EventEmitter } from 'node:events';
 import { afterCommit, type Tx } from '../db/pool.ts';
 import { type MailId, newId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
+import { Wake } from '../lib/wake.ts';
 import type { Mail } from './mailer.ts';
 import { insertMail } from './store.ts';
 
 /** For a mail that only tells: a mail server, or this one, may be away for so long before nobody is told. */
 export const TOLD_FOR_S = 7 * 86_400;
 
-const posted = new EventEmitter().setMaxListeners(0);
-const tellPosted = () => void posted.emit('mail');
+const posted = new Wake();
 
 /** Calls `wake` after each commit of a mail in this process. Returns the undoing. */
-export function onPosted(wake: () => void): () => void {
-  posted.on('mail', wake);
-  return () => posted.off('mail', wake);
-}
+export const onPosted = posted.on;
 
 export class Mailbox {
   readonly #sealer: Sealer;
@@ -32,7 +28,7 @@ export class Mailbox {
   async post(tx: Tx, { to, subject, text }: Mail, good_for_s: number): Promise<void> {
     const id = newId('mail');
     await insertMail(tx, id, this.#sealer.seal(JSON.stringify({ to, subject, text }), id), good_for_s);
-    afterCommit(tx, tellPosted);
+    afterCommit(tx, posted.all);
   }
 
   /** null where the server's key is not what it was sealed with. */
