@@ -20,6 +20,7 @@ import {
   lockUserForDeletion,
   updateEmail,
 } from '../auth/store.ts';
+import { hashToken } from '../auth/tokens.ts';
 import { holdProved, verifyAccountPassword } from '../auth/verify-account.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
@@ -117,7 +118,8 @@ export async function requestPasswordReset(
     const now = await findUser(tx, user.id);
     if (now?.email_key !== user.email_key) return;
     const token = await issueMailToken(tx, 'password_reset', user.id, null);
-    await mailbox.post(tx, resetMail(user.email, public_url, token), MAIL_TOKEN_LIFETIME_S);
+    const mail = resetMail(user.email, public_url, token);
+    await mailbox.post(tx, mail, MAIL_TOKEN_LIFETIME_S, hashToken(token));
   });
 }
 
@@ -184,7 +186,7 @@ export async function requestEmailChange(
       subject: 'Your Berth address is about to change',
       text: `A change of this account's address to ${request.email} was asked for. If it was not you, change your password now.`,
     };
-    await mailbox.post(tx, asked, MAIL_TOKEN_LIFETIME_S);
+    await mailbox.post(tx, asked, MAIL_TOKEN_LIFETIME_S, hashToken(token));
     await mailbox.post(tx, told, TOLD_FOR_S);
   });
 }

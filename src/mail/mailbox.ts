@@ -12,6 +12,9 @@ import { insertMail } from './store.ts';
 /** For a mail that only tells: a mail server, or this one, may be away for so long before nobody is told. */
 export const TOLD_FOR_S = 7 * 86_400;
 
+/** With the hash of the token in it, as hexadecimal digits. */
+export type Posted = Mail & { readonly token?: string | undefined };
+
 const posted = new Wake();
 
 /** Calls `wake` after each commit of a mail in this process. Returns the undoing. */
@@ -24,16 +27,20 @@ export class Mailbox {
     this.#sealer = sealer;
   }
 
-  /** It goes out once the transaction is committed; tried again for `good_for_s` seconds, after which nobody needs it. */
-  async post(tx: Tx, { to, subject, text }: Mail, good_for_s: number): Promise<void> {
+  /**
+   * It goes out once the transaction is committed; tried again for `good_for_s` seconds, after which nobody needs it, nor
+   * once the token that it brings does nothing any more.
+   */
+  async post(tx: Tx, { to, subject, text }: Mail, good_for_s: number, token_hash?: Buffer): Promise<void> {
     const id = newId('mail');
-    await insertMail(tx, id, this.#sealer.seal(JSON.stringify({ to, subject, text }), id), good_for_s);
+    const whole: Posted = { to, subject, text, token: token_hash?.toString('hex') };
+    await insertMail(tx, id, this.#sealer.seal(JSON.stringify(whole), id), good_for_s);
     afterCommit(tx, posted.all);
   }
 
   /** null where the server's key is not what it was sealed with. */
-  open(id: MailId, sealed: Buffer): Mail | null {
+  open(id: MailId, sealed: Buffer): Posted | null {
     const text = this.#sealer.open(sealed, id);
-    return text === null ? null : (JSON.parse(text) as Mail);
+    return text === null ? null : (JSON.parse(text) as Posted);
   }
 }

@@ -9,7 +9,7 @@ import { inParallel } from '../lib/in-parallel.ts';
 import type { Log } from '../lib/log.ts';
 import type { Mailbox } from './mailbox.ts';
 import type { Deliver } from './mailer.ts';
-import { endMail, postponeMail, takeMails, type WaitingMail } from './store.ts';
+import { endMail, isTokenGood, postponeMail, takeMails, type WaitingMail } from './store.ts';
 
 export interface SendingParts {
   readonly db: Db;
@@ -42,7 +42,10 @@ async function send({ db, mailbox, deliver, log }: SendingParts, waiting: Waitin
     if (good_for_ms <= 0) throw new Error('nobody needs it any more');
     const mail = mailbox.open(id, sealed);
     if (!mail) throw new Error('it does not open: the secret key has changed');
-    await deliver({ ...mail, id });
+    const { token, ...letter } = mail;
+    const is_needed = token === undefined || (await isTokenGood(db, Buffer.from(token, 'hex')));
+    if (is_needed) await deliver({ ...letter, id });
+    else log.info({ mail_id: id }, 'a mail is not sent: its token does nothing any more');
   } catch (error) {
     const again = good_for_ms > LAST_TRY_MS;
     // Not past its time, nor just before it: a wait of its own may be as long as a token is good.

@@ -33,6 +33,15 @@ export async function takeMails(tx: Tx, limit: number, lease_s: number): Promise
   return rows;
 }
 
+/** Whether it could still be used: of an invitation, a reset, or a new address. */
+export async function isTokenGood(tx: Tx, token_hash: Buffer): Promise<boolean> {
+  const { rows } = await sql`
+    select from invitations where token_hash = ${token_hash} and expires_at > now()
+    union all
+    select from mail_tokens where token_hash = ${token_hash} and expires_at > now()`.execute(tx);
+  return rows.length > 0;
+}
+
 export async function countMails(tx: Tx): Promise<number> {
   const { count } = await tx
     .selectFrom('mails')

@@ -60,12 +60,13 @@ export async function invite(
     });
   }
   const token = newToken(MAIL_PREFIX);
+  const token_hash = hashToken(token);
   const row = await insertInvitation(tx, {
     id: newId('inv'),
     org_id,
     email,
     role,
-    token_hash: hashToken(token),
+    token_hash,
     invited_by: userOf(principal),
   });
   const invited = await findUserByEmail(tx, email);
@@ -79,7 +80,8 @@ export async function invite(
       actor: userOf(principal),
     });
   }
-  await mailbox.post(tx, mailOf(row, organisation, token, public_url), INVITATION_LIFETIME_DAYS * DAY_S);
+  const mail = mailOf(row, organisation, token, public_url);
+  await mailbox.post(tx, mail, INVITATION_LIFETIME_DAYS * DAY_S, token_hash);
   return row;
 }
 

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { beforeEach, test } from 'node:test';
 import { sql } from 'kysely';
+import { requestPasswordReset } from '../../src/accounts/change-account.ts';
 import { transaction } from '../../src/db/pool.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
@@ -104,6 +105,36 @@ test('one that nobody needs any more is not sent: the server was down, or comes 
   await api.db.updateTable('mails').set({ good_until: sql`now()` }).execute();
   assert.deepEqual(await sent(), []);
   assert.deepEqual(await waiting(), []);
+});
+
+test('one whose token does nothing any more is not sent: its invitation was withdrawn, its account is gone', async () => {
+  const who = await api.person();
+  const path = `/v1/orgs/${who.org_id}/invitations`;
+  const body = { email: `new-${who.user_id}@example.org`, role: 'member' };
+  const { id } = (await api.as(who).post<{ id: string }>(path, body)).body;
+  assert.equal((await api.as(who).delete(`${path}/${id}`)).status, 204);
+  await requestPasswordReset(api.db, mailbox, 'https://berth.example.org', who.email);
+  await api.db.deleteFrom('users').where('id', '=', who.user_id).execute();
+  assert.equal((await waiting()).length, 2);
+  assert.deepEqual(await sent(), []);
+  assert.deepEqual(await waiting(), []);
+});
+
+test('of two resets the later one is sent; that a change of the address was asked for is told in any case', async () => {
+  const who = await api.person({ password: 'correct horse battery' });
+  const ask = () => requestPasswordReset(api.db, mailbox, 'https://berth.example.org', who.email);
+  await ask();
+  const [first] = await waiting();
+  await ask();
+  const email = `moved-${who.user_id}@example.org`;
+  await api.as(who).put('/v1/me/email', { email, password: 'correct horse battery' });
+  await api.db.deleteFrom('mail_tokens').where('email', '=', email).execute();
+  const out = await sent();
+  assert.deepEqual(out.map(({ to, subject }) => [to, subject]).sort(), [
+    [who.email, 'Reset your Berth password'],
+    [who.email, 'Your Berth address is about to change'],
+  ]);
+  assert.ok(out.every(({ id }) => id !== first?.id));
 });
 
 test('it is tried for as long as somebody needs it', async () => {

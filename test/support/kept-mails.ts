@@ -12,8 +12,8 @@ export class KeptMails extends Mailbox {
     super(new Sealer(randomBytes(32), 'test mails'));
   }
 
-  override async post(tx: Tx, mail: Mail, good_for_s: number): Promise<void> {
-    await super.post(tx, mail, good_for_s);
+  override async post(tx: Tx, mail: Mail, good_for_s: number, token_hash?: Buffer): Promise<void> {
+    await super.post(tx, mail, good_for_s, token_hash);
     afterCommit(tx, () => void this.committed.push(mail));
   }
 }
