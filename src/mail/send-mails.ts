@@ -3,11 +3,10 @@
  * dies in between sends it again, under the same Message-ID.
  */
 import type { Db } from '../db/pool.ts';
-import { backoffMs } from '../lib/backoff.ts';
+import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
-import { inParallel } from '../lib/in-parallel.ts';
 import type { Log } from '../lib/log.ts';
-import type { Mailbox } from './mailbox.ts';
+import { type Mailbox, onPosted } from './mailbox.ts';
 import type { Deliver } from './mailer.ts';
 import { endMail, isTokenGood, postponeMail, takeMails, type WaitingMail } from './store.ts';
 
@@ -18,8 +17,10 @@ export interface SendingParts {
   readonly log: Log;
 }
 
-/** Taken together, and under way together. */
+/** Under way together. */
 const AT_ONCE = 10;
+/** Meanwhile what waits for its next try may be due, or what another process has posted. */
+const LOOK_AGAIN_MS = 5_000;
 /** Longer than a delivery takes. */
 const LEASE_S = 300;
 /** A mail server that puts off whom it does not know lets the same mail in some minutes later. */
@@ -27,12 +28,39 @@ const WAIT_MS = { first: 2_000, most: 3_600_000 };
 /** Who gets it later has no time left to follow it. */
 const LAST_TRY_MS = 60_000;
 
-/** Until none is due, or `signal` aborts. */
+/** Until none is due, or `signal` aborts, and none is under way: one that hangs holds up no other, nor what is posted meanwhile. */
 export async function sendMails(parts: SendingParts, signal?: AbortSignal): Promise<void> {
-  while (signal?.aborted !== true) {
-    const due = await takeMails(parts.db, AT_ONCE, LEASE_S);
-    if (due.length === 0) return;
-    await inParallel(due, AT_ONCE, (mail) => send(parts, mail));
+  const under_way = new Set<Promise<void>>();
+  const begin = (mail: WaitingMail): void => {
+    const sending: Promise<void> = sendLogged(parts, mail).finally(() => under_way.delete(sending));
+    under_way.add(sending);
+  };
+  try {
+    for (;;) {
+      const look_again = new AbortController();
+      // Before it is looked: what is posted after that is not missed.
+      const undo = onPosted(() => look_again.abort());
+      try {
+        const places = signal?.aborted === true ? 0 : AT_ONCE - under_way.size;
+        if (places > 0) for (const mail of await takeMails(parts.db, places, LEASE_S)) begin(mail);
+        if (under_way.size === 0) return;
+        await Promise.race([...under_way, pause(LOOK_AGAIN_MS, look_again.signal)]);
+      } finally {
+        undo();
+        look_again.abort();
+      }
+    }
+  } finally {
+    await Promise.all(under_way);
+  }
+}
+
+/** Never rejects: what the database could not be told of is taken again once its lease is over. */
+async function sendLogged(parts: SendingParts, mail: WaitingMail): Promise<void> {
+  try {
+    await send(parts, mail);
+  } catch (error) {
+    parts.log.warn({ err: error, mail_id: mail.id }, 'what became of a mail could not be kept');
   }
 }
 

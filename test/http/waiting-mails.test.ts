@@ -11,6 +11,7 @@ import { Mailbox, onPosted } from '../../src/mail/mailbox.ts';
 import type { SentMail } from '../../src/mail/mailer.ts';
 import { sendMails } from '../../src/mail/send-mails.ts';
 import { apiForFile } from '../support/api.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 const { mailbox } = api.context;
@@ -169,4 +170,22 @@ test('one that cannot be sent holds none up', async () => {
     out.push(to);
   });
   assert.deepEqual(out, [good]);
+});
+
+test('one whose server hangs holds up neither those that wait nor those that come', async () => {
+  const hung = Promise.withResolvers<void>();
+  const out: string[] = [];
+  for (let posted = 0; posted < 12; posted += 1) await invite();
+  let first: string | undefined;
+  const sending = sendBy(async ({ id, to }) => {
+    first ??= id;
+    if (id === first) await hung.promise;
+    out.push(to);
+  });
+  await until('the others are out', () => out.length === 11);
+  const late = await invite();
+  await until('so is one that came after them', () => out.includes(late));
+  hung.resolve();
+  await sending;
+  assert.equal(out.length, 13);
 });
