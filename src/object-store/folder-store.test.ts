@@ -1,10 +1,22 @@
 /** What a folder does beyond what every object store does: that is in test/host/object-store-contract.test.ts. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { mkdir, mkdtemp, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import {
+  type FileHandle,
+  mkdir,
+  mkdtemp,
+  open,
+  readdir,
+  rename,
+  rm,
+  stat,
+  utimes,
+  writeFile,
+} from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, test } from 'node:test';
+import { afterEach, beforeEach, type TestContext, test } from 'node:test';
+import { createLog } from '../lib/log.ts';
 import { FolderStore } from './folder-store.ts';
 import { ObjectExistsError, ObjectNotFoundError, ObjectStoreUnavailableError } from './object-store.ts';
 
@@ -55,6 +67,29 @@ test('a large object that is cold is the same as any other, is made once, and le
   stop.abort();
   await assert.rejects(put, { name: 'AbortError' });
   assert.deepEqual(await temporaryFiles(), []);
+});
+
+test('where writes past the cache are refused in their midst, the object is whole all the same, and it is said once', async (t: TestContext) => {
+  const lines: string[] = [];
+  const log = createLog('test', 'info', { write: (line) => void lines.push(line) });
+  const cached = await FolderStore.open(join(root, 'cached'), { log });
+  const file = await open(join(root, 'any'), 'w');
+  await file.close();
+  const handles = Object.getPrototypeOf(file) as FileHandle;
+  const { write } = handles;
+  // Only those past the cache say where in the file.
+  t.mock.method(handles, 'write', function (this: FileHandle, ...args: unknown[]) {
+    if (args[3] === undefined || args[3] === 0) return Reflect.apply(write, this, args);
+    throw Object.assign(new Error('invalid argument'), { code: 'EINVAL' });
+  });
+  const bodies = [0, 1, 2].map(() => [randomBytes(1_500_000), randomBytes(700_001)]);
+  const put = (at: number) => cached.put(`k/${at}`, bodies[at] ?? [], undefined, 'cold');
+  await Promise.all([put(0), put(1)]);
+  await put(2);
+  for (const [at, body] of bodies.entries())
+    assert.ok((await cached.get(`k/${at}`)).equals(Buffer.concat(body)));
+  assert.equal(lines.length, 1);
+  assert.match(lines[0] ?? '', /past the system's cache/);
 });
 
 test('temporary files of a crash are swept at open, once they are an hour old', async () => {

@@ -15,6 +15,7 @@ import { type FileHandle, link, mkdir, open, readdir, stat, unlink } from 'node:
 import { dirname, join } from 'node:path';
 import { assert, present } from '../lib/assert.ts';
 import { errnoOf } from '../lib/errors.ts';
+import type { Log } from '../lib/log.ts';
 import { writePastCache } from './direct-file.ts';
 import {
   type ByteRange,
@@ -48,16 +49,22 @@ const UNAVAILABLE: Readonly<Record<string, string>> = {
   ENFILE: 'too many open files',
 };
 
+export interface FolderStoreOptions {
+  readonly log?: Log;
+}
+
 export class FolderStore implements ObjectStore {
   readonly description: string;
   readonly #root: string;
+  readonly #log: Log | undefined;
   readonly #durableFolders = new Map<string, Promise<void>>();
   #opened: Stats | undefined;
   /** The file system takes no writes past the cache. */
   #only_cached = false;
 
-  private constructor(root: string) {
+  private constructor(root: string, log: Log | undefined) {
     this.#root = root;
+    this.#log = log;
     this.description = `folder ${root}`;
   }
 
@@ -65,8 +72,8 @@ export class FolderStore implements ObjectStore {
    * Opens the store, making the folder (mode 0700) if need be, and sweeps temporary files older than an hour.
    * @throws ObjectStoreUnavailableError
    */
-  static async open(root: string): Promise<FolderStore> {
-    const store = new FolderStore(root);
+  static async open(root: string, { log }: FolderStoreOptions = {}): Promise<FolderStore> {
+    const store = new FolderStore(root, log);
     await store.#guard(async () => {
       await mkdir(join(root, TEMP_FOLDER), { recursive: true, mode: 0o700 });
       await syncFolder(root);
@@ -182,9 +189,19 @@ export class FolderStore implements ObjectStore {
     const is_large = body.reduce((sum, { length }) => sum + length, 0) >= PAST_CACHE_MIN_BYTES;
     if (hint === 'cold' && is_large && !this.#only_cached) {
       if (await writePastCache(temp, body, signal)) return;
-      this.#only_cached = true;
+      this.#pastCacheIsRefused();
     }
     await writeDurably(temp, body, signal);
+  }
+
+  #pastCacheIsRefused(): void {
+    if (!this.#only_cached) {
+      this.#log?.info(
+        { store: this.description },
+        "the object store's file system takes no writes past the system's cache (O_DIRECT): large objects go through it, which takes more of the processor",
+      );
+    }
+    this.#only_cached = true;
   }
 
   async #stat(key: string): Promise<Stats> {

@@ -13,5 +13,5 @@ export interface OpenStoreOptions {
 
 /** A bucket that cannot be used now is no error here: `check` tells it, again and again. */
 export async function openStore({ s3, folder, log }: OpenStoreOptions): Promise<ObjectStore> {
-  return s3 === null ? FolderStore.open(folder) : new S3Store(s3, { log });
+  return s3 === null ? FolderStore.open(folder, { log }) : new S3Store(s3, { log });
 }
