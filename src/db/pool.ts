@@ -28,6 +28,9 @@ export const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelayMillis: 10_000
 /** The server ends a statement well before this. Who has no answer by then gets none: the server cannot be heard. */
 export const UNHEARD_MS = 60_000;
 
+/** What has once failed for want of room says so for that long: to find out whether there is some again takes a write. */
+const FULL_FOR_MS = 30_000;
+
 /** Options every connection of the program has. `statement_timeout_ms` bounds any one statement (0: nothing does). */
 export function connectionOptions(url: string, statement_timeout_ms = 30_000): pg.ClientConfig {
   return {
@@ -45,17 +48,27 @@ export function connectionOptions(url: string, statement_timeout_ms = 30_000): p
 
 /** A pool of up to `max` connections. `onError` hears of idle connections that broke (never throws). */
 export function openPool(url: string, onError: (error: Error) => void, max = 20): Db {
-  const names = new StatementNames();
-  const pool = new pg.Pool({ ...connectionOptions(url), max, pipeline: true, Client: clientNaming(names) });
+  let full_until_ms = 0;
+  const client = clientNaming(new StatementNames(), (error) => {
+    if (isFull(error)) full_until_ms = performance.now() + FULL_FOR_MS;
+  });
+  const pool = new pg.Pool({ ...connectionOptions(url), max, pipeline: true, Client: client });
   // The pool listens to idle connections only; one that breaks while it is lent out must not end the process.
   pool.on('connect', (client) => client.on('error', () => undefined));
   pool.on('error', onError);
   const db = new Kysely<Database>({ dialect: new CommittingDialect({ pool }) });
   pools.set(db, pool);
+  shortages.set(db, () => performance.now() < full_until_ms);
   return db;
 }
 
 const pools = new WeakMap<Db, pg.Pool>();
+const shortages = new WeakMap<Db, () => boolean>();
+
+/** Whether a statement failed within the last {@link FULL_FOR_MS} because the database's disk is full. */
+export function lacksRoom(db: Db): boolean {
+  return shortages.get(db)?.() ?? false;
+}
 
 /** The connections of one that `openPool` has opened. */
 export function poolOf(db: Db): pg.Pool {

@@ -64,8 +64,9 @@ export function commitWith(statements: readonly CompiledQuery[]): CompiledQuery 
 /**
  * A client that names the parameterised statements given as text and values, and sends BEGIN with what comes next. A
  * transaction of no statement is none; one of nothing but what goes with COMMIT needs neither BEGIN nor COMMIT.
+ * `failed` hears of what a statement fails with (never throws).
  */
-export function clientNaming(names: StatementNames): typeof pg.Client {
+export function clientNaming(names: StatementNames, failed: (error: unknown) => void): typeof pg.Client {
   class NamingClient extends pg.Client {
     /** `asked`: BEGIN was, and is not sent. `unneeded`: there was a transaction without it. */
     #begin: 'sent' | 'asked' | 'unneeded' = 'sent';
@@ -77,6 +78,7 @@ export function clientNaming(names: StatementNames): typeof pg.Client {
         return this.#send(...args) as never;
       return this.#run(text, values).catch((error: unknown) => {
         if (planIsStale(error)) names.forget();
+        failed(error);
         throw error;
       }) as never;
     }

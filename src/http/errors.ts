@@ -31,7 +31,7 @@ export function toAppError(error: unknown): AppError {
   if (error instanceof AppError) return error;
   if (isUnavailable(error)) {
     return new AppError('UNAVAILABLE', {
-      // What only reads is still answered, and so is /readyz.
+      // What only reads is still answered.
       message: isFull(error)
         ? 'The database has no room left on its disk. Once there is some, it goes on by itself.'
         : 'The database is unavailable. Try again shortly.',

@@ -1,5 +1,5 @@
 import { type Static, Type } from 'typebox';
-import { ping } from '../db/pool.ts';
+import { lacksRoom, ping } from '../db/pool.ts';
 import { listLiveHosts } from '../hosts/store.ts';
 import type { App } from './app.ts';
 import type { AppContext } from './context.ts';
@@ -23,15 +23,16 @@ async function readiness(context: AppContext): Promise<Parts> {
   } catch {
     return { database: { ok: false, problem: 'not reachable' }, object_store: unknown, host: unknown };
   }
+  const database = lacksRoom(context.db) ? { ok: false, problem: 'no room left on its disk' } : { ok: true };
   const hosts = await listLiveHosts(context.db);
   if (hosts.length === 0) {
     const problem = 'no host agent has reported in the last seconds';
-    return { database: { ok: true }, object_store: { ok: false, problem }, host: { ok: false, problem } };
+    return { database, object_store: { ok: false, problem }, host: { ok: false, problem } };
   }
   const problems = hosts.map((host) => host.facts.object_store_problem);
   const working = problems.includes(null);
   return {
-    database: { ok: true },
+    database,
     host: { ok: true, accelerators: [...new Set(hosts.map((host) => host.facts.accelerator))].toSorted() },
     object_store: working ? { ok: true } : { ok: false, problem: problems[0] ?? 'not known' },
   };

@@ -1,6 +1,6 @@
 /** Health, readiness, images, and what callers hear while the database is away. */
 import assert from 'node:assert/strict';
-import { after, describe, test } from 'node:test';
+import { after, describe, type TestContext, test } from 'node:test';
 import { sql } from 'kysely';
 import { toAppError } from '../../src/http/errors.ts';
 import { apiForFile } from '../support/api.ts';
@@ -148,12 +148,6 @@ describe('503', () => {
     assert.deepEqual(uncaught, []);
   });
 
-  test('a database that has no room left is said to have none', async () => {
-    const full = sql`do $$ begin raise exception using errcode = 'disk_full'; end $$`.execute(api.context.db);
-    const { code, message } = toAppError(await full.catch((error: unknown) => error));
-    assert.deepEqual([code, /no room left/.test(message)], ['UNAVAILABLE', true]);
-  });
-
   test('a wait that the loss of the database interrupts is answered, and goes on after it', async () => {
     assert(way);
     const { id } = await instanceIn(api, owner, 'starting');
@@ -167,5 +161,17 @@ describe('503', () => {
     const answer = await waiting;
     if (answer.status === 200) assert.equal(answer.body.state, 'running');
     else assertError(answer, 'UNAVAILABLE');
+  });
+
+  test('a database that has no room left is said to have none, by /readyz for half a minute', async (t: TestContext) => {
+    const full = sql`do $$ begin raise exception using errcode = 'disk_full'; end $$`.execute(api.context.db);
+    const { code, message } = toAppError(await full.catch((error: unknown) => error));
+    assert.deepEqual([code, /no room left/.test(message)], ['UNAVAILABLE', true]);
+    const { status, body } = await readyz();
+    assert.deepEqual([status, body.ready, body.host.ok, body.object_store.ok], [503, false, true, true]);
+    assert.deepEqual(body.database, { ok: false, problem: 'no room left on its disk' });
+    const now = performance.now.bind(performance);
+    t.mock.method(performance, 'now', () => now() + 30_001);
+    assert.equal((await readyz()).status, 200);
   });
 });
