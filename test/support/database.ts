@@ -26,6 +26,7 @@ import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/e
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { isAlive } from '../../src/launch/process-life.ts';
 import { errnoOf } from '../../src/lib/errors.ts';
+import { endIfInterrupted } from './interrupted.ts';
 
 const run = promisify(execFile);
 const PROJECT = join(import.meta.dirname, '..', '..');
@@ -51,6 +52,12 @@ export async function startDatabase(): Promise<TestDatabase> {
   const template = await clusterTemplate();
   const folder = await mkdtemp(join(await scratchFolder(), `${PREFIX}${process.pid}-`));
   let server: EmbeddedPostgres | undefined;
+  const end = async () => {
+    await server?.stop();
+    await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+    ended();
+  };
+  const ended = endIfInterrupted(end);
   try {
     const paths = pathsIn(join(folder, 'data'));
     await mkdir(paths.postgres, { recursive: true, mode: 0o711 });
@@ -58,7 +65,6 @@ export async function startDatabase(): Promise<TestDatabase> {
     await run('cp', ['-a', template, cluster]);
     await appendFile(join(cluster, 'postgresql.conf'), '\nfsync = off\nfull_page_writes = off\n');
     server = await startEmbeddedPostgres(paths, { say: () => undefined });
-    const started = server;
     const url = server.database_url;
     await migrate(url);
     const db = openPool(url, () => undefined);
@@ -69,13 +75,11 @@ export async function startDatabase(): Promise<TestDatabase> {
       createEmpty: (name) => createEmpty(url, name),
       close: async () => {
         await db.destroy();
-        await started.stop();
-        await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+        await end();
       },
     };
   } catch (error) {
-    await server?.stop();
-    await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+    await end();
     throw error;
   }
 }

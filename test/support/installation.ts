@@ -26,6 +26,7 @@ import { isAlive, type ProcessIdentity, waitForExit } from '../../src/host/vm/pr
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
 import { readFirstLogin } from '../../src/launch/first-login.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
+import { endIfInterrupted } from './interrupted.ts';
 import { type OwnPorts, ownPorts } from './own-ports.ts';
 import { killAll, processesOfFolder, qemuIdentity, ROLES, type Role, roleProcess } from './processes.ts';
 import { RestClient } from './rest-client.ts';
@@ -54,14 +55,6 @@ export interface InstallationOptions {
   readonly own_templates?: boolean;
 }
 
-/** Not disposed of yet: a test runner that is interrupted must leave no VM behind either. */
-const live = new Set<Installation>();
-for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-  process.once(signal, () => {
-    void Promise.allSettled([...live].map((each) => each.dispose())).then(() => process.exit(1));
-  });
-}
-
 export class Installation {
   readonly data_dir: string;
   readonly paths: Paths;
@@ -74,6 +67,7 @@ export class Installation {
   #settings: Readonly<Record<string, string>>;
   readonly #program: readonly [string, ...string[]];
   readonly #undo: () => void;
+  readonly #disposed: () => void;
   readonly #ports: OwnPorts;
   readonly #own_templates: boolean;
   #launcher: { readonly child: ChildProcess; readonly ended: Promise<number | null> } | undefined;
@@ -101,7 +95,7 @@ export class Installation {
     this.ssh = new SshClient(this.data_dir, 'admin-key');
     this.#undo = options.prepare?.(this.data_dir) ?? (() => undefined);
     this.#own_templates = options.own_templates === true;
-    live.add(this);
+    this.#disposed = endIfInterrupted(() => this.dispose());
   }
 
   /** A new one, running, its administrator logged in and with an SSH key on the account. */
@@ -303,7 +297,7 @@ export class Installation {
   }
 
   async #forget(): Promise<void> {
-    live.delete(this);
+    this.#disposed();
     if (!this.#own_templates) await keepTemplates(this.paths);
     this.#undo();
     rmSync(this.data_dir, { recursive: true, force: true, maxRetries: 5 });

@@ -1,0 +1,28 @@
+/**
+ * What a test file has started outlives it by design; a run that is interrupted ends it all the same. A signal comes more
+ * than once: from the terminal, and from the runner, which sends SIGTERM to its files and is gone at once.
+ */
+const endings = new Set<() => Promise<void>>();
+let is_interrupted = false;
+
+for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  process.on(signal, () => {
+    if (!is_interrupted) void endAll();
+    is_interrupted = true;
+  });
+}
+
+async function endAll(): Promise<never> {
+  // What tests fail with now has no reader: that is not to end the process before its time.
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined);
+  // Again for what began meanwhile, and for what could not be ended at once.
+  for (let round = 0; round < 3 && endings.size > 0; round += 1)
+    await Promise.allSettled([...endings].map((end) => end()));
+  process.exit(1);
+}
+
+/** Calls `end` when the run is interrupted, until the answer is called. */
+export function endIfInterrupted(end: () => Promise<void>): () => void {
+  endings.add(end);
+  return () => void endings.delete(end);
+}
