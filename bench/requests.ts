@@ -96,8 +96,8 @@ class BareServer {
   }
 }
 
-/** What a write sets off: its event's place, its entry's in the audit chain, its mail. */
-const UNFINISHED = `select where exists (select from events where position is null)
+/** What a write sets off: its event handed over, its entry's in the audit chain, its mail. */
+const UNFINISHED = `select where exists (select from events where position > (select position from event_head))
   or exists (select from audit_log where seq is null and not refused)
   or exists (select from notification_mails where due_at <= now())`;
 const FINISHED_MS = 60_000;

@@ -15,12 +15,12 @@ import type {
 type Json<T> = ColumnType<T, string, string>;
 
 export interface DeliveryTables {
+  /** Every event up to there is settled: committed and handed to the consumers, or never will be. */
   event_head: { one: Generated<boolean>; position: number };
   events: {
     id: EventId;
-    serial: Generated<number>;
-    /** Null until it is dispatched. */
-    position: Generated<number | null>;
+    /** Shown once `event_head` has come to it. */
+    position: GeneratedAlways<number>;
     org_id: OrgId | null;
     user_id: UserId | null;
     instance_id: InstanceId | null;

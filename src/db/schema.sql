@@ -108,8 +108,7 @@ create table events (
   data jsonb not null,
   actor text not null,
   created_at timestamp with time zone not null default now(),
-  serial bigint not null generated always as identity,
-  position bigint,
+  position bigint not null generated always as identity,
   user_id text,
   constraint events_pkey PRIMARY KEY (id),
   constraint events_owner CHECK (((org_id IS NOT NULL) OR (user_id IS NOT NULL)))
@@ -620,11 +619,11 @@ CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE (
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_age ON public.events USING brin (created_at);
-CREATE INDEX events_beside_flushes ON public.events USING btree (org_id, type, "position" DESC) WHERE (("position" IS NOT NULL) AND (type <> 'disk.flushed'::text));
-CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE ((instance_id IS NOT NULL) AND ("position" IS NOT NULL));
-CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC) WHERE ("position" IS NOT NULL);
+CREATE INDEX events_beside_flushes ON public.events USING btree (org_id, type, "position" DESC) WHERE (type <> 'disk.flushed'::text);
+CREATE INDEX events_instance ON public.events USING btree (instance_id, "position" DESC) WHERE (instance_id IS NOT NULL);
+CREATE INDEX events_page ON public.events USING btree (org_id, "position" DESC);
+CREATE UNIQUE INDEX events_position ON public.events USING btree ((("position" + 0)));
 CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, sequence) WHERE (instance_id IS NOT NULL);
-CREATE INDEX events_waiting ON public.events USING btree (serial) WHERE ("position" IS NULL);
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);

@@ -1,4 +1,4 @@
-/** What readers of the one order ask: pages backwards, streams forwards. Only events that have their position. */
+/** What readers of the one order ask: pages backwards, streams forwards. Only events that the head has come to. */
 import { type SqlBool, sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { EventId, OrgId } from '../lib/ids.ts';
@@ -44,12 +44,15 @@ export function mayConcern(type: EventType, resource: string): boolean {
   return field === undefined || type.startsWith(`${field}.`);
 }
 
+/** Events beyond it are not handed over yet, and others may still come before them. */
+export const upToHead = sql<number>`(select position from event_head)`;
+
 function filtered(tx: Tx, { org_id, types, resource }: EventFilter) {
   const query = tx
     .selectFrom('events')
     .select(SHOWN)
     .where('org_id', '=', org_id)
-    .where('position', 'is not', null)
+    .where('position', '<=', upToHead)
     .where('type', 'in', [...types]);
   return resource === undefined ? query : query.where(isOf(resource));
 }
@@ -79,14 +82,14 @@ export async function listEventsSince(
   return (await query.orderBy('position').limit(limit).execute()) as NumberedEvent[];
 }
 
-/** Of the newest event of all. */
+/** Of the newest event of all that are shown. */
 export async function headPosition(tx: Tx): Promise<number> {
   const head = await tx.selectFrom('event_head').select('position').executeTakeFirstOrThrow();
   return head.position;
 }
 
-/** Undefined once the event is gone, or before it has its place. */
+/** Undefined once the event is gone, and until the head has come to it. */
 export async function positionOf(tx: Tx, id: EventId): Promise<number | undefined> {
-  const row = await tx.selectFrom('events').select('position').where('id', '=', id).executeTakeFirst();
-  return row?.position ?? undefined;
+  const query = tx.selectFrom('events').select('position').where('id', '=', id);
+  return (await query.where('position', '<=', upToHead).executeTakeFirst())?.position;
 }

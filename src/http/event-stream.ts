@@ -1,8 +1,8 @@
 /**
  * Server-sent events (HTML Living Standard, section 9.2), read by `fetch` with an Authorization header.
  *
- * - A stream reads rows by a position that follows commits, so one that goes on after `Last-Event-ID` misses none and
- *   repeats none. Where that event is not known any more, an event `reset` says that something may have been missed.
+ * - A stream reads rows by a position, up to where no other can come any more, so one that goes on after `Last-Event-ID`
+ *   misses none and repeats none. Where that event is not known any more, an event `reset` says that something may have been missed.
  * - Nothing is read while the reader does not take what it was sent: memory is one batch a stream. A reader that takes
  *   nothing for a minute is cut off.
  * - Its credential is looked at again before each batch and at each heartbeat; without it the stream ends.

@@ -1,6 +1,6 @@
 /**
  * The outbox's consumer: one notification for each user or service account that an event concerns. It runs in the
- * dispatcher's transaction, so each event is told exactly once, and positions follow commits.
+ * dispatcher's transaction, so each event is told exactly once, in the order of positions.
  */
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';

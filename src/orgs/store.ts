@@ -83,10 +83,7 @@ export async function countInstances(tx: Tx, org_id: OrgId): Promise<number> {
  * notifications; the audit log stays.
  */
 export async function deleteOrganisation(tx: Tx, id: OrgId): Promise<void> {
-  // Said apart, since those that have their place are in one index and those that wait in another.
-  for (const waits of ['is', 'is not'] as const) {
-    await tx.deleteFrom('events').where('org_id', '=', id).where('position', waits, null).execute();
-  }
+  await tx.deleteFrom('events').where('org_id', '=', id).execute();
   // From now on it gets no service account any more.
   await tx.selectFrom('organisations').select('id').where('id', '=', id).forUpdate().execute();
   const accounts = await tx.deleteFrom('service_accounts').where('org_id', '=', id).returning('id').execute();

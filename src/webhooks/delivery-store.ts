@@ -2,6 +2,7 @@
 import { type RawBuilder, sql } from 'kysely';
 import { arrayText } from '../db/array-text.ts';
 import type { Tx } from '../db/pool.ts';
+import { upToHead } from '../events/read-store.ts';
 import {
   type EventId,
   type InstanceId,
@@ -22,7 +23,7 @@ export interface NewDelivery {
 /** Of one statement: the parameters of so many rows are about half a MiB. */
 const CHUNK = 5_000;
 
-/** Of events that were given their positions in this transaction. */
+/** Of events that the head comes to in this transaction. */
 export async function insertDeliveries(tx: Tx, deliveries: readonly NewDelivery[]): Promise<void> {
   await insertInChunks(tx, deliveries, sql``);
 }
@@ -158,9 +159,9 @@ export async function listEventsSince(
 ) {
   return tx
     .selectFrom('events')
-    .select(['id as event_id', sql<number>`position`.as('position'), 'instance_id'])
+    .select(['id as event_id', 'position', 'instance_id'])
     .where('org_id', '=', org_id)
-    .where('position', 'is not', null)
+    .where('position', '<=', upToHead)
     .where('created_at', '>=', since)
     .where('type', 'in', types)
     .orderBy('position')

@@ -3,7 +3,7 @@ import { after, before, test } from 'node:test';
 import { sql } from 'kysely';
 import { type Db, openPool, type Tx, transaction } from '../../src/db/pool.ts';
 import { append, appendPrivate } from '../../src/events/append.ts';
-import { type NumberedEvent, numberEvents, type PlacedEvent, readEvents } from '../../src/events/store.ts';
+import { type NumberedEvent, type PlacedEvent, readEvents, takeSettled } from '../../src/events/store.ts';
 import { onCommitted } from '../../src/events/wake.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
@@ -30,7 +30,7 @@ const keepIn = (seen: NumberedEvent[]) => async (tx: Tx, events: readonly Placed
   seen.push(...(await readEvents(tx, events)));
 };
 
-test('each event is handed over once, with a position that follows its commit', async () => {
+test('each event is handed over once; one that goes with its COMMIT gets its position there', async () => {
   const seen: NumberedEvent[] = [];
   let early: (() => void) | undefined;
   const open = transaction(db, async (tx) => {
@@ -116,7 +116,7 @@ test('a commit wakes the dispatcher of its process, a rollback does not', async 
   undo();
 });
 
-test('places are given by reading those events alone, whatever the planner knows of how many wait', async () => {
+test('what is settled is found by reading those events alone, whatever the planner knows of how many wait', async () => {
   await transaction(db, async (tx) => {
     for (let n = 0; n < 200; n++) await happen(tx, n);
   });
@@ -127,10 +127,10 @@ test('places are given by reading those events alone, whatever the planner knows
   });
   const read = await transaction(db, async (tx) => {
     const before = await tuplesRead(tx);
-    assert.equal((await numberEvents(tx, 100))?.length, 100);
+    assert.equal((await takeSettled(tx, 100))?.events.length, 100);
     return (await tuplesRead(tx)) - before;
   });
-  assert.ok(read < 1_000, `${read} rows were read to give 100 events their places`);
+  assert.ok(read < 1_000, `${read} rows were read for 100 events`);
   await dispatchEvents(db, []);
 });
 

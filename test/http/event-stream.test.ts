@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
+import { notify } from '../../src/db/notify.ts';
 import { append } from '../../src/events/append.ts';
 import { STREAMS_PER_HOLDER } from '../../src/http/event-stream.ts';
 import { apiForFile, startApi } from '../support/api.ts';
@@ -68,6 +69,36 @@ describe('200', () => {
       seen,
       Array.from({ length: 200 }, (_, n) => n),
     );
+  });
+
+  test('what happened after an event that is not committed yet comes after it', async () => {
+    const who = await api.person();
+    const stream = await open(who);
+    const held = Promise.withResolvers<void>();
+    const written = Promise.withResolvers<void>();
+    const slow = db.transaction().execute(async (tx) => {
+      await append(tx, { org_id: who.org_id, type: 'webhook.ping', data: { n: 1 }, actor: 'system' });
+      written.resolve();
+      await held.promise;
+    });
+    await written.promise;
+    const later = await ping(who, 2);
+    await tellAll(db);
+    // It looks, and who goes on from an event that was not shown has no place.
+    await notify(db, 'events', who.org_id);
+    const other = await open(who, '', { 'last-event-id': later });
+    assert.equal((await other.next())?.event, 'reset');
+    held.resolve();
+    await slow;
+    await tellAll(db);
+    for (const each of [stream, other]) {
+      const frames = await each.nextOf('webhook.ping', 2);
+      assert.deepEqual(
+        frames.map((frame) => frame.data.data.n),
+        [1, 2],
+      );
+      await each.cut();
+    }
   });
 
   test('a filter holds for the stream, and for where it goes on', async () => {

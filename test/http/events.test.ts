@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
+import type { Tx } from '../../src/db/pool.ts';
 import { append, appendPrivate } from '../../src/events/append.ts';
 import { EVENT_TYPES, type EventType, PRIVATE_EVENT_TYPES } from '../../src/events/model.ts';
 import { listEvents, mayConcern } from '../../src/events/read-store.ts';
@@ -190,20 +191,18 @@ describe('403', () => {
 test('what is no flush is found without reading through the flushes', async () => {
   const who = await withAll();
   await tellAll(db);
-  const { position } = await db.selectFrom('event_head').select('position').executeTakeFirstOrThrow();
   await sql`
-    insert into events (id, org_id, type, data, actor, position)
-    select 'evt_' || lpad(n::text, 26, '0'), ${who.org_id}, 'disk.flushed', '{}', 'system', ${position}::bigint + n
+    insert into events (id, org_id, type, data, actor)
+    select 'evt_' || lpad(n::text, 26, '0'), ${who.org_id}, 'disk.flushed', '{}', 'system'
     from generate_series(1, 20000) n`.execute(db);
-  await sql`update event_head set position = position + 20000`.execute(db);
+  await tellAll(db);
   await sql`analyze events`.execute(db);
   const rowsRead = (types: readonly EventType[], resource?: string) =>
     db.transaction().execute(async (tx) => {
+      // What was read before over this connection may be counted with it.
+      const before = await tuplesRead(tx);
       assert.equal((await listEvents(tx, { org_id: who.org_id, types, resource }, null, 50)).length, 1);
-      const { rows } = await sql<{ read: number }>`
-        select (seq_tup_read + idx_tup_fetch)::int as read from pg_stat_xact_user_tables
-        where relname = 'events'`.execute(tx);
-      return rows[0]?.read ?? 0;
+      return (await tuplesRead(tx)) - before;
     });
   const webhook = newId('wh');
   const data = { webhook: { id: webhook } };
@@ -218,7 +217,15 @@ test('what is no flush is found without reading through the flushes', async () =
   assert.deepEqual(await typesOf(who, `?resource=${webhook}&type=vm.failed`), []);
 });
 
-test('an event that is not committed yet is not skipped: it comes after those that were', async () => {
+/** Of events, over this connection. */
+async function tuplesRead(tx: Tx): Promise<number> {
+  const { rows } = await sql<{ read: number }>`
+    select (seq_tup_read + idx_tup_fetch)::int as read from pg_stat_xact_user_tables
+    where relname = 'events'`.execute(tx);
+  return rows[0]?.read ?? 0;
+}
+
+test('an event that is not committed yet is not skipped: what happened after it comes after it, in the list', async () => {
   const who = await api.person();
   const id: InstanceId = newId('inst');
   assert.deepEqual(await typesOf(who, `?resource=${id}`), []);
@@ -231,8 +238,8 @@ test('an event that is not committed yet is not skipped: it comes after those th
   });
   await appended.promise;
   await append(db, { org_id: who.org_id, type: 'member.removed', data: {}, actor: 'system' });
-  assert.deepEqual(await typesOf(who), ['member.removed']);
+  assert.deepEqual(await typesOf(who), []);
   held.resolve();
   await slow;
-  assert.deepEqual(await typesOf(who), ['member.added', 'member.removed']);
+  assert.deepEqual(await typesOf(who), ['member.removed', 'member.added']);
 });
