@@ -121,7 +121,7 @@ export class Delivery {
 
   /** What the database would tidy up by itself, some time or other beside the next figure, of hundreds of thousands of events. */
   async tidy(): Promise<void> {
-    for (const table of ['events', 'webhook_deliveries']) {
+    for (const table of ['events', 'webhook_deliveries', 'webhook_batches']) {
       await sql`vacuum (analyze) ${sql.table(table)}`.execute(this.db);
     }
   }

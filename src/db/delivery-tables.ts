@@ -79,6 +79,16 @@ export interface DeliveryTables {
     error: string | null;
     response: string;
   };
+  /** Of what has no row in webhook_deliveries yet. */
+  webhook_batches: {
+    webhook_id: WebhookId;
+    /** Of the last event. */
+    position: number;
+    positions: number[];
+    ids: WebhookDeliveryId[];
+    size: number;
+    created_at: Generated<Date>;
+  };
   webhook_drains: { webhook_id: WebhookId; owner: string; until: Date; again: Generated<boolean> };
   notifications: {
     id: NotificationId;

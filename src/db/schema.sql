@@ -555,6 +555,16 @@ create table webhook_attempts (
   constraint webhook_attempts_pkey PRIMARY KEY (delivery_id, number)
 );
 
+create table webhook_batches (
+  webhook_id text not null,
+  position bigint not null,
+  positions bigint[] not null,
+  ids text[] not null,
+  size integer not null,
+  created_at timestamp with time zone not null default now(),
+  constraint webhook_batches_pkey PRIMARY KEY (webhook_id, "position")
+);
+
 create table webhook_deliveries (
   id text not null,
   webhook_id text not null,

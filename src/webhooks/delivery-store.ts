@@ -11,6 +11,7 @@ import {
   type WebhookDeliveryId,
   type WebhookId,
 } from '../lib/ids.ts';
+import { EVENT_OF_FRESH, freshOf } from './fresh-store.ts';
 import type { DeliveryState } from './model.ts';
 
 export interface NewDelivery {
@@ -23,25 +24,8 @@ export interface NewDelivery {
 /** Of one statement: the parameters of so many rows are about half a MiB. */
 const CHUNK = 5_000;
 
-/** Of events that the head comes to in this transaction. */
-export async function insertDeliveries(tx: Tx, deliveries: readonly NewDelivery[]): Promise<void> {
-  await insertInChunks(tx, deliveries, sql``);
-}
-
 /** One that is there already is sent again from the start. */
 export async function insertDeliveriesAgain(tx: Tx, deliveries: readonly NewDelivery[]): Promise<void> {
-  await insertInChunks(
-    tx,
-    deliveries,
-    sql`on conflict (webhook_id, position) do update set state = 'pending', tries = 0, next_attempt_at = null`,
-  );
-}
-
-async function insertInChunks(
-  tx: Tx,
-  deliveries: readonly NewDelivery[],
-  where_known: RawBuilder<unknown>,
-): Promise<void> {
   for (let from = 0; from < deliveries.length; from += CHUNK) {
     const rows = deliveries.slice(from, from + CHUNK);
     const now_ms = Date.now();
@@ -51,7 +35,9 @@ async function insertInChunks(
         ${arrayText(rows.map(() => newId('whd', now_ms)))}::text[], ${arrayText(rows.map((row) => row.webhook_id))}::text[],
         ${arrayText(rows.map((row) => row.event_id))}::text[], ${arrayText(rows.map((row) => row.position))}::bigint[],
         ${arrayText(rows.map((row) => row.instance_id))}::text[])
-      ${where_known}`.execute(tx);
+      on conflict (webhook_id, position) do update set state = 'pending', tries = 0, next_attempt_at = null`.execute(
+      tx,
+    );
   }
 }
 
@@ -97,19 +83,32 @@ export interface DeliveryRow {
 
 export const SHOWN_ATTEMPTS = 10;
 
-const DELIVERY = sql`
-  d.id, d.event_id, e.type as event_type, d.instance_id, d.position, d.state, d.attempts, d.next_attempt_at, d.created_at,
-  coalesce((
-    select json_agg(a order by a.number) from (
-      select 1 as number, d.first_at as at, d.first_status as status, d.first_latency_ms as latency_ms,
-        d.first_error as error, d.first_response as response
-      where d.first_at is not null
-      union all
-      select number, at, status, latency_ms, error, response from webhook_attempts where delivery_id = d.id
-      order by number desc limit ${sql.lit(SHOWN_ATTEMPTS)}
-    ) as a
-  ), '[]'::json) as last_attempts
-  from webhook_deliveries d left join events e on e.id = d.event_id`;
+const ROW = sql`
+  d.id, d.event_id, d.instance_id, d.position, d.state, d.attempts, d.next_attempt_at, d.created_at,
+  d.first_at, d.first_status, d.first_latency_ms, d.first_error, d.first_response`;
+/** As it will be in its row. */
+const FRESH = sql`
+  f.id, e.id as event_id, e.instance_id, f.position, 'pending' as state, 0 as attempts, null as next_attempt_at,
+  f.created_at, null as first_at, null as first_status, null as first_latency_ms, null as first_error,
+  null as first_response`;
+
+/** @param rows of {@link ROW} or {@link FRESH} */
+function shown(rows: RawBuilder<unknown>) {
+  return sql<DeliveryRow>`
+    select d.id, d.event_id, e.type as event_type, d.instance_id, d.position, d.state, d.attempts, d.next_attempt_at,
+      d.created_at,
+      coalesce((
+        select json_agg(a order by a.number) from (
+          select 1 as number, d.first_at as at, d.first_status as status, d.first_latency_ms as latency_ms,
+            d.first_error as error, d.first_response as response
+          where d.first_at is not null
+          union all
+          select number, at, status, latency_ms, error, response from webhook_attempts where delivery_id = d.id
+          order by number desc limit ${sql.lit(SHOWN_ATTEMPTS)}
+        ) as a
+      ), '[]'::json) as last_attempts
+    from (${rows}) as d left join events e on e.id = d.event_id`;
+}
 
 /** Those of the newest events first; `before` is a position. */
 export async function listDeliveries(
@@ -119,13 +118,22 @@ export async function listDeliveries(
   before: number | null,
   limit: number,
 ): Promise<readonly DeliveryRow[]> {
-  const { rows } = await sql<DeliveryRow>`
-    select ${DELIVERY}
-    where d.webhook_id = ${webhook_id}
-      and (${before}::bigint is null or d.position < ${before}::bigint)
-      ${filter.status === undefined ? sql`` : sql`and d.state = ${sql.lit(filter.status)}`}
-    order by d.position desc limit ${limit}`.execute(tx);
-  return rows;
+  const { status } = filter;
+  const earlier = (column: string) => (before === null ? sql`` : sql`and ${sql.ref(column)} < ${before}`);
+  const rows = sql`
+    (select ${ROW} from webhook_deliveries d
+     where d.webhook_id = ${webhook_id} ${earlier('d.position')}
+       ${status === undefined ? sql`` : sql`and d.state = ${sql.lit(status)}`}
+     order by d.position desc limit ${limit})`;
+  const batches = sql`(select * from webhook_batches where webhook_id = ${webhook_id} order by position desc)`;
+  const fresh = sql`
+    (select ${FRESH}
+     from (${freshOf(batches, sql`true ${earlier('f.position')}`)} order by b.position desc, f.position desc limit ${limit}) as f
+     join events e on ${EVENT_OF_FRESH})`;
+  const all = status === undefined || status === 'pending' ? sql`${rows} union all ${fresh}` : rows;
+  const { rows: found } =
+    await sql<DeliveryRow>`${shown(all)} order by d.position desc limit ${limit}`.execute(tx);
+  return found;
 }
 
 /** Undefined when there is none; `event_type` is null when its event is too old to be sent again. */
@@ -134,9 +142,9 @@ export async function findDelivery(
   webhook_id: WebhookId,
   id: WebhookDeliveryId,
 ): Promise<DeliveryRow | undefined> {
-  const { rows } = await sql<DeliveryRow>`
-    select ${DELIVERY} where d.webhook_id = ${webhook_id} and d.id = ${id}`.execute(tx);
-  return rows[0];
+  const rows = sql`select ${ROW} from webhook_deliveries d where d.webhook_id = ${webhook_id} and d.id = ${id}`;
+  const { rows: found } = await shown(rows).execute(tx);
+  return found[0];
 }
 
 /** With a schedule of its own from now on, beside the order. False when its event is older than `days`. */
@@ -171,10 +179,8 @@ export async function listEventsSince(
 
 /** Deliveries that are still to be made. */
 export async function countPendingDeliveries(tx: Tx): Promise<number> {
-  const row = await tx
-    .selectFrom('webhook_deliveries')
-    .select((eb) => eb.fn.countAll<number>().as('count'))
-    .where('state', '=', 'pending')
-    .executeTakeFirstOrThrow();
-  return Number(row.count);
+  const { rows } = await sql<{ count: number }>`
+    select (select count(*) from webhook_deliveries where state = 'pending')
+      + (select count(*) from (${freshOf(sql`webhook_batches`)}) as f) as count`.execute(tx);
+  return Number(rows[0]?.count ?? 0);
 }

@@ -2,12 +2,13 @@
  * A webhook's deliveries as its drain sees them. Who holds the lease is the only one to send, so what is sent need not
  * be claimed row by row: it is read, and its outcome written, a batch at a time.
  */
-import { CompiledQuery, sql } from 'kysely';
-import { arrayText } from '../db/array-text.ts';
+import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
+import type { WebhookId } from '../lib/ids.ts';
+import { EVENT_OF_FRESH, freshOf } from './fresh-store.ts';
 import type { SentEvent } from './message.ts';
-import type { DeliveryState, WebhookStatus } from './model.ts';
+import type { WebhookStatus } from './model.ts';
+import type { Tried } from './outcome-store.ts';
 
 /** For `lease_s` from now. True when `owner` holds it now. Else its holder is told that there is more. */
 export async function takeLease(
@@ -93,12 +94,7 @@ export async function findReceiver(tx: Tx, id: WebhookId): Promise<Receiver | un
     .executeTakeFirst();
 }
 
-export interface DueDelivery extends SentEvent {
-  readonly id: WebhookDeliveryId;
-  readonly position: number;
-  readonly instance_id: string | null;
-  readonly attempts: number;
-  readonly tries: number;
+export interface DueDelivery extends SentEvent, Tried {
   /** To be sent in the order of events; else tried again whenever it is due. */
   readonly in_order: boolean;
 }
@@ -112,19 +108,22 @@ export interface DueQuery {
   readonly again: number;
 }
 
-/** What is due and not among `held`: up to `first` in the order of events, and up to `again` that are tried again. */
+const EVENT = sql`
+  e.org_id, e.type, e.data, e.actor, e.sequence,
+  to_char(e.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as event_at`;
+
+/** Of those that have rows, what is due and not among `held`: up to `first` in the order of events, and up to `again` that are tried again. */
 export async function listDue(
   tx: Tx,
   webhook_id: WebhookId,
   { held, after, first, again }: DueQuery,
 ): Promise<readonly DueDelivery[]> {
   const due = sql`
-    select id, event_id, position, instance_id, attempts, tries, next_attempt_at from webhook_deliveries
+    select id, event_id, position, instance_id, attempts, tries, created_at, next_attempt_at from webhook_deliveries
     where webhook_id = ${webhook_id} and state = 'pending'`;
   const { rows } = await sql<DueDelivery>`
-    select d.id, d.position, d.instance_id, d.attempts, d.tries, d.next_attempt_at is null as in_order, d.event_id,
-           e.org_id, e.type, e.data, e.actor, e.sequence,
-           to_char(e.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as event_at
+    select d.id, d.position, d.instance_id, d.created_at::text as created_at, d.attempts, d.tries,
+           d.next_attempt_at is null as in_order, d.event_id, ${EVENT}
     from (
       (${due} and next_attempt_at is null and position > ${after}
          and position <> all(${held.filter((each) => each > after)}::bigint[])
@@ -137,6 +136,40 @@ export async function listDue(
   return rows;
 }
 
+export interface Fresh {
+  /** In the order of events. */
+  readonly due: readonly DueDelivery[];
+  /** All that was fresh up to this position is among them; null when there is no batch. */
+  readonly read_to: number | null;
+  /** There is more behind it. */
+  readonly more: boolean;
+}
+
+/** What is fresh after a position, up to `limit` (at least 1). */
+export async function listFresh(tx: Tx, webhook_id: WebhookId, after: number, limit: number): Promise<Fresh> {
+  const { rows } = await sql<Omit<DueDelivery, 'in_order'> & { examined_to: number | null; more: boolean }>`
+    with next as materialized (
+      select * from webhook_batches where webhook_id = ${webhook_id} and position > ${after}
+      order by position limit ${limit + 1}
+    ), near as materialized (
+      select * from (select *, sum(size) over (order by position) - size as before from next) as n where before < ${limit}
+    )
+    select f.*, examined.* from (
+      select max(position) as examined_to, coalesce(max(position) < (select max(position) from next), false) as more from near
+    ) as examined left join lateral (
+      select f.id, f.position, e.instance_id, f.created_at::text as created_at, 0 as attempts, 0 as tries,
+             e.id as event_id, ${EVENT}
+      from (
+        ${freshOf(sql`near`, sql`f.position > ${after}`)} order by f.position limit ${limit}
+      ) as f join events e on ${EVENT_OF_FRESH}
+    ) as f on true
+    order by f.position`.execute(tx);
+  const [{ examined_to, more } = { examined_to: null, more: false }] = rows;
+  const due = rows.filter(({ id }) => id !== null).map((row) => ({ ...row, in_order: true }));
+  if (due.length < limit) return { due, read_to: examined_to, more };
+  return { due, read_to: due.at(-1)?.position ?? null, more: true };
+}
+
 /** When the next one is due, by the database's clock, as jobs are (`is_now`: it is already); undefined when none is. */
 export async function nextDue(
   tx: Tx,
@@ -146,6 +179,8 @@ export async function nextDue(
     select greatest(now(), at) as at, at <= now() as is_now from (
       select case when exists (
         select from webhook_deliveries where webhook_id = ${webhook_id} and state = 'pending' and next_attempt_at is null
+      ) or exists (
+        select from webhook_batches where webhook_id = ${webhook_id}
       ) then now()
       else (
         -- No earlier than that in a language whose times are milliseconds.
@@ -154,88 +189,6 @@ export async function nextDue(
       ) end as at
     ) as next where at is not null`.execute(tx);
   return rows[0];
-}
-
-export interface Outcome {
-  readonly id: WebhookDeliveryId;
-  /** The URL that was asked: the webhook may have another by now. */
-  readonly address: string;
-  /** Of the attempt, counted over the delivery's life. */
-  readonly number: number;
-  readonly tries: number;
-  readonly at: Date;
-  readonly status: number | null;
-  readonly latency_ms: number;
-  readonly error: string | null;
-  readonly response: string;
-  readonly state: DeliveryState;
-  /** While pending. */
-  readonly retry_in_ms: number | null;
-}
-
-/** Of the first attempt, which is the only one most deliveries have: it stands in the delivery's own row. */
-const FIRST = ['at', 'status', 'latency_ms', 'error', 'response'] as const;
-
-function keptFirst(name: (typeof FIRST)[number]): string {
-  return `first_${name} = case when done.number = 1 and d.first_at is null then done.${name} else d.first_${name} end`;
-}
-
-/** It is still pending where this attempt found it. Else it was asked for anew, failed by a disabling, or told of already. */
-const GOES_ON = "d.state = 'pending' and d.tries = done.tries - 1";
-
-/** For attempts that are not the first. */
-const LATER = `, later as (
-    insert into webhook_attempts (delivery_id, number, at, status, latency_ms, error, response)
-    select id, number, at, status, latency_ms, error, response from done where number > 1
-    on conflict do nothing
-  )`;
-
-/** Composed once: for each batch anew would cost as much as its arrays. */
-const RECORD = { first: recordStatement(''), later: recordStatement(LATER) };
-
-function recordStatement(later: string): string {
-  return `
-  with unsynced as materialized (
-    select case when $11 then set_config('synchronous_commit', 'off', true) end
-  ), done as (
-    select * from unnest(
-      $1::text[], $2::int[], $3::int[], $4::timestamptz[], $5::int[], $6::int[], $7::text[], $8::text[], $9::text[],
-      $10::bigint[]
-    ) as o (id, number, tries, at, status, latency_ms, error, response, state, retry_in_ms)
-  )${later}
-  update webhook_deliveries d set
-    attempts = greatest(d.attempts, done.number),
-    tries = case when ${GOES_ON} then done.tries else d.tries end,
-    state = case when done.state = 'delivered' or (${GOES_ON}) then done.state else d.state end,
-    next_attempt_at = case
-      when ${GOES_ON} then now() + done.retry_in_ms * interval '1 millisecond'
-      when done.state <> 'delivered' then d.next_attempt_at
-    end,
-    ${FIRST.map(keptFirst).join(', ')}
-  from unsynced, done where d.id = done.id`;
-}
-
-/**
- * One statement for all of them. A failure says how it goes on only where {@link GOES_ON}; a delivery always counts.
- * `unsynced`: as a transaction of its own that does not wait for the disk. What is lost of it when the database dies is
- * sent again, as when its sender dies before it writes.
- */
-export async function recordOutcomes(tx: Tx, outcomes: readonly Outcome[], unsynced: boolean): Promise<void> {
-  const column = <K extends keyof Outcome>(name: K) => outcomes.map((each) => each[name]);
-  const values = [
-    column('id'),
-    column('number'),
-    column('tries'),
-    outcomes.map(({ at }) => at.toISOString()),
-    column('status'),
-    column('latency_ms'),
-    column('error'),
-    column('response'),
-    column('state'),
-    column('retry_in_ms'),
-  ].map(arrayText);
-  const statement = outcomes.some(({ number }) => number > 1) ? RECORD.later : RECORD.first;
-  await tx.executeQuery(CompiledQuery.raw(statement, [...values, unsynced]));
 }
 
 export interface Health {
@@ -286,6 +239,8 @@ export async function listForgotten(
             select created_at from webhook_deliveries d
             where d.webhook_id = w.id and d.state = 'pending' and d.next_attempt_at is null order by d.position limit 1
           ) as first where first.created_at < now() - interval '5 seconds'
+        ) or exists (
+          select from webhook_batches b where b.webhook_id = w.id and b.created_at < now() - interval '5 seconds'
         )
       )`.execute(tx);
   return rows;

@@ -14,11 +14,20 @@ import { type Db, isUnavailable, sqlStateOf } from '../db/pool.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
-import { type DueDelivery, findReceiver, listDue, type Outcome, type Receiver } from './drain-store.ts';
+import {
+  type DueDelivery,
+  type Fresh,
+  findReceiver,
+  listDue,
+  listFresh,
+  type Receiver,
+} from './drain-store.ts';
+import { clearBatches } from './fresh-store.ts';
 import { FAST, type Lane, SLOW, SLOW_MS } from './lanes.ts';
 import { messageBody, messageHeaders } from './message.ts';
 import type { Outbound } from './outbound/outbound.ts';
 import { GONE, outcomeOf } from './outcome.ts';
+import type { Outcome } from './outcome-store.ts';
 import { record } from './record.ts';
 import { signingKey } from './sign.ts';
 
@@ -71,8 +80,12 @@ export class Drain {
   /** The oldest outcome has waited long enough. */
   #overdue = false;
   #target: Target | undefined;
-  /** In a backlog, the last position that was read in order: the next look goes on from there. */
+  /** In a backlog of rows, the last position that was read in order: the next look goes on from there. */
   #after = 0;
+  /** What is fresh was read up to here. */
+  #read_to = 0;
+  /** And the batches up to here were cleared away, as far as they could be. */
+  #cleared_to = 0;
   #failing = false;
   #more = false;
   /** More is to be tried again than was read. */
@@ -155,6 +168,7 @@ export class Drain {
         if (reads || outcomes.length > 0) {
           await Promise.all([reads ? this.#read() : undefined, this.#write(outcomes)]);
         } else if (this.#held.first.size + this.#held.again.size === 0) {
+          await this.#clear();
           if (!(await this.#expectsMore())) break;
         } else {
           await this.#nextChange();
@@ -172,7 +186,7 @@ export class Drain {
   }
 
   /**
-   * After what it has sent more comes soon, most often: as the rest of the same burst, numbered meanwhile. To give the
+   * After what it has sent more comes soon, most often: as the rest of the same burst, handed out meanwhile. To give the
    * lease back and to take it again would make that wait for the disk twice.
    */
   async #expectsMore(): Promise<boolean> {
@@ -256,9 +270,10 @@ export class Drain {
     const first = Math.max(1, window() - this.#held.first.size);
     const again = AGAIN_WINDOW - this.#held.again.size;
     const held = [...this.#held.first.values(), ...this.#held.again.values()];
-    const [receiver, due] = await Promise.all([
+    const [receiver, due, fresh] = await Promise.all([
       findReceiver(db, this.webhook_id),
       listDue(db, this.webhook_id, { held, after: this.#after, first, again }),
+      listFresh(db, this.webhook_id, this.#read_to, first),
     ]);
     if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
@@ -276,7 +291,24 @@ export class Drain {
     if (after !== 0 || this.#after !== 0) this.#more = true;
     this.#more_again = due.length - in_order.length === again;
     for (const row of due) this.#admit(row);
+    // What has rows was there before, or is asked for again from the start.
+    if (in_order.length < first) this.#admitFresh(fresh);
     this.#advance();
+  }
+
+  #admitFresh({ due, read_to, more }: Fresh): void {
+    for (const row of due) this.#admit(row);
+    this.#read_to = read_to ?? this.#read_to;
+    if (more) this.#more = true;
+  }
+
+  /** Batches that are done with. What can't be cleared now is looked at by the next drain. */
+  async #clear(): Promise<void> {
+    if (this.#cleared_to === this.#read_to) return;
+    this.#cleared_to = this.#read_to;
+    await clearBatches(this.#parts.db, this.webhook_id, this.#cleared_to).catch((error: unknown) => {
+      if (!isUnavailable(error)) throw error;
+    });
   }
 
   #keysOf({ id, secret, previous_secret }: Receiver): KeyObject[] {
@@ -375,6 +407,6 @@ export class Drain {
         await pause(backoffMs(attempt, 50, 1_000), this.#parts.give_up);
       }
     }
-    for (const each of outcomes) this.#letGo(each);
+    for (const { delivery } of outcomes) this.#letGo(delivery);
   }
 }

@@ -1,12 +1,13 @@
 import { addJobs } from '../db/jobs.ts';
 import type { Tx } from '../db/pool.ts';
 import { type PlacedEvent, readEvents } from '../events/store.ts';
-import type { EventId, OrgId, WebhookId } from '../lib/ids.ts';
-import { insertDeliveries, type Listener, listListeners, type NewDelivery } from './delivery-store.ts';
+import type { EventId, OrgId } from '../lib/ids.ts';
+import { type Listener, listListeners } from './delivery-store.ts';
+import { insertBatches } from './fresh-store.ts';
 import { sendJob } from './lanes.ts';
 import { isPublic, wants } from './model.ts';
 
-/** Makes a delivery of each event for each enabled webhook that wants it, and a job for each webhook that has one. */
+/** Hands the events to each enabled webhook that wants some of them: a batch of deliveries, and a job that sends them. */
 export async function fanOutToWebhooks(tx: Tx, events: readonly PlacedEvent[]): Promise<void> {
   const told = events.filter(
     (event): event is PlacedEvent & { org_id: OrgId } =>
@@ -17,20 +18,22 @@ export async function fanOutToWebhooks(tx: Tx, events: readonly PlacedEvent[]): 
   if (listeners.length === 0) return;
   const pings = await pingedBy(tx, told);
   const by_org = Map.groupBy(listeners, ({ org_id }) => org_id);
-  const deliveries: NewDelivery[] = [];
-  const touched = new Map<WebhookId, Listener>();
+  const batches = new Map<Listener, number[]>();
   for (const event of told) {
     for (const listener of by_org.get(event.org_id) ?? []) {
       if (!isFor(event, listener, pings)) continue;
-      const { id: event_id, position, instance_id } = event;
-      deliveries.push({ webhook_id: listener.id, event_id, position, instance_id });
-      touched.set(listener.id, listener);
+      const positions = batches.get(listener);
+      if (positions) positions.push(event.position);
+      else batches.set(listener, [event.position]);
     }
   }
-  await insertDeliveries(tx, deliveries);
+  await insertBatches(
+    tx,
+    [...batches].map(([{ id }, positions]) => ({ webhook_id: id, positions })),
+  );
   await addJobs(
     tx,
-    [...touched.values()].map(({ id, slow }) => sendJob(id, slow)),
+    [...batches.keys()].map(({ id, slow }) => sendJob(id, slow)),
   );
 }
 

@@ -6,7 +6,15 @@ import type { Answer } from './outbound/outbound.ts';
 import { outcomeOf } from './outcome.ts';
 
 const AT = new Date('2026-01-15T09:30:00Z');
-const delivery = { id: newId('whd'), attempts: 4, tries: 2 };
+const delivery = {
+  id: newId('whd'),
+  event_id: newId('evt'),
+  position: 1,
+  instance_id: null,
+  created_at: '2026-01-15 09:00:00+00',
+  attempts: 4,
+  tries: 2,
+};
 const ADDRESS = 'https://receiver.example/hook';
 const answer = (change: Partial<Answer>): Answer => ({
   status: null,

@@ -63,6 +63,12 @@ export async function pruneDeliveries(db: Db): Promise<void> {
       where id in (
         select id from webhook_deliveries where id < ${idOf('whd', KEPT_DAYS)} and first_at < ${days_ago} limit ${CHUNK})`,
   );
+  await inChunks(
+    db,
+    sql`delete from webhook_batches where (webhook_id, position) in (
+      select webhook_id, position from webhook_batches
+      where created_at < now() - make_interval(days => ${EVENT_DAYS}) limit ${CHUNK})`,
+  );
   const deleted = await db
     .selectFrom('webhooks')
     .select('id')
@@ -80,6 +86,7 @@ export async function pruneDeliveries(db: Db): Promise<void> {
       delete from webhook_deliveries where id in (select id from gone)`,
     );
     await transaction(db, async (tx: Tx) => {
+      await tx.deleteFrom('webhook_batches').where('webhook_id', '=', id).execute();
       await tx.deleteFrom('webhook_drains').where('webhook_id', '=', id).execute();
       await tx.deleteFrom('webhooks').where('id', '=', id).execute();
     });

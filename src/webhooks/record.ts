@@ -3,8 +3,9 @@ import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import type { WebhookId } from '../lib/ids.ts';
 import { disable } from './disable.ts';
-import { noteHealth, type Outcome, recordOutcomes } from './drain-store.ts';
+import { noteHealth } from './drain-store.ts';
 import { GONE } from './outcome.ts';
+import { type Outcome, recordOutcomes } from './outcome-store.ts';
 import { findOwner, markFailingTold } from './store.ts';
 import { webhookView } from './view.ts';
 
@@ -21,11 +22,11 @@ export async function record(
   const took = outcomes.some(({ state }) => state === 'delivered');
   const failures = outcomes.filter(({ state }) => state !== 'delivered');
   if (failures.length === 0 && !failing) {
-    await recordOutcomes(db, outcomes, true);
+    await recordOutcomes(db, webhook_id, outcomes, true);
     return false;
   }
   await transaction(db, async (tx) => {
-    await recordOutcomes(tx, outcomes, false);
+    await recordOutcomes(tx, webhook_id, outcomes, false);
     const health = await noteHealth(tx, webhook_id, took);
     const gone = failures.filter(({ status }) => status === GONE).map(({ address }) => address);
     if (gone.length > 0) return disable(tx, webhook_id, 'gone', 'system', gone);

@@ -14,6 +14,7 @@ import {
   listEventsSince,
   redeliver,
 } from './delivery-store.ts';
+import { writeFresh } from './fresh-store.ts';
 import { sendJob } from './lanes.ts';
 import { MAX_REPLAY, REPLAY_DAYS, wantedTypes } from './model.ts';
 import { webhookView } from './view.ts';
@@ -39,6 +40,7 @@ export async function redeliverDelivery(
   delivery_id: WebhookDeliveryId,
 ): Promise<DeliveryRow> {
   const webhook = await enabledWebhook(tx, principal, id);
+  await writeFresh(tx, webhook.id, delivery_id);
   if (!(await findDelivery(tx, webhook.id, delivery_id))) throw new AppError('NOT_FOUND');
   if (!(await redeliver(tx, delivery_id, REPLAY_DAYS))) {
     throw new AppError('CONFLICT', { message: `Its event is older than ${REPLAY_DAYS} days.` });
@@ -62,6 +64,8 @@ export async function replaySince(tx: Tx, principal: Principal, id: WebhookId, s
   if (events.length > MAX_REPLAY) {
     throw invalid('since', `more than ${MAX_REPLAY} events have happened since; take a later time`);
   }
+  // With the ids that they have been shown with.
+  await writeFresh(tx, webhook.id);
   await insertDeliveriesAgain(
     tx,
     events.map((event) => ({ ...event, webhook_id: webhook.id })),

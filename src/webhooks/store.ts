@@ -1,7 +1,8 @@
 /** Webhooks themselves. One without an organisation is deleted, and found by the sweep alone. */
 import { sql } from 'kysely';
-import type { Tx } from '../db/pool.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { OrgId, WebhookId } from '../lib/ids.ts';
+import { failFresh } from './fresh-store.ts';
 import type { DisabledReason } from './model.ts';
 
 const SHOWN = [
@@ -123,16 +124,21 @@ export async function disableWebhook(
 }
 
 /** Of a webhook that is disabled still: what was handed out in the moment of the disabling has failed with the rest. */
-export async function failLeftBehind(tx: Tx, id: WebhookId): Promise<void> {
-  await sql`
-    with disabled as materialized (
-      select id from webhooks where id = ${id} and status = 'disabled' for no key update
-    )
-    update webhook_deliveries d set state = 'failed', next_attempt_at = null from disabled
-    where d.webhook_id = disabled.id and d.state = 'pending'`.execute(tx);
+export async function failLeftBehind(db: Db, id: WebhookId): Promise<void> {
+  await transaction(db, async (tx) => {
+    const disabled = await tx
+      .selectFrom('webhooks')
+      .select('id')
+      .where('id', '=', id)
+      .where('status', '=', 'disabled')
+      .forNoKeyUpdate()
+      .executeTakeFirst();
+    if (disabled) await failPending(tx, id);
+  });
 }
 
 async function failPending(tx: Tx, id: WebhookId): Promise<void> {
+  await failFresh(tx, id);
   await tx
     .updateTable('webhook_deliveries')
     .set({ state: 'failed', next_attempt_at: null })

@@ -43,7 +43,7 @@ test('what happens while the lease is being given back is sent by the same drain
     await until('the lease is being given back', async () => (await counted(giving, [id])) === 1);
 
     await happen(api, owner.org_id, 2);
-    const waiting = "webhook_deliveries where webhook_id = $1 and state = 'pending'";
+    const waiting = 'webhook_batches where webhook_id = $1';
     await until('there is a delivery of it', async () => (await counted(waiting, [id])) === 1);
     await until('its job is over', async () => (await counted(jobs, [id])) === 0);
     assert.equal(recorder.got.length, 1);
@@ -68,7 +68,7 @@ test('one that is enabled again while a request of before its disabling is under
   await until('its sender knows', () => ended.mock.calls.some((call) => call.arguments[0] === 'disabled'));
   await api.as(owner).patch(path, { status: 'enabled' });
   await happen(api, owner.org_id, 2);
-  const waiting = "webhook_deliveries where webhook_id = $1 and state = 'pending'";
+  const waiting = 'webhook_batches where webhook_id = $1';
   await until('there is a delivery of it', async () => (await counted(waiting, [id])) === 1);
   await until('its job is over', async () => (await counted(jobs, [id])) === 0);
   assert.equal(recorder.got.length, 1);
