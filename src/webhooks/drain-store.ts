@@ -145,9 +145,12 @@ export interface Fresh {
   readonly more: boolean;
 }
 
+const UNTRIED = { attempts: 0, tries: 0, in_order: true } as const;
+type FreshRow = Omit<DueDelivery, keyof typeof UNTRIED>;
+
 /** What is fresh after a position, up to `limit` (at least 1). */
 export async function listFresh(tx: Tx, webhook_id: WebhookId, after: number, limit: number): Promise<Fresh> {
-  const { rows } = await sql<Omit<DueDelivery, 'in_order'> & { examined_to: number | null; more: boolean }>`
+  const { rows } = await sql<FreshRow & { examined_to: number | null; more: boolean }>`
     with next as materialized (
       select * from webhook_batches where webhook_id = ${webhook_id} and position > ${after}
       order by position limit ${limit + 1}
@@ -157,15 +160,14 @@ export async function listFresh(tx: Tx, webhook_id: WebhookId, after: number, li
     select f.*, examined.* from (
       select max(position) as examined_to, coalesce(max(position) < (select max(position) from next), false) as more from near
     ) as examined left join lateral (
-      select f.id, f.position, e.instance_id, f.created_at::text as created_at, 0 as attempts, 0 as tries,
-             e.id as event_id, ${EVENT}
+      select f.id, f.position, e.instance_id, f.created_at::text as created_at, e.id as event_id, ${EVENT}
       from (
         ${freshOf(sql`near`, sql`f.position > ${after}`)} order by f.position limit ${limit}
       ) as f join events e on ${EVENT_OF_FRESH}
     ) as f on true
     order by f.position`.execute(tx);
   const [{ examined_to, more } = { examined_to: null, more: false }] = rows;
-  const due = rows.filter(({ id }) => id !== null).map((row) => ({ ...row, in_order: true }));
+  const due = rows.filter(({ id }) => id !== null).map((row) => Object.assign(row, UNTRIED));
   if (due.length < limit) return { due, read_to: examined_to, more };
   return { due, read_to: due.at(-1)?.position ?? null, more: true };
 }

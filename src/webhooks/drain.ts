@@ -9,19 +9,11 @@
  *                ├─ in order, of none ───────────────────────────────┼─ sent → outcome → written → let go
  *                └─ again ───────────────────────────────────────────┘
  */
-import type { KeyObject } from 'node:crypto';
 import { type Db, isUnavailable, sqlStateOf } from '../db/pool.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { WebhookDeliveryId, WebhookId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
-import {
-  type DueDelivery,
-  type Fresh,
-  findReceiver,
-  listDue,
-  listFresh,
-  type Receiver,
-} from './drain-store.ts';
+import { type DueDelivery, type Fresh, findReceiver, listDue, listFresh } from './drain-store.ts';
 import { clearBatches } from './fresh-store.ts';
 import { FAST, type Lane, SLOW, SLOW_MS } from './lanes.ts';
 import { messageBody, messageHeaders } from './message.ts';
@@ -29,7 +21,7 @@ import type { Outbound } from './outbound/outbound.ts';
 import { GONE, outcomeOf } from './outcome.ts';
 import type { Outcome } from './outcome-store.ts';
 import { record } from './record.ts';
-import { signingKey } from './sign.ts';
+import { type Target, targetOf } from './target.ts';
 
 export interface DrainParts {
   readonly db: Db;
@@ -54,13 +46,6 @@ const BATCH = 128;
 const LINGER_MS = 50;
 /** How long it stays for more when it has sent all. */
 const STAYS_MS = 50;
-
-interface Target {
-  /** As the webhook has it. */
-  readonly address: string;
-  readonly url: URL | string;
-  readonly keys: readonly KeyObject[];
-}
 
 export class Drain {
   readonly webhook_id: WebhookId;
@@ -277,11 +262,7 @@ export class Drain {
     ]);
     if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
-    this.#target = {
-      address: receiver.url,
-      url: URL.parse(receiver.url) ?? '',
-      keys: this.#keysOf(receiver),
-    };
+    this.#target = targetOf(receiver, this.#parts.secrets);
     if (this.#ended !== null) return;
     const in_order = due.filter((row) => row.in_order);
     const last = in_order.at(-1);
@@ -308,15 +289,6 @@ export class Drain {
     this.#cleared_to = this.#read_to;
     await clearBatches(this.#parts.db, this.webhook_id, this.#cleared_to).catch((error: unknown) => {
       if (!isUnavailable(error)) throw error;
-    });
-  }
-
-  #keysOf({ id, secret, previous_secret }: Receiver): KeyObject[] {
-    return [secret, previous_secret].flatMap((sealed) => {
-      if (sealed === null) return [];
-      const plain = this.#parts.secrets.open(sealed, id);
-      if (plain === null) throw new Error('a webhook secret does not open: the secret key has changed');
-      return [signingKey(plain)];
     });
   }
 

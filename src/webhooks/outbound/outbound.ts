@@ -35,6 +35,11 @@ export interface Answer {
   readonly retry_after_seconds: number | null;
 }
 
+interface Target {
+  readonly origin: string;
+  readonly path: string;
+}
+
 export const TIMEOUT_MS = 15_000;
 /** A body up to this is read to its end, which keeps its connection for the next request; a longer one is cut off. */
 const READ_BYTES = 64 * 1024;
@@ -51,6 +56,8 @@ export class Outbound {
   readonly #timeout_ms: number;
   readonly #resolve: Resolve;
   readonly #agent: Agent;
+  readonly #targets = new WeakMap<URL, Target | null>();
+  readonly #given_up = new WeakMap<AbortSignal, Set<Exchange>>();
 
   constructor(options: OutboundOptions) {
     this.#allow = options.allow_cidrs;
@@ -86,7 +93,10 @@ export class Outbound {
     return url;
   }
 
-  /** `headers` in lower case, beside those that HTTP needs. `signal` ends the request early, as a failure. */
+  /**
+   * `url` is never changed; `headers` in lower case, beside those that HTTP needs. `signal` ends the request early, as a
+   * failure.
+   */
   post(
     url: URL | string,
     headers: Readonly<Record<string, string>>,
@@ -94,15 +104,16 @@ export class Outbound {
     signal?: AbortSignal,
   ): Promise<Answer> {
     return new Promise((resolve) => {
-      const exchange = new Exchange(this.#timeout_ms, resolve, signal);
+      const exchange = new Exchange(this.#timeout_ms, resolve, signal && this.#endedBy(signal));
+      if (signal?.aborted) exchange.giveUp();
       const parsed = typeof url === 'string' ? URL.parse(url) : url;
-      if (parsed === null || protocolOf(parsed) === null) {
+      const target = parsed && this.#targetOf(parsed);
+      if (target === null) {
         exchange.fail('the URL cannot be used');
         return;
       }
-      const { origin, pathname, search } = parsed;
       try {
-        this.#agent.dispatch({ origin, path: pathname + search, method: 'POST', headers, body }, exchange);
+        this.#agent.dispatch({ ...target, method: 'POST', headers, body }, exchange);
       } catch (error) {
         exchange.fail(failureText(error));
       }
@@ -112,6 +123,28 @@ export class Outbound {
   /** Ends what is under way, as failures. */
   async close(): Promise<void> {
     await this.#agent.destroy();
+  }
+
+  /** Null of one that is never reached. A URL takes itself apart at each question, and thousands are sent to one. */
+  #targetOf(url: URL): Target | null {
+    const known = this.#targets.get(url);
+    if (known !== undefined) return known;
+    const target = protocolOf(url) === null ? null : { origin: url.origin, path: url.pathname + url.search };
+    this.#targets.set(url, target);
+    return target;
+  }
+
+  /** All that one signal ends, by one listener: one for each would cost more than its signature. */
+  #endedBy(signal: AbortSignal): Set<Exchange> {
+    const known = this.#given_up.get(signal);
+    if (known) return known;
+    const exchanges = new Set<Exchange>();
+    const giveUp = () => {
+      for (const exchange of exchanges) exchange.giveUp();
+    };
+    signal.addEventListener('abort', giveUp, { once: true });
+    this.#given_up.set(signal, exchanges);
+    return exchanges;
   }
 
   async #addressesSoon(name: string): Promise<readonly string[]> {
@@ -174,7 +207,7 @@ export class Outbound {
 class Exchange implements Dispatcher.DispatchHandler {
   readonly #began_ms = performance.now();
   readonly #settle: (answer: Answer) => void;
-  readonly #signal: AbortSignal | undefined;
+  readonly #others: Set<Exchange> | undefined;
   readonly #timer: NodeJS.Timeout;
   #controller: Dispatcher.DispatchController | undefined;
   #settled = false;
@@ -184,18 +217,16 @@ class Exchange implements Dispatcher.DispatchHandler {
   #kept_bytes = 0;
   #read_bytes = 0;
 
-  constructor(timeout_ms: number, settle: (answer: Answer) => void, signal: AbortSignal | undefined) {
+  /** @param others that are given up with it; it is among them until it ends */
+  constructor(timeout_ms: number, settle: (answer: Answer) => void, others: Set<Exchange> | undefined) {
     this.#settle = settle;
-    this.#signal = signal;
+    this.#others = others;
+    others?.add(this);
     this.#timer = setTimeout(() => {
       const what = this.#status === 0 ? 'no answer' : 'the answer did not end';
       this.fail(`${what} within ${timeout_ms / 1000} s`);
     }, timeout_ms);
-    signal?.addEventListener('abort', this.#onAbort);
-    if (signal?.aborted) this.#onAbort();
   }
-
-  readonly #onAbort = () => this.fail('the request was given up');
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
     this.#controller = controller;
@@ -229,6 +260,10 @@ class Exchange implements Dispatcher.DispatchHandler {
     this.#end(null, failureText(error), true);
   }
 
+  giveUp(): void {
+    this.fail('the request was given up');
+  }
+
   fail(error: string): void {
     this.#end(null, error);
   }
@@ -237,7 +272,7 @@ class Exchange implements Dispatcher.DispatchHandler {
     if (this.#settled) return;
     this.#settled = true;
     clearTimeout(this.#timer);
-    this.#signal?.removeEventListener('abort', this.#onAbort);
+    this.#others?.delete(this);
     if (!over) this.#controller?.abort(new Error('settled'));
     this.#settle({
       status,

@@ -1,0 +1,23 @@
+import type { KeyObject } from 'node:crypto';
+import type { Sealer } from '../lib/seal.ts';
+import type { Receiver } from './drain-store.ts';
+import { signingKey } from './sign.ts';
+
+/** Where a webhook's deliveries go, and what signs them: as it was when its rows were last read. */
+export interface Target {
+  /** As the webhook has it. */
+  readonly address: string;
+  readonly url: URL | string;
+  readonly keys: readonly KeyObject[];
+}
+
+/** @throws Error when a secret does not open */
+export function targetOf({ id, url, secret, previous_secret }: Receiver, secrets: Sealer): Target {
+  const keys = [secret, previous_secret].flatMap((sealed) => {
+    if (sealed === null) return [];
+    const plain = secrets.open(sealed, id);
+    if (plain === null) throw new Error('a webhook secret does not open: the secret key has changed');
+    return [signingKey(plain)];
+  });
+  return { address: url, url: URL.parse(url) ?? '', keys };
+}
