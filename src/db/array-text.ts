@@ -1,5 +1,5 @@
-/** What needs no quotes in an array's text: ids, numbers, times. */
-const PLAIN = /^[\w.:+-]+$/;
+/** What needs no quotes in an array's text: ids, numbers, times. A blank within an element is taken as it is. */
+const PLAIN = /^[\w.:+-]+(?: [\w.:+-]+)*$/;
 
 /**
  * An array as PostgreSQL reads it, for a parameter that the statement casts to its type. The driver makes one too, with
@@ -7,12 +7,11 @@ const PLAIN = /^[\w.:+-]+$/;
  * https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
  */
 export function arrayText(values: readonly (string | number | null)[]): string {
-  let text = '';
-  for (const value of values) text += `,${value === null ? 'NULL' : elementText(value)}`;
-  return `{${text.slice(1)}}`;
+  return `{${values.map(elementText).join(',')}}`;
 }
 
-function elementText(value: string | number): string {
+function elementText(value: string | number | null): string {
+  if (value === null) return 'NULL';
   if (typeof value === 'number') return String(value);
   if (value === '') return '""';
   const plain = PLAIN.test(value) && value.toLowerCase() !== 'null';

@@ -48,14 +48,25 @@ function* chunksOf(batches: readonly NewBatch[]): Generator<readonly NewBatch[]>
   if (chunk.length > 0) yield chunk;
 }
 
-/** `id`, `position` and `created_at` of what is fresh of a webhook; `batches` is one or several rows, `where` is about `f` and `b`. */
+/**
+ * `webhook_id`, `id`, `position` and `created_at` of what is fresh in `batches`, which is several rows or one; `where` is
+ * about `f` and `b`. What has rows is looked for batch by batch, between its first position and its last: joined, the
+ * planner goes through all rows that the webhook has, most of which came before.
+ */
 export function freshOf(batches: RawBuilder<unknown>, where: RawBuilder<unknown> = sql`true`) {
   return sql`
     select b.webhook_id, f.id, f.position, b.created_at
-    from ${batches} as b cross join lateral unnest(b.ids, b.positions) as f (id, position)
-    where ${where} and not exists (
-      select from webhook_deliveries d where d.webhook_id = b.webhook_id and d.position = f.position
-    )`;
+    from ${batches} as b
+    cross join lateral (
+      select array(
+        select d.position from webhook_deliveries d
+        where d.webhook_id = b.webhook_id and d.position between b.positions[1] and b.position
+      ) as positions
+      -- Once for a batch, not for each that is in it.
+      offset 0
+    ) as known
+    cross join lateral unnest(b.ids, b.positions) as f (id, position)
+    where ${where} and f.position <> all(known.positions)`;
 }
 
 /** The event `e` of what is fresh, `f`, by the index of positions (migration 000040). */

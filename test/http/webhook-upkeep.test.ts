@@ -76,7 +76,7 @@ describe('the lease', () => {
       return lease?.again;
     });
     await db
-      .updateTable('webhook_deliveries')
+      .updateTable('webhook_batches')
       .set({ created_at: new Date(Date.now() - 60_000) })
       .where('webhook_id', '=', webhook_id)
       .execute();
