@@ -254,11 +254,12 @@ export class Drain {
     const { db, window } = this.#parts;
     const first = Math.max(1, window() - this.#held.first.size);
     const again = AGAIN_WINDOW - this.#held.again.size;
+    // First: what gets rows in between, as by a replay, is seen twice. Else it would not be, but what came after it.
+    const fresh = await listFresh(db, this.webhook_id, this.#read_to, first);
     const held = [...this.#held.first.values(), ...this.#held.again.values()];
-    const [receiver, due, fresh] = await Promise.all([
+    const [receiver, due] = await Promise.all([
       findReceiver(db, this.webhook_id),
       listDue(db, this.webhook_id, { held, after: this.#after, first, again }),
-      listFresh(db, this.webhook_id, this.#read_to, first),
     ]);
     if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
@@ -293,6 +294,7 @@ export class Drain {
   }
 
   #admit(row: DueDelivery): void {
+    if (this.#held.first.has(row.id) || this.#held.again.has(row.id)) return;
     this.#held[row.in_order ? 'first' : 'again'].set(row.id, row.position);
     if (!row.in_order) {
       this.#ready.again.push(row);
