@@ -67,6 +67,8 @@ function recordStatement(later: string): string {
       id, event_id, position, instance_id, created_at, number, tries, at, status, latency_ms, error, response, state,
       retry_in_ms
     )
+    -- Its rows are removed with it, once.
+    where exists (select from webhooks where id = $1)
   )${later}
   insert into webhook_deliveries as d (
     id, webhook_id, event_id, position, instance_id, created_at, attempts, tries, state, next_attempt_at,

@@ -280,3 +280,16 @@ test('batches go with their webhook, and when their events are gone', async () =
   assert.deepEqual(await batchesOf(old.id), []);
   assert.equal((await batchesOf(kept.id)).length, 1);
 });
+
+test('what becomes of a delivery whose webhook was removed meanwhile leaves no row', async () => {
+  const { owner, recorder, id } = await waiting(1);
+  const release = recorder.hold();
+  const senders = sendWebhooks(api);
+  await reviveForgotten(db);
+  await until('it is under way', () => recorder.got.length === 1);
+  await api.as(owner).delete(`/v1/webhooks/${id}`);
+  await pruneDeliveries(db);
+  release();
+  await senders.stop();
+  assert.deepEqual(await rowsOf(id), []);
+});
