@@ -125,7 +125,9 @@ export async function listDeliveries(
      where d.webhook_id = ${webhook_id} ${earlier('d.position')}
        ${status === undefined ? sql`` : sql`and d.state = ${sql.lit(status)}`}
      order by d.position desc limit ${limit})`;
-  const batches = sql`(select * from webhook_batches where webhook_id = ${webhook_id} order by position desc)`;
+  const batches = sql`
+    (select * from webhook_batches where webhook_id = ${webhook_id} ${before === null ? sql`` : sql`and positions[1] < ${before}`}
+     order by position desc)`;
   const fresh = sql`
     (select ${FRESH}
      from (${freshOf(batches, sql`true ${earlier('f.position')}`)} order by b.position desc, f.position desc limit ${limit}) as f
