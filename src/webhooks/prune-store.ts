@@ -1,4 +1,7 @@
-/** What is past its time: attempts after 14 days, deliveries without any or without their event, and what deleted webhooks have left. */
+/**
+ * What is past its time: attempts after 14 days, deliveries without any or without their event, batches without their
+ * events, and what deleted webhooks have left.
+ */
 import { type RawBuilder, sql } from 'kysely';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { newId } from '../lib/ids.ts';

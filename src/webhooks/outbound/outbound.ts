@@ -35,7 +35,7 @@ export interface Answer {
   readonly retry_after_seconds: number | null;
 }
 
-interface Target {
+interface RequestTarget {
   readonly origin: string;
   readonly path: string;
 }
@@ -56,7 +56,7 @@ export class Outbound {
   readonly #timeout_ms: number;
   readonly #resolve: Resolve;
   readonly #agent: Agent;
-  readonly #targets = new WeakMap<URL, Target | null>();
+  readonly #targets = new WeakMap<URL, RequestTarget | null>();
   readonly #given_up = new WeakMap<AbortSignal, Set<Exchange>>();
 
   constructor(options: OutboundOptions) {
@@ -126,7 +126,7 @@ export class Outbound {
   }
 
   /** Null of one that is never reached. A URL takes itself apart at each question, and thousands are sent to one. */
-  #targetOf(url: URL): Target | null {
+  #targetOf(url: URL): RequestTarget | null {
     const known = this.#targets.get(url);
     if (known !== undefined) return known;
     const target = protocolOf(url) === null ? null : { origin: url.origin, path: url.pathname + url.search };
