@@ -37,15 +37,18 @@ test('an agent that finds a boot of before says what that boot has lost, once', 
     await held.adopt((work) => work());
     return held;
   };
-  const first = await agent();
-  await first.launch(assignment, new AbortController().signal, { run: true });
-  first.release();
-  const second = await agent();
-  t.after(() => second.end());
-  assert.equal(second.recovered?.code, 'recovered');
-  await second.saidToRun();
-  second.release();
-  const third = await agent();
-  t.after(() => third.end());
-  assert.equal(third.recovered, null);
+  let held = await agent();
+  // Before its folders are removed, which are written to while it runs.
+  try {
+    await held.launch(assignment, new AbortController().signal, { run: true });
+    held.release();
+    held = await agent();
+    assert.equal(held.recovered?.code, 'recovered');
+    await held.saidToRun();
+    held.release();
+    held = await agent();
+    assert.equal(held.recovered, null);
+  } finally {
+    await held.end();
+  }
 });
