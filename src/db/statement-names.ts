@@ -7,7 +7,8 @@
 import type { Socket } from 'node:net';
 import { CompiledQuery } from 'kysely';
 import pg from 'pg';
-import { type Statement, together } from './together-query.ts';
+import { ask, ForgettingQuery, type Statement } from './driver-query.ts';
+import { TogetherQuery } from './together-query.ts';
 
 /**
  * At the start of a text: no name. For what finds little now and may find much soon: a plan that was made for a small
@@ -91,21 +92,32 @@ export function clientNaming(names: StatementNames, failed: (error: unknown) => 
       if (text === 'rollback' && begin !== 'sent') return completed('ROLLBACK');
       const statement = named({ sql: text, parameters: values });
       if (begin === 'asked') return this.#together([BEGIN, statement]);
-      return this.#send(values.length === 0 ? text : statement);
+      return this.#one(statement);
     }
 
     #commit(
       begin: 'sent' | 'asked' | 'unneeded',
       [first, ...others]: readonly Statement[],
     ): Promise<unknown> {
-      if (first === undefined) return begin === 'asked' ? completed('COMMIT') : this.#send(COMMIT.text);
+      if (first === undefined)
+        return begin === 'asked' ? completed('COMMIT') : this.#one({ text: COMMIT.text });
       if (begin !== 'asked') return this.#together([first, ...others, COMMIT]);
       this.#begin = 'unneeded';
       return this.#together([first, ...others]).then(() => completed('COMMIT'));
     }
 
     #together(statements: readonly [Statement, ...Statement[]]): Promise<unknown> {
-      return together(statements, (query) => this.#send(query));
+      return ask(
+        (done) => new TogetherQuery(statements, done),
+        (query) => this.#send(query),
+      );
+    }
+
+    #one(statement: Statement): Promise<unknown> {
+      return ask(
+        (done) => new ForgettingQuery(statement, undefined, done),
+        (query) => this.#send(query),
+      );
     }
 
     #send(...args: readonly unknown[]): Promise<unknown> {

@@ -4,42 +4,16 @@
  * transaction of their own, which the Sync commits.
  * https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-PIPELINING
  */
-import pg from 'pg';
+import {
+  type Config,
+  type Done,
+  ForgettingQuery,
+  type QueryParts,
+  type Statement,
+  type Wire,
+} from './driver-query.ts';
 
-export interface Statement {
-  readonly text: string;
-  /** What it is prepared under. */
-  readonly name?: string | undefined;
-  readonly values?: readonly unknown[];
-}
-
-/** What the driver keeps to itself of a connection … */
-interface Wire {
-  readonly submittedNamedStatements: Record<string, string>;
-  readonly stream: { write(bytes: Buffer): void };
-  describe(message: object): void;
-  sync(): void;
-  _send(message: Buffer): void;
-}
-/** … and of a query. */
-interface QueryParts {
-  readonly name: string | undefined;
-  readonly text: string;
-  readonly _result: { _types: unknown };
-  _results: unknown;
-  submit(wire: Wire): Error | null;
-  handleRowDescription(message: unknown): void;
-  handleDataRow(message: unknown): void;
-  handleCommandComplete(message: unknown, wire: Wire): void;
-  handleError(error: Error, wire: Wire): void;
-  handleReadyForQuery(wire: Wire): void;
-}
-type Done = (error: Error | null, result: unknown) => void;
-/** `extended`: not the simple protocol, which is a Sync of its own. */
-type Config = Statement & { readonly queryMode: 'extended' };
-const Query = pg.Query as unknown as new (config: Config, values: undefined, done: Done) => QueryParts;
-
-class TogetherQuery extends Query {
+export class TogetherQuery extends ForgettingQuery {
   readonly #queries: readonly QueryParts[];
   /** How many are answered. */
   #answered = 0;
@@ -53,7 +27,7 @@ class TogetherQuery extends Query {
       this.#failed = error;
       this._results = result;
     };
-    this.#queries = configs.map((config) => new Query(config, undefined, noted));
+    this.#queries = configs.map((config) => new ForgettingQuery(config, undefined, noted));
     // The driver learns from these which statement was prepared, or was not.
     Object.defineProperties(this, {
       name: { get: () => this.#now?.name },
@@ -115,19 +89,4 @@ class TogetherQuery extends Query {
     if (this.#failed) super.handleError(this.#failed, wire);
     else super.handleReadyForQuery(wire);
   }
-}
-
-/** The last one's result. `send` hands a query to the driver. */
-export function together(
-  statements: readonly [Statement, ...Statement[]],
-  send: (query: object) => unknown,
-): Promise<unknown> {
-  return new Promise((resolve, reject) => {
-    send(
-      new TogetherQuery(statements, (error, result) => {
-        if (error) reject(error);
-        else resolve(result);
-      }),
-    );
-  });
 }

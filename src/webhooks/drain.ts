@@ -64,6 +64,7 @@ export class Drain {
   #outcomes: Outcome[] = [];
   /** The oldest outcome has waited long enough. */
   #overdue = false;
+  #linger: NodeJS.Timeout | undefined;
   #target: Target | undefined;
   /** In a backlog of rows, the last position that was read in order: the next look goes on from there. */
   #after = 0;
@@ -207,6 +208,7 @@ export class Drain {
   #ripeOutcomes(): readonly Outcome[] {
     if (!this.#isRipe() && !this.#overdue) return [];
     this.#overdue = false;
+    clearTimeout(this.#linger);
     return this.#outcomes.splice(0);
   }
 
@@ -216,8 +218,8 @@ export class Drain {
 
   #keep(outcome: Outcome): void {
     if (this.#outcomes.push(outcome) > 1) return;
-    setTimeout(() => {
-      this.#overdue = this.#outcomes.length > 0;
+    this.#linger = setTimeout(() => {
+      this.#overdue = true;
       this.#changed();
     }, LINGER_MS);
   }

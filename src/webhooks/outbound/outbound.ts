@@ -57,7 +57,7 @@ export class Outbound {
   readonly #resolve: Resolve;
   readonly #agent: Agent;
   readonly #targets = new WeakMap<URL, RequestTarget | null>();
-  readonly #given_up = new WeakMap<AbortSignal, Set<Exchange>>();
+  readonly #given_up = new WeakMap<AbortSignal, UnderWay>();
 
   constructor(options: OutboundOptions) {
     this.#allow = options.allow_cidrs;
@@ -135,16 +135,13 @@ export class Outbound {
   }
 
   /** All that one signal ends, by one listener: one for each would cost more than its signature. */
-  #endedBy(signal: AbortSignal): Set<Exchange> {
+  #endedBy(signal: AbortSignal): UnderWay {
     const known = this.#given_up.get(signal);
     if (known) return known;
-    const exchanges = new Set<Exchange>();
-    const giveUp = () => {
-      for (const exchange of exchanges) exchange.giveUp();
-    };
-    signal.addEventListener('abort', giveUp, { once: true });
-    this.#given_up.set(signal, exchanges);
-    return exchanges;
+    const under_way = new UnderWay();
+    signal.addEventListener('abort', () => under_way.giveUp(), { once: true });
+    this.#given_up.set(signal, under_way);
+    return under_way;
   }
 
   async #addressesSoon(name: string): Promise<readonly string[]> {
@@ -203,11 +200,36 @@ export class Outbound {
   }
 }
 
+/**
+ * Requests that are given up together. An array, whose places are taken over by the last: each table that a Set grows out
+ * of stays in old space with all that was ever in it, and keeps that from the collection of young objects.
+ */
+class UnderWay {
+  readonly #exchanges: Exchange[] = [];
+
+  add(exchange: Exchange): void {
+    exchange.place = this.#exchanges.push(exchange) - 1;
+  }
+
+  remove({ place }: Exchange): void {
+    const last = this.#exchanges.pop();
+    if (last === undefined || last.place === place) return;
+    last.place = place;
+    this.#exchanges[place] = last;
+  }
+
+  giveUp(): void {
+    for (const exchange of this.#exchanges.slice()) exchange.giveUp();
+  }
+}
+
 /** One request and its answer; settled once. */
 class Exchange implements Dispatcher.DispatchHandler {
   readonly #began_ms = performance.now();
   readonly #settle: (answer: Answer) => void;
-  readonly #others: Set<Exchange> | undefined;
+  readonly #others: UnderWay | undefined;
+  /** Among the others. */
+  place = -1;
   readonly #timer: NodeJS.Timeout;
   #controller: Dispatcher.DispatchController | undefined;
   #settled = false;
@@ -218,7 +240,7 @@ class Exchange implements Dispatcher.DispatchHandler {
   #read_bytes = 0;
 
   /** @param others that are given up with it; it is among them until it ends */
-  constructor(timeout_ms: number, settle: (answer: Answer) => void, others: Set<Exchange> | undefined) {
+  constructor(timeout_ms: number, settle: (answer: Answer) => void, others: UnderWay | undefined) {
     this.#settle = settle;
     this.#others = others;
     others?.add(this);
@@ -272,7 +294,7 @@ class Exchange implements Dispatcher.DispatchHandler {
     if (this.#settled) return;
     this.#settled = true;
     clearTimeout(this.#timer);
-    this.#others?.delete(this);
+    this.#others?.remove(this);
     if (!over) this.#controller?.abort(new Error('settled'));
     this.#settle({
       status,
