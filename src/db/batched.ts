@@ -8,7 +8,10 @@ import { endOfTurn } from './end-of-turn.ts';
 import { MAX_KEYS } from './look-up-statement.ts';
 
 export class Batched<V> {
-  /** By key. Bounded by the requests that are being served. */
+  /**
+   * By key. Bounded by the requests that are being served. A new one for each batch: one for all would become an old object,
+   * and so would each table that it outgrows, with all that was ever in it (driver-query.ts).
+   */
   #waiting = new Map<string, PromiseWithResolvers<V | undefined>>();
   #under_way = false;
   readonly #lookUp: (keys: readonly string[]) => Promise<ReadonlyMap<string, V>>;
@@ -30,8 +33,9 @@ export class Batched<V> {
     this.#under_way = true;
     await endOfTurn();
     while (this.#waiting.size > 0) {
-      const batch = [...this.#waiting].slice(0, MAX_KEYS);
-      for (const [key] of batch) this.#waiting.delete(key);
+      const waiting = [...this.#waiting];
+      const batch = waiting.slice(0, MAX_KEYS);
+      this.#waiting = new Map(waiting.slice(MAX_KEYS));
       try {
         const found = await this.#lookUp(batch.map(([key]) => key));
         for (const [key, { resolve }] of batch) resolve(found.get(key));

@@ -50,7 +50,7 @@ interface Change {
 
 class BlindWrites {
   readonly #pool: pg.Pool;
-  readonly #waiting: Change[] = [];
+  #waiting: Change[] = [];
   #under_way = 0;
 
   constructor(pool: pg.Pool) {
@@ -69,7 +69,8 @@ class BlindWrites {
     this.#under_way += 1;
     await endOfTurn();
     while (this.#waiting.length > 0) {
-      const changes = this.#waiting.splice(0, MAX_TOGETHER);
+      const changes = this.#waiting.slice(0, MAX_TOGETHER);
+      this.#waiting = this.#waiting.slice(MAX_TOGETHER);
       try {
         await tryAgain(() => this.#send(changes));
         for (const { resolve } of changes) resolve();

@@ -209,7 +209,9 @@ export class Drain {
     if (!this.#isRipe() && !this.#overdue) return [];
     this.#overdue = false;
     clearTimeout(this.#linger);
-    return this.#outcomes.splice(0);
+    const outcomes = this.#outcomes;
+    this.#outcomes = [];
+    return outcomes;
   }
 
   #isRipe(): boolean {
