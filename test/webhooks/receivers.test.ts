@@ -165,6 +165,26 @@ test('a request that is given up ends at once, and so does what is under way at 
   await receiver.close();
 });
 
+test('of many under one signal those that were answered stay answered, and each other one is given up', async (t) => {
+  const receiver = await startReceiver((request, response) => {
+    if (request.url?.startsWith('/now')) response.writeHead(204).end();
+  });
+  const sender = new Outbound({ allow_cidrs });
+  t.after(() => sender.close());
+  t.after(() => receiver.close());
+  const stop = new AbortController();
+  const post = (path: string) => sender.post(`${receiver.origin}${path}`, {}, '{}', stop.signal);
+  // The first, some between and the last end before the others.
+  const kinds = [...'nhnhhnnhn'].map((kind) => (kind === 'n' ? '/now' : '/held'));
+  const answers = kinds.map(post);
+  await Promise.all(answers.filter((_, index) => kinds[index] === '/now'));
+  stop.abort();
+  assert.deepEqual(
+    (await Promise.all(answers)).map(({ status, error }) => status ?? error),
+    kinds.map((kind) => (kind === '/now' ? 204 : 'the request was given up')),
+  );
+});
+
 test('a hundred requests at once to one origin do not wait for each other', async () => {
   const waiting: (() => void)[] = [];
   const receiver = await startReceiver((_, response) => {
