@@ -80,6 +80,8 @@ export function clientNaming(names: StatementNames, failed: (error: unknown) => 
       return this.#run(text, values).catch((error: unknown) => {
         if (planIsStale(error)) names.forget();
         failed(error);
+        // The driver made it where the answer was read: it is to say who asked.
+        if (error instanceof Error) Error.captureStackTrace(error);
         throw error;
       }) as never;
     }

@@ -8,7 +8,15 @@ import { Batched } from '../../src/db/batched.ts';
 import { blindTransaction } from '../../src/db/blind-writes.ts';
 import { lookUp } from '../../src/db/look-up.ts';
 import { notify } from '../../src/db/notify.ts';
-import { atCommit, type Db, isUnavailable, openPool, sqlStateOf, transaction } from '../../src/db/pool.ts';
+import {
+  atCommit,
+  type Db,
+  isUnavailable,
+  openPool,
+  poolOf,
+  sqlStateOf,
+  transaction,
+} from '../../src/db/pool.ts';
 import { PLANNED_EACH_TIME } from '../../src/db/statement-names.ts';
 import { startDatabase } from '../support/database.ts';
 
@@ -244,6 +252,24 @@ test('a BEGIN that fails takes its first statement with it', () =>
     await assert.rejects(failing, (error) => sqlStateOf(error) === '26000');
     assert.deepEqual(await notes(), []);
   }));
+
+test('an error says who asked: for one statement, for several, and where an answer cannot be read', async () => {
+  const client = await poolOf(pool).connect();
+  async function whoAsks(text: string, values: unknown[] = []) {
+    await client.query(text, values);
+  }
+  const saysWho = (error: unknown) => /whoAsks/.test((error as Error).stack ?? '');
+  try {
+    await assert.rejects(whoAsks('select 1 / 0'), saysWho);
+    await assert.rejects(whoAsks('select 1 / $1::int', [0]), saysWho);
+    await assert.rejects(whoAsks('select 9007199254740993::bigint as n'), saysWho);
+    await client.query('begin');
+    await assert.rejects(whoAsks('select 1 / $1::int', [0]), saysWho);
+    await client.query('rollback');
+  } finally {
+    client.release();
+  }
+});
 
 test('look-ups asked for at one time go out together, and each has its own answer or error', () =>
   withOneConnection(async (one) => {
