@@ -1,7 +1,8 @@
-/** The other side of the webhook benchmark: its receiver's process, spoken to. */
+/** The other processes of the webhook benchmark, spoken to: the receiver's, and that of the loop beside it. */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
+import type { BareLoop } from './bare-post.ts';
 import type { FromReceiver, ToReceiver } from './webhook-receiver.ts';
 
 export type Count = Extract<FromReceiver, { counted: number }>;
@@ -38,9 +39,57 @@ export class ReceiverProcess {
     return count;
   }
 
-  async end(): Promise<void> {
-    if (this.#child.exitCode !== null || this.#child.signalCode !== null) return;
-    this.#child.kill('SIGKILL');
-    await once(this.#child, 'exit');
+  end(): Promise<void> {
+    return ended(this.#child);
   }
+}
+
+export type Loop = Omit<BareLoop, 'dispatcher' | 'answered'>;
+export interface ToLoop {
+  readonly id: number;
+  readonly loop: Loop;
+  /** With connections of its own, closed after it. */
+  readonly anew: boolean;
+}
+export interface FromLoop {
+  readonly id: number;
+  readonly answered_ms: readonly number[];
+  readonly error: string | null;
+}
+
+export class LoopProcess {
+  readonly #child = fork(join(import.meta.dirname, 'loop-process.ts'), { stdio: 'inherit' });
+  readonly #asked = new Map<number, PromiseWithResolvers<readonly number[]>>();
+  #id = 0;
+
+  constructor() {
+    this.#child.on('message', ({ id, answered_ms, error }: FromLoop) => {
+      const asked = this.#asked.get(id);
+      this.#asked.delete(id);
+      if (error === null) asked?.resolve(answered_ms);
+      else asked?.reject(new Error(error));
+    });
+    this.#child.on('exit', () => {
+      for (const { reject } of this.#asked.values()) reject(new Error('the process of the loop has ended'));
+    });
+  }
+
+  /** How long after its beginning each of its posts was answered, in milliseconds. */
+  post(loop: Loop, anew = false): Promise<readonly number[]> {
+    const asked = Promise.withResolvers<readonly number[]>();
+    const id = this.#id++;
+    this.#asked.set(id, asked);
+    this.#child.send({ id, loop, anew } satisfies ToLoop);
+    return asked.promise;
+  }
+
+  end(): Promise<void> {
+    return ended(this.#child);
+  }
+}
+
+async function ended(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  child.kill('SIGKILL');
+  await once(child, 'exit');
 }

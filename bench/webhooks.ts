@@ -1,18 +1,16 @@
 /**
- * Webhook delivery beside a loop that only posts: same process, same receiver (a process of its own), same size of
- * headers and body. Then the delay from an event's commit to its receipt, and the memory that a backlog takes.
+ * Webhook delivery beside a loop that only posts: same receiver, same size of headers and body; receiver and loop are
+ * processes of their own. Then the delay from an event's commit to its receipt, and the memory that a backlog takes.
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Agent } from 'undici';
 import { FAST } from '../src/webhooks/lanes.ts';
-import { barePost } from './bare-post.ts';
 import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import { Delivery } from './webhook-delivery.ts';
 import { fairness, GOOD } from './webhook-fairness.ts';
-import { ReceiverProcess } from './webhook-parties.ts';
+import { LoopProcess, ReceiverProcess } from './webhook-parties.ts';
 
 const NAME = 'webhooks';
 const ENDPOINTS = [1, 10, 100] as const;
@@ -28,8 +26,7 @@ const LOAD_TICK_MS = 20;
 interface Stage extends BenchContext {
   readonly delivery: Delivery;
   readonly receiver: ReceiverProcess;
-  /** The loop's: its connections are kept from round to round, as the senders' are. */
-  readonly dispatcher: Agent;
+  readonly bare: LoopProcess;
 }
 
 /** Like those of a delivery. */
@@ -54,13 +51,14 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   cleanup.defer(() => delivery.close());
   const receiver = await ReceiverProcess.start(Math.max(GOOD, ...ENDPOINTS));
   cleanup.defer(() => receiver.end());
-  const dispatcher = new Agent();
-  cleanup.defer(() => dispatcher.destroy());
-  const stage: Stage = { ...context, delivery, receiver, dispatcher };
+  const bare = new LoopProcess();
+  cleanup.defer(() => bare.end());
+  const stage: Stage = { ...context, delivery, receiver, bare };
   const results: Measured[] = [];
   // In a heap that no other figure has grown.
   const waiting = await backlogs(stage);
   await delivery.tidy();
+  await warmUp(stage);
   delivery.start();
   for (const endpoints of ENDPOINTS) results.push(await throughput(stage, endpoints));
   const [first] = results;
@@ -71,13 +69,21 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   return results;
 }
 
+/** As many posts of the loop as one of the backlogs: what sends those is compiled by now. */
+async function warmUp({ bare, receiver, signal }: Stage): Promise<void> {
+  const origins = receiver.origins.slice(0, BACKLOG_ENDPOINTS);
+  const in_flight = FAST.parallel.first * BACKLOG_ENDPOINTS;
+  const loop = { origins, requests: BACKLOG, in_flight, headers: HEADERS, body: BODY };
+  await receiver.count(BACKLOG, false, signal, async () => void (await bare.post(loop)));
+}
+
 /** Deliveries a second, and posts a second of the loop with as many under way at a time. */
 async function throughput(stage: Stage, endpoints: number): Promise<Measured> {
-  const { delivery, receiver, dispatcher, runs, signal, say } = stage;
+  const { delivery, receiver, bare, runs, signal, say } = stage;
   const origins = receiver.origins.slice(0, endpoints);
   const org_id = await delivery.organisation(origins);
   const in_flight = FAST.parallel.first * endpoints;
-  const loop = { dispatcher, origins, requests: DELIVERIES, in_flight, headers: HEADERS, body: BODY };
+  const loop = { origins, requests: DELIVERIES, in_flight, headers: HEADERS, body: BODY };
   const values: number[] = [];
   const beside_values: number[] = [];
   for (let round = 0; round <= runs; round++) {
@@ -88,14 +94,14 @@ async function throughput(stage: Stage, endpoints: number): Promise<Measured> {
       begun();
     });
     if (ids !== events) throw new Error(`of ${events} events ${ids} came: one came twice in another's place`);
-    const { per_second: bare } = await perSecond(stage, (begun) => {
+    const { per_second: beside } = await perSecond(stage, async (begun) => {
       begun();
-      return barePost(loop);
+      await bare.post(loop);
     });
-    say(`${endpoints} endpoints: ${Math.round(berth)} deliveries a second, the loop ${Math.round(bare)}`);
+    say(`${endpoints} endpoints: ${Math.round(berth)} deliveries a second, the loop ${Math.round(beside)}`);
     if (round === 0) continue;
     values.push(berth);
-    beside_values.push(bare);
+    beside_values.push(beside);
   }
   return measured({
     bench: NAME,
@@ -123,7 +129,7 @@ async function perSecond(
 
 /** One event, its receipt, the next: from the event's own timestamp, which its transaction began with. */
 async function idleDelay(stage: Stage): Promise<Measured[]> {
-  const { delivery, receiver, runs, signal, say } = stage;
+  const { delivery, receiver, bare, runs, signal, say } = stage;
   const origins = receiver.origins.slice(0, 1);
   const org_id = await delivery.organisation(origins);
   const delays: Percentiles[] = [];
@@ -135,18 +141,8 @@ async function idleDelay(stage: Stage): Promise<Measured[]> {
       const counted = await receiver.count(1, true, signal, () => delivery.happen(org_id, 1));
       delays_ms.push(...counted.delays_ms);
       await receiver.count(1, false, signal, async () => {
-        const dispatcher = new Agent();
-        const answered = (ms: number) => void posts_ms.push(ms);
-        await barePost({
-          dispatcher,
-          origins,
-          requests: 1,
-          in_flight: 1,
-          headers: HEADERS,
-          body: BODY,
-          answered,
-        });
-        await dispatcher.close();
+        const one = { origins, requests: 1, in_flight: 1, headers: HEADERS, body: BODY };
+        posts_ms.push(...(await bare.post(one, true)));
       });
     }
     if (round === 0) continue;
@@ -190,7 +186,7 @@ function percentiles(
  * are of each event or post, from its tick's beginning.
  */
 async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Measured[]> {
-  const { delivery, receiver, dispatcher, runs, signal, say } = stage;
+  const { delivery, receiver, bare, runs, signal, say } = stage;
   const origins = receiver.origins.slice(0, 1);
   const org_id = await delivery.organisation(origins);
   const a_tick = Math.max(1, Math.round((rate_per_second * LOAD_TICK_MS) / 1000));
@@ -202,9 +198,8 @@ async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Me
       paced(ticks, () => delivery.happen(org_id, a_tick)),
     );
     const posts_ms: number[] = [];
-    const answered = (ms: number) => void posts_ms.push(ms);
     const loop = { origins, requests: a_tick, in_flight: FAST.parallel.first, headers: HEADERS, body: BODY };
-    const post = () => barePost({ ...loop, dispatcher, answered });
+    const post = async () => void posts_ms.push(...(await bare.post(loop)));
     await receiver.count(a_tick * ticks, false, signal, () => paced(ticks, post));
     say(`at ${a_tick * (1000 / LOAD_TICK_MS)} a second: ${JSON.stringify(percentilesOf(delays_ms))}`);
     if (round === 0) continue;

@@ -14,7 +14,7 @@ import {
 } from './driver-query.ts';
 
 export class TogetherQuery extends ForgettingQuery {
-  readonly #queries: readonly QueryParts[];
+  #queries: readonly QueryParts[];
   /** How many are answered. */
   #answered = 0;
   /** Why one of them cannot be sent, or its answer not be read. */
@@ -86,6 +86,7 @@ export class TogetherQuery extends ForgettingQuery {
 
   override handleReadyForQuery(wire: Wire): void {
     this.#now?.handleReadyForQuery(wire);
+    this.#queries = [];
     if (this.#failed) super.handleError(this.#failed, wire);
     else super.handleReadyForQuery(wire);
   }
