@@ -40,7 +40,7 @@ export class ReceiverProcess {
   }
 
   end(): Promise<void> {
-    return ended(this.#child);
+    return kill(this.#child);
   }
 }
 
@@ -84,11 +84,11 @@ export class LoopProcess {
   }
 
   end(): Promise<void> {
-    return ended(this.#child);
+    return kill(this.#child);
   }
 }
 
-async function ended(child: ChildProcess): Promise<void> {
+async function kill(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   child.kill('SIGKILL');
   await once(child, 'exit');

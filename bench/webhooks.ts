@@ -183,7 +183,7 @@ function percentiles(
 
 /**
  * A steady stream of events to one endpoint, in a transaction each tick; beside it the loop at the same pace. Both delays
- * are of each event or post, from its tick's beginning.
+ * are of each event or post: from its tick's beginning, and from when the loop's process was told of it.
  */
 async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Measured[]> {
   const { delivery, receiver, bare, runs, signal, say } = stage;

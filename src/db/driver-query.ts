@@ -40,7 +40,7 @@ export type Done = (error: Error | null, result: unknown) => void;
 /** `extended`: not the simple protocol, which is a Sync of its own. */
 export type Config = Statement & { readonly queryMode?: 'extended' };
 
-export const Query = pg.Query as unknown as new (config: Config, values: undefined, done: Done) => QueryParts;
+const Query = pg.Query as unknown as new (config: Config, values: undefined, done: Done) => QueryParts;
 
 const Result = pg.Result as unknown as new () => { _types?: unknown };
 

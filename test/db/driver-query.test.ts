@@ -68,12 +68,19 @@ test('an error is told once, also when more is said of it', async () => {
   assert.deepEqual(told, [error]);
 });
 
-test('what comes after a timeout finds a result, and none who asked', async () => {
-  const late = new ForgettingQuery(ROWS, undefined, () => undefined);
+test('what comes after a timeout is told nobody, and kept nowhere', async () => {
+  const told: (Error | null)[] = [];
+  const late = new ForgettingQuery(ROWS, undefined, (error) => told.push(error));
   const wire = (client as unknown as { readonly connection: Parameters<typeof late.handleError>[1] })
     .connection;
-  late.handleError(new Error('Query read timeout'), wire);
-  late.handleRowDescription({ fields: [] });
-  late.handleCommandComplete({ text: 'SELECT 0' }, wire);
+  const timeout = new Error('Query read timeout');
+  late.handleError(timeout, wire);
+  // As the driver does once it has said so.
+  Object.assign(late, { callback: () => undefined });
+  late.handleRowDescription({ fields: [{ name: 'n', dataTypeID: 23 }] });
+  late.handleDataRow({ fields: ['7'] });
+  late.handleCommandComplete({ text: 'SELECT 1' }, wire);
   late.handleReadyForQuery(wire);
+  assert.deepEqual(told, [timeout]);
+  assert.doesNotMatch(held(late), /"n":/);
 });
