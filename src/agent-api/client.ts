@@ -16,6 +16,12 @@ import {
 } from './host-calls.ts';
 import type {
   ActivityReport,
+  RoutesRequest,
+  RoutesResponse,
+  WakeRequest,
+  WakeResponse,
+} from './ingress-types.ts';
+import type {
   BootOrderReport,
   CommitRequest,
   CommitResponse,
@@ -30,6 +36,8 @@ import type {
   KeysReport,
   LeaseRequest,
   LeaseResponse,
+  LineageRequest,
+  LineageResponse,
   LoginsReport,
   ObjectStoreResponse,
   OfferRequest,
@@ -38,12 +46,8 @@ import type {
   PollResponse,
   Report,
   ReportResponse,
-  RoutesRequest,
-  RoutesResponse,
   UserDataRequest,
   UserDataResponse,
-  WakeRequest,
-  WakeResponse,
 } from './types.ts';
 
 export class ControlPlaneUnavailable extends Error {
@@ -131,6 +135,11 @@ export class ControlPlaneClient {
   commit(body: CommitRequest): Promise<CommitResponse> {
     // Of a large disk it is 30 MiB, and as many rows as segments.
     return this.#post('/internal/v1/commit', body, 15_000 + body.segments.length);
+  }
+
+  /** What the database knows of the head that an overlay was last known to equal. */
+  lineage(body: LineageRequest): Promise<LineageResponse> {
+    return this.#post('/internal/v1/lineage', body);
   }
 
   /** The script for a first boot. */

@@ -1,5 +1,5 @@
 /**
- * What the control plane and a host's agent say to each other (and the ingress, at the end), over HTTP with
+ * What the control plane and a host's agent say to each other (the ingress: `ingress-types.ts`), over HTTP with
  * the host's token, a unix socket on one machine. The agent always dials. It polls for its assignments,
  * carries them out, and reports what it observes; only the control plane writes the database.
  */
@@ -50,8 +50,8 @@ export interface DiskHead {
   readonly size_bytes: number;
   readonly image_version: string | null;
   readonly generation: number;
-  /** The placement that committed this generation (0: none was). */
-  readonly head_epoch: number;
+  /** Of this generation and content alone; random. Generation 0, the image, has one for each disk. */
+  readonly commit_id: string;
   /** The newest placement. Commits of any other are refused. */
   readonly epoch: number;
   readonly durable_at: string | null;
@@ -310,6 +310,10 @@ export interface CommitRequest {
   readonly vm_id: VmId;
   readonly epoch: number;
   readonly generation: number;
+  /** Random (UUID): what the head is called once this is committed. */
+  readonly commit_id: string;
+  /** The `commit_id` of the head that it follows. Any other head refuses it. */
+  readonly parent_id: string;
   readonly image_version: string;
   readonly segments: readonly SegmentRef[];
   readonly consistency: Consistency;
@@ -319,6 +323,20 @@ export interface CommitRequest {
 export type CommitResponse =
   | { readonly outcome: 'committed'; readonly durable_at: string }
   | { readonly outcome: 'fenced'; readonly why: string };
+
+/** Which head an overlay was last known to equal, and the VM that has written it. */
+export interface LineageRequest {
+  readonly instance_id: InstanceId;
+  readonly vm_id: VmId;
+  readonly generation: number;
+  readonly commit_id: string;
+}
+export interface LineageResponse {
+  /** The database knows of that head. If not, the overlay is ahead of it: the database has lost commits. */
+  readonly known: boolean;
+  /** The head now is one that this VM began from or has committed: its overlay holds all of it. */
+  readonly continues: boolean;
+}
 
 /** `unwanted`, to `suspended` alone: the VM is to run on. */
 export type ReportResponse =
@@ -338,50 +356,6 @@ export interface LoginsReport {
   readonly vm_id: VmId;
   readonly epoch: number;
   readonly fingerprints: readonly string[];
-}
-
-/** Begins a route's target that is reached through its host's agent. */
-export const TUNNEL = 'tunnel:';
-
-/** Where the ingress sends the connections of one instance's port. */
-export interface IngressRoute {
-  readonly instance_id: InstanceId;
-  readonly port: number;
-  /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
-  readonly target: string | null;
-  /** What was connected before goes nowhere once this has ended: no guest of before is left. */
-  readonly restarting: boolean;
-  /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
-  readonly revoking: boolean;
-  /** A key is allowed that the guest does not let in yet. */
-  readonly settling: boolean;
-  /** Without a target: hold the connection and ask for a start. */
-  readonly wake: boolean;
-}
-export interface RoutesRequest {
-  readonly seen: string | null;
-  /** Ports that could not be opened, and why. */
-  readonly blocked: readonly { readonly port: number; readonly problem: string }[];
-}
-export interface RoutesResponse {
-  readonly etag: string;
-  readonly routes: readonly IngressRoute[];
-}
-
-/** Asks that the VM be started for a connection that waits at its port. */
-export interface WakeRequest {
-  readonly instance_id: InstanceId;
-}
-export type WakeResponse =
-  /** It is coming up, or will be asked for again once what it does now has ended. */
-  { readonly outcome: 'coming' } | { readonly outcome: 'refused'; readonly why: string };
-
-/** Which ports had connections; said every few seconds, also when there were none. */
-export interface ActivityReport {
-  /** For how long this ingress has watched without a gap. */
-  readonly watched_ms: number;
-  /** Those with any since the last report that was heard, and how long ago the last was. */
-  readonly active: readonly { readonly instance_id: InstanceId; readonly ago_ms: number }[];
 }
 
 export interface ObjectStoreResponse {

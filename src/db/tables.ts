@@ -224,7 +224,8 @@ export interface Database extends DeliveryTables {
     size_bytes: number;
     image_version: string | null;
     generation: Generated<number>;
-    head_epoch: Generated<number>;
+    /** Of the head; before the first generation one of its own. */
+    commit_id: Generated<string>;
     epoch: Generated<number>;
     durable_at: Date | null;
     stored_bytes: Generated<number>;
@@ -248,6 +249,7 @@ export interface Database extends DeliveryTables {
   generations: {
     instance_id: InstanceId;
     generation: number;
+    commit_id: Generated<string>;
     epoch: number;
     created_at: Generated<Date>;
     bytes: number;
@@ -297,6 +299,9 @@ export interface Database extends DeliveryTables {
     deadline_at: Date | null;
     version: Generated<number>;
     suspended_at: Date | null;
+    /** The head that it began from, or has committed last. */
+    generation: Generated<number>;
+    commit_id: string | null;
   };
   memory_images: {
     key: string;

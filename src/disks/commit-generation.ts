@@ -24,15 +24,11 @@ export async function commitGeneration(
     if (row.vm_id !== commit.vm_id || row.host_id !== host_id) return fenced('another VM has the disk');
     const before = await findGeneration(tx, commit.instance_id, commit.generation);
     if (before) {
-      const same =
-        before.epoch === commit.epoch &&
-        JSON.stringify(before.segments.map((s) => s.key)) ===
-          JSON.stringify(commit.segments.map((s) => s.key));
-      return same
+      return before.commit_id === commit.commit_id
         ? { outcome: 'committed', durable_at: rfc3339(before.created_at) }
         : fenced(`generation ${commit.generation} was committed by another flush`);
     }
-    const durable_at = await advanceHead(tx, commit);
+    const durable_at = await advanceHead(tx, commit, commit);
     if (durable_at === null)
       return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);
     await eraseGivenUserData(tx, commit.instance_id);

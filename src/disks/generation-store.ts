@@ -66,19 +66,20 @@ export async function countPinned(tx: Tx, instance_id: InstanceId): Promise<numb
 }
 
 /**
- * Makes a new head that equals `generation`. The epoch rises and the head is its, so that no overlay of before is
+ * Makes a new head that equals `generation`. The epoch rises and the head has an id of its own, so that no overlay of before is
  * believed and no VM of before can commit. Returns the head. The caller has locked the instance.
  */
 export async function insertRestored(tx: Tx, instance_id: InstanceId, generation: number): Promise<number> {
   const { rows } = await sql<{ generation: number }>`
     with moved as (
-      update disks set generation = generation + 1, epoch = epoch + 1, head_epoch = epoch + 1, dirty_bytes = 0,
+      update disks set generation = generation + 1, epoch = epoch + 1, commit_id = gen_random_uuid(), dirty_bytes = 0,
         durable_at = date_trunc('milliseconds', clock_timestamp())
       where instance_id = ${instance_id}
-      returning generation, epoch, durable_at
+      returning generation, epoch, commit_id, durable_at
     )
-    insert into generations (instance_id, generation, epoch, created_at, bytes, consistency, segments, parent)
-    select ${instance_id}, m.generation, m.epoch, m.durable_at, 0, g.consistency, '[]', g.generation
+    insert into generations
+      (instance_id, generation, epoch, commit_id, created_at, bytes, consistency, segments, parent)
+    select ${instance_id}, m.generation, m.epoch, m.commit_id, m.durable_at, 0, g.consistency, '[]', g.generation
     from moved m join generations g on g.instance_id = ${instance_id} and g.generation = ${generation}
     returning generation`.execute(tx);
   const [made] = rows;
@@ -108,7 +109,7 @@ export async function copyDisk(tx: Tx, from: InstanceId, to: InstanceId, generat
     insert into segment_holders (key, instance_id)
     select key, ${to} from segment_holders where instance_id = ${from}`.execute(tx);
   await sql`
-    update disks d set image_version = f.image_version, generation = g.generation, durable_at = g.created_at,
+    update disks d set image_version = f.image_version, generation = g.generation, commit_id = g.commit_id, durable_at = g.created_at,
       holds_more = true,
       stored_bytes = (select coalesce(sum(s.size_bytes), 0) from segment_holders h join segments s using (key)
                       where h.instance_id = ${to})

@@ -1,8 +1,11 @@
+import { randomUUID } from 'node:crypto';
 import { sql } from 'kysely';
 import type {
   BootOrderReport,
   CommitRequest,
   DiskHead,
+  LineageRequest,
+  LineageResponse,
   MapRef,
   ReportResponse,
   SegmentRef,
@@ -29,7 +32,7 @@ export async function readDisk(
     size_bytes: disk.size_bytes,
     image_version: disk.image_version,
     generation: disk.generation,
-    head_epoch: disk.head_epoch,
+    commit_id: disk.commit_id,
     epoch: disk.epoch,
     durable_at: disk.durable_at === null ? null : rfc3339(disk.durable_at),
     layers: await readLayers(tx, instance_id, disk.generation),
@@ -69,17 +72,24 @@ interface ChainRow {
   readonly map: MapRef | null;
 }
 
+export type NewGeneration = Omit<CommitRequest, 'vm_id' | 'commit_id' | 'parent_id'>;
+
 /**
  * The compare-and-swap of a commit: the head moves from generation n-1 to n if the disk's newest placement is
- * still `epoch`. Returns the time of it, or null when the disk has moved on.
+ * still `epoch`, and the head the one that `by` names. Returns the time of it, or null when the disk has moved on.
  */
-export async function advanceHead(tx: Tx, commit: CommitRequest): Promise<Date | null> {
+export async function advanceHead(
+  tx: Tx,
+  commit: NewGeneration,
+  by: Pick<CommitRequest, 'vm_id' | 'commit_id' | 'parent_id'> | null = null,
+): Promise<Date | null> {
   const bytes = totalBytes(commit.segments);
+  const commit_id = by?.commit_id ?? randomUUID();
   const row = await tx
     .updateTable('disks')
     .set({
       generation: commit.generation,
-      head_epoch: commit.epoch,
+      commit_id,
       image_version: commit.image_version,
       durable_at: sql`date_trunc('milliseconds', clock_timestamp())`,
       stored_bytes: sql`stored_bytes + ${bytes}`,
@@ -88,6 +98,7 @@ export async function advanceHead(tx: Tx, commit: CommitRequest): Promise<Date |
     .where('instance_id', '=', commit.instance_id)
     .where('epoch', '=', commit.epoch)
     .where('generation', '=', commit.generation - 1)
+    .$if(by !== null, (query) => query.where('commit_id', '=', by?.parent_id ?? null))
     .returning('durable_at')
     .executeTakeFirst();
   if (!row) return null;
@@ -97,6 +108,7 @@ export async function advanceHead(tx: Tx, commit: CommitRequest): Promise<Date |
     .values({
       instance_id: commit.instance_id,
       generation: commit.generation,
+      commit_id,
       epoch: commit.epoch,
       created_at: durable_at,
       bytes,
@@ -108,7 +120,29 @@ export async function advanceHead(tx: Tx, commit: CommitRequest): Promise<Date |
     })
     .execute();
   await insertObjects(tx, commit.instance_id, commit.segments);
+  if (by) {
+    const { generation } = commit;
+    await tx.updateTable('vms').set({ generation, commit_id }).where('id', '=', by.vm_id).execute();
+  }
   return durable_at;
+}
+
+/** What is known of the head that an overlay was last known to equal; see {@link LineageResponse}. */
+export async function findLineage(
+  tx: Tx,
+  { instance_id, vm_id, generation, commit_id }: LineageRequest,
+): Promise<LineageResponse> {
+  const row = await tx
+    .selectFrom('vms')
+    .innerJoin('disks', 'disks.instance_id', 'vms.instance_id')
+    .select(['vms.generation', 'vms.commit_id', 'disks.commit_id as head_id'])
+    .where('vms.id', '=', vm_id)
+    .where('vms.instance_id', '=', instance_id)
+    .executeTakeFirst();
+  if (!row) return { known: false, continues: false };
+  // A VM commits one after the other: an overlay that is behind its VM's last commit has missed the word of it.
+  const known = row.generation > generation || row.commit_id === commit_id;
+  return { known, continues: row.commit_id === row.head_id };
 }
 
 /** No VM of before can commit any more. The caller has locked the instance. Returns the new epoch. */

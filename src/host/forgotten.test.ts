@@ -15,34 +15,36 @@ test('an overlay goes once another host has committed after it, unless a runner 
   t.after(() => rmSync(data, { recursive: true }));
   const paths = pathsIn(data);
   for (const folder of [paths.overlays, paths.vms]) mkdirSync(folder, { recursive: true });
-  const heads = new Map<InstanceId, { generation: number; head_epoch: number }>();
+  const heads = new Map<InstanceId, { commit_id: string; known: boolean; continues: boolean }>();
   const a_day_ago = new Date(Date.now() - 25 * 3_600_000);
-  const overlayOf = (head: { generation: number; head_epoch: number }, clean = false, at = a_day_ago) => {
+  const overlayOf = (commit_id: string, lineage: { known: boolean; continues: boolean }, at = a_day_ago) => {
     const id = newId('inst');
     const { overlay, sidecar } = overlayPaths(paths.overlays, id);
     writeFileSync(overlay, '');
-    writeFileSync(sidecar, JSON.stringify({ generation: 3, epoch: 2, placement: 2, clean, filled: true }));
+    const named = { generation: 3, commit_id, vm_id: newId('vm'), placement: 2 };
+    writeFileSync(sidecar, JSON.stringify({ ...named, clean: true, filled: 'yes', image_version: null }));
     utimesSync(overlay, at, at);
-    heads.set(id, head);
+    heads.set(id, { commit_id: 'head', ...lineage });
     return id;
   };
-  const overtaken = [
-    overlayOf({ generation: 5, head_epoch: 4 }),
-    overlayOf({ generation: 4, head_epoch: 3 }, true),
-  ];
-  const looked_after = overlayOf({ generation: 5, head_epoch: 4 });
+  const overtaken = { known: true, continues: false };
+  const removed = [overlayOf('before', overtaken), overlayOf('before', overtaken)];
+  const looked_after = overlayOf('before', overtaken);
   const kept = [
     looked_after,
-    overlayOf({ generation: 3, head_epoch: 2 }, true),
-    // Its own commit, after which the sidecar was not written: it may hold more.
-    overlayOf({ generation: 4, head_epoch: 2 }),
-    overlayOf({ generation: 5, head_epoch: 4 }, false, new Date()),
+    overlayOf('head', overtaken),
+    // Its own VM's head: it may hold more.
+    overlayOf('before', { known: true, continues: true }),
+    // The database has lost what it is of: it may be the only copy.
+    overlayOf('lost', { known: false, continues: false }),
+    overlayOf('before', overtaken, new Date()),
   ];
   const client = {
     head: async (id: InstanceId) => heads.get(id) ?? null,
+    lineage: async ({ instance_id }: { instance_id: InstanceId }) => heads.get(instance_id),
   } as unknown as ControlPlaneClient;
   await removeForgotten({ client, paths, log: createLog('test', 'silent') }, (id) => id === looked_after);
   const left = new Set(readdirSync(paths.overlays).map((name) => name.replace(/\..*/, '')));
   assert.deepEqual([...left].sort(), [...kept].sort());
-  assert.equal(left.size, heads.size - overtaken.length);
+  assert.equal(left.size, heads.size - removed.length);
 });

@@ -4,9 +4,9 @@ import { open, readdir, rm, stat } from 'node:fs/promises';
 import type { InstanceId } from '../lib/ids.ts';
 import { isId } from '../lib/ids.ts';
 import type { HostContext } from './host-context.ts';
-import { isOvertaken } from './runner/disk-state.ts';
 import { listVmFolders, vmFolder } from './runner/record.ts';
-import { overlayPaths, readSidecar, removeOverlay } from './vm/overlay.ts';
+import { overlayPaths, removeAside, removeOverlay } from './vm/overlay.ts';
+import { readSidecar } from './vm/sidecar.ts';
 
 /** As long as objects of no disk stay: a control plane that was given the wrong database is noticed by then. */
 const HORIZON_MS = 24 * 3_600_000;
@@ -27,12 +27,16 @@ export async function removeForgotten(
     const head = await client.head(instance_id);
     if (head === null) {
       await removeOverlay(paths.overlays, instance_id);
+      await removeAside(paths.overlays, instance_id);
       await rm(vmFolder(paths.vms, instance_id).folder, { recursive: true, force: true });
       log.info({ instance_id }, 'what was left of a deleted instance is removed');
       continue;
     }
     const worth = await readSidecar(paths.overlays, instance_id);
-    if (worth === null || !isOvertaken(worth, head)) continue;
+    if (typeof worth === 'string' || worth.commit_id === head.commit_id) continue;
+    const { vm_id, generation, commit_id } = worth;
+    const { known, continues } = await client.lineage({ instance_id, vm_id, generation, commit_id });
+    if (continues || !known) continue;
     // While it is open its removal takes no time, so no start comes in between; the closing gives back its room.
     await using _held = await open(overlay).catch(() => null);
     if (isLookedAfter(instance_id)) continue;

@@ -12,6 +12,12 @@ import Fastify, {
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
 import type {
   ActivityReport,
+  RoutesRequest,
+  RoutesResponse,
+  WakeRequest,
+  WakeResponse,
+} from '../agent-api/ingress-types.ts';
+import type {
   BootOrderReport,
   CommitRequest,
   FlushFailure,
@@ -21,18 +27,15 @@ import type {
   KeysReport,
   LeaseRequest,
   LeaseResponse,
+  LineageRequest,
   LoginsReport,
   ObjectStoreResponse,
   PollRequest,
   PollResponse,
   Report,
   ReportResponse,
-  RoutesRequest,
-  RoutesResponse,
   UserDataRequest,
   UserDataResponse,
-  WakeRequest,
-  WakeResponse,
 } from '../agent-api/types.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { transaction } from '../db/pool.ts';
@@ -40,7 +43,7 @@ import { commitGeneration } from '../disks/commit-generation.ts';
 import { findStoreMark } from '../disks/mark-store.ts';
 import { noteRootUse } from '../disks/note-root-use.ts';
 import { readHead } from '../disks/read-head.ts';
-import { recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
+import { findLineage, recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
 import { renewLease } from '../hosts/lease-store.ts';
 import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
 import { present } from '../lib/assert.ts';
@@ -182,6 +185,9 @@ function registerReports(app: FastifyInstance, { db, disk_keys, host_lease_ms }:
     '/internal/v1/commit',
     { bodyLimit: COMMIT_LIMIT_BYTES },
     async (request) => commitGeneration(db, hostOf(request), request.body),
+  );
+  app.post<{ Body: LineageRequest }>('/internal/v1/lineage', async (request) =>
+    findLineage(db, request.body),
   );
   app.post<{ Body: BootOrderReport }>(
     '/internal/v1/boot-order',

@@ -2,7 +2,7 @@
 import { connect } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
-import { TUNNEL } from '../agent-api/types.ts';
+import { TUNNEL } from '../agent-api/ingress-types.ts';
 import type { InstanceId } from '../lib/ids.ts';
 
 /** Rejects, or takes too long, where nobody answers. */

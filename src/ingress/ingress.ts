@@ -6,7 +6,7 @@
  * It asks for a start of VMs that connections wait for, and tells which ports are in use.
  */
 import type { ControlPlaneClient } from '../agent-api/client.ts';
-import type { IngressRoute } from '../agent-api/types.ts';
+import type { IngressRoute } from '../agent-api/ingress-types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';

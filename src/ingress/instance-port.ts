@@ -12,7 +12,7 @@
  * A guest that was reset tells nobody, and QEMU holds its connections: those from before a restart end when it has ended.
  */
 import { createServer, type Server, type Socket } from 'node:net';
-import type { IngressRoute } from '../agent-api/types.ts';
+import type { IngressRoute } from '../agent-api/ingress-types.ts';
 import type { Log } from '../lib/log.ts';
 import { type Dial, dialPort } from './dial.ts';
 import { HeldSocket } from './held-socket.ts';

@@ -1,6 +1,6 @@
 /** When VMs were last used, as the ingress says it, and which of them have been idle for too long. */
 import { sql } from 'kysely';
-import type { ActivityReport } from '../agent-api/types.ts';
+import type { ActivityReport } from '../agent-api/ingress-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
 

@@ -1,5 +1,5 @@
 /** What the ingress is told: every instance's port, and what becomes of its connections now. */
-import { type IngressRoute, TUNNEL } from '../agent-api/types.ts';
+import { type IngressRoute, TUNNEL } from '../agent-api/ingress-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';

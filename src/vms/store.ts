@@ -31,6 +31,8 @@ export interface NewVm {
   readonly boot: number;
   readonly epoch: number;
   readonly host_id: HostId;
+  /** The disk's, which the boot begins from. */
+  readonly head: { readonly generation: number; readonly commit_id: string };
   readonly reason: VmReason;
 }
 export interface VmReason extends Reason {
@@ -72,22 +74,25 @@ export async function insertVm(tx: Tx, vm: NewVm): Promise<void> {
       stopped_at: null,
       deadline_at: deadlineOf('starting'),
       suspended_at: null,
+      generation: vm.head.generation,
+      commit_id: vm.head.commit_id,
     })
     .execute();
 }
 
-/** The disk's, for a new boot; `image_version`: what it is a delta of from now on, null where that is decided. */
+/** The disk's, for a new boot; `image_version`: what it is a delta of from now on, null where that is decided. Answers the head. */
 export async function beginEpoch(
   tx: Tx,
   instance_id: InstanceId,
   epoch: number,
   image_version: string | null,
-): Promise<void> {
-  await tx
+): Promise<NewVm['head']> {
+  return tx
     .updateTable('disks')
     .set({ epoch, ...(image_version === null ? {} : { image_version }) })
     .where('instance_id', '=', instance_id)
-    .execute();
+    .returning(['generation', 'commit_id'])
+    .executeTakeFirstOrThrow();
 }
 
 /** How many restarts of this boot were asked for. */

@@ -2,8 +2,9 @@
  * The calls on an instance's VM: each validates against the state table, writes the intent and its event in
  * the caller's transaction under the instance's lock, and wakes the host. What follows is the agent's to do.
  */
+
+import type { WakeResponse } from '../agent-api/ingress-types.ts';
 import type { VmReasonCode } from '../agent-api/reasons.ts';
-import type { WakeResponse } from '../agent-api/types.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
@@ -121,7 +122,7 @@ async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<H
     const message = `The image "${row.image}" takes a disk of ${least_gib} GiB by now. Set disk_gib to that first.`;
     throw new AppError('CONFLICT', { message });
   }
-  await beginEpoch(tx, row.id, epoch, first && image ? image.version : null);
+  const head = await beginEpoch(tx, row.id, epoch, first && image ? image.version : null);
   const id = newId('vm');
   await insertVm(tx, {
     id,
@@ -129,6 +130,7 @@ async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<H
     boot: (row.boot ?? 0) + 1,
     epoch,
     host_id: host.id,
+    head,
     reason,
   });
   if (row.state === null) return host.id;

@@ -120,7 +120,7 @@ describe('without room', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
   test('on the host, the guest waits instead of seeing an error, and goes on once there is room', async () => {
     // Else it takes room beside us.
     const { sidecar } = overlayPaths(berth.paths.overlays, guest.id);
-    const whole = () => JSON.parse(readFileSync(sidecar, 'utf8')).filled === true;
+    const whole = () => JSON.parse(readFileSync(sidecar, 'utf8')).filled === 'yes';
     await until('the overlay is whole', whole, { timeout_ms: 90_000 });
     overlays.fill(6 * MIB);
     const writing = guest.sh('head -c 16M /dev/urandom > /srv/fifth && sync && echo written');

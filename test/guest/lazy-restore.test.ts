@@ -23,7 +23,7 @@ describe('a start from the object store alone', { skip: CANNOT_BOOT_GUESTS, time
   let guest: GuestInstance;
 
   const overlay = () => overlayPaths(berth.paths.overlays, guest.id);
-  const isFilled = (): boolean => JSON.parse(readFileSync(overlay().sidecar, 'utf8')).filled;
+  const isFilled = (): boolean => JSON.parse(readFileSync(overlay().sidecar, 'utf8')).filled === 'yes';
   const folder = () => vmFolder(berth.paths.vms, guest.id as InstanceId);
   const filled = () =>
     until(

@@ -89,7 +89,7 @@ describe('an installation on S3', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }
   test('S3 away at a start: it starts, readyz and log say what is wrong, the VM runs on, and it recovers', async () => {
     // Until then the guest's reads need the store.
     const { sidecar } = overlayPaths(berth.paths.overlays, guest.id);
-    await until('the overlay is whole', () => JSON.parse(readFileSync(sidecar, 'utf8')).filled === true, {
+    await until('the overlay is whole', () => JSON.parse(readFileSync(sidecar, 'utf8')).filled === 'yes', {
       timeout_ms: 90_000,
     });
     await berth.stop();

@@ -46,7 +46,7 @@ test('a machine whose state cannot be found is let go of: its monitor is free fo
   const { folder, record } = await leftBehind(t);
   const refused = { error: { class: 'GenericError', desc: 'not now' } };
   const { clients } = await monitorOf(t, folder, () => refused);
-  const options = { folder, record, log, changed: () => undefined, lazy: null };
+  const options = { folder, record, log, changed: () => undefined, lazy: null, owner: null };
   await assert.rejects(Machine.adopt(options), /not now/);
   await until('the monitor is free', () => clients.size === 0);
 });
@@ -82,7 +82,7 @@ test('a machine that takes no further connection for a while is waited for, not 
     await Promise.race([once(socket, 'connect'), once(socket, 'error')]).catch(() => undefined);
     return full;
   });
-  const adopting = Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  const adopting = Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null, owner: null });
   await writeFile(join(folder.runtime, 'go'), '');
   const machine = await adopting;
   assert.ok(machine);
@@ -97,7 +97,7 @@ test('a machine that is paused is not ended for its silence', async (t) => {
   await once(silent, 'listening');
   killProcess(record.identity, 'SIGSTOP');
   await until('it is paused', () => isStopped(record.identity));
-  const options = { folder, record, log, changed: () => undefined, lazy: null, patience_ms: 50 };
+  const options = { folder, record, log, changed: () => undefined, lazy: null, owner: null, patience_ms: 50 };
   await assert.rejects(Machine.adopt(options), /its process is paused/);
   assert.ok(isAlive(record.identity));
 });

@@ -1,11 +1,12 @@
 /** What a host knows of a disk that was compacted or checkpointed meanwhile: the real internal API, database and store. */
 import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
 import { describe, test } from 'node:test';
-import type { SegmentRef } from '../../src/agent-api/types.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
 import { dropOldGenerations } from '../../src/disks/generation-store.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { DiskState } from '../../src/host/runner/disk-state.ts';
+import type { FlushRecord } from '../../src/host/runner/record.ts';
 import { checkpointDisk } from '../../src/tasks/checkpoint-disks.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile } from '../support/api.ts';
@@ -38,57 +39,50 @@ async function readAll(state: DiskState): Promise<number> {
   return blocks;
 }
 
-test('a map from before a compaction is forgotten when the head is asked for again', async () => {
+test('a head that compaction has replaced, and whose objects are removed, is asked for again', async () => {
   const disk = await placed();
-  const state = new DiskState(host, disk.id);
+  const [state, idle] = [new DiskState(host, disk.id), new DiskState(host, disk.id)];
   await state.load();
+  // As of a start from a clean overlay: the head is known, and nothing of it is read until the first flush.
+  await idle.refresh();
   assert.equal(await readAll(state), 5);
   await dropOldGenerations(db);
   assert.equal(await compactDisk(tasks, disk.id), true);
   assert.equal(await readAll(state), 5, 'what it reads from is there for an hour');
   await freeEverything(model);
   await assert.rejects(readAll(state), /the object is missing/);
+  await idle.load();
+  assert.equal(await readAll(idle), 5);
   await state.refresh();
   await state.load();
   assert.equal(await readAll(state), 5);
 });
 
+test('an object that is missing from the head as it is now is named', async () => {
+  const disk = await placed();
+  const state = new DiskState(host, disk.id);
+  const { layers } = await state.refresh();
+  const { key } = layers[0] ?? assert.fail();
+  await store.delete(key);
+  await assert.rejects(state.load(), (error: Error) => error.message.includes(key));
+});
+
 describe('a flush that an agent has left, its commit said or not', () => {
-  const asFlush = (segments: readonly SegmentRef[]) =>
-    ({ generation: 2, segments }) as unknown as Parameters<DiskState['hasCommitted']>[1];
-
-  async function committed(): Promise<{ disk: ModelDisk; segments: SegmentRef[]; state: DiskState }> {
-    const disk = await placed();
-    const { segments } = await db
-      .selectFrom('generations')
-      .select('segments')
-      .where('instance_id', '=', disk.id)
-      .where('generation', '=', 2)
-      .executeTakeFirstOrThrow();
-    const state = new DiskState(host, disk.id);
-    await state.refresh();
-    return { disk, segments, state };
-  }
-
-  test('is known as made by its segments alone', async () => {
-    const { segments, state } = await committed();
-    assert.equal(state.hasCommitted(1, asFlush(segments)), true);
-    assert.equal(state.hasCommitted(2, asFlush(segments)), false);
-    assert.equal(state.hasCommitted(1, { ...asFlush(segments), generation: 3 }), false);
-    const others = segments.map((segment) => ({ ...segment, key: `${segment.key}0` }));
-    assert.equal(state.hasCommitted(1, asFlush(others)), false);
-  });
+  const asFlush = (commit_id: string) => ({ generation: 2, commit_id }) as unknown as FlushRecord;
 
   for (const work of [checkpointDisk, compactDisk]) {
-    test(`is not taken for made where ${work.name} came between: the head may be another of that generation`, async () => {
-      const { disk, segments, state } = await committed();
+    test(`is known as made by its id alone, also where ${work.name} came between`, async () => {
+      const disk = await placed();
+      const state = new DiskState(host, disk.id);
+      const { commit_id } = await state.refresh();
       await work(tasks, disk.id);
       await state.refresh();
       assert.ok('full' in (state.head.layers.at(-1) ?? {}));
-      const others = segments.map((segment) => ({ ...segment, key: `${segment.key}0` }));
-      assert.equal(state.hasCommitted(1, asFlush(others)), false);
-      assert.equal((await agent.commit(disk.id, 2, { segments: others })).outcome, 'fenced');
-      assert.equal((await agent.commit(disk.id, 2, { segments })).outcome, 'committed', 'said again');
+      assert.equal(state.hasCommitted(asFlush(commit_id)), true);
+      assert.equal(state.hasCommitted(asFlush(randomUUID())), false);
+      const segments = [{ key: `disks/${disk.id}/other`, size_bytes: 1, entries: 1, key_id: null }];
+      assert.equal((await agent.commit(disk.id, 2, { segments })).outcome, 'fenced');
+      assert.equal((await agent.commit(disk.id, 2, { commit_id })).outcome, 'committed', 'said again');
     });
   }
 });

@@ -136,11 +136,7 @@ async function moveHead(disk: Disk, generation: number): Promise<void> {
   disk.head = generation;
   disk.epoch += 1;
   const { head, epoch } = disk;
-  await db
-    .updateTable('disks')
-    .set({ generation: head, epoch, head_epoch: epoch })
-    .where('instance_id', '=', disk.id)
-    .execute();
+  await db.updateTable('disks').set({ generation: head, epoch }).where('instance_id', '=', disk.id).execute();
 }
 
 /** A generation that follows `parent` and changes nothing. */

@@ -9,6 +9,7 @@ import { NbdServer } from '../../src/host/block/nbd-server.ts';
 import { waitForJob } from '../../src/host/qmp/jobs.ts';
 import { QmpTimeoutError } from '../../src/host/qmp/qmp-client.ts';
 import { OverlayFill, type OverlayFillOptions } from '../../src/host/runner/fill-overlay.ts';
+import { OverlayExport } from '../../src/host/runner/overlay-export.ts';
 import { NODES, overlayNode } from '../../src/host/vm/qemu-command.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { ObjectNotFoundError } from '../../src/object-store/object-store.ts';
@@ -35,13 +36,15 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   });
   afterEach(() => scene.endQemu());
 
+  const exportedBy = (qmp: typeof scene.qmp) =>
+    new OverlayExport({ qmp, socket_path: join(scene.folder, 'disk.sock'), owner: null });
+
   function fill(options: Partial<OverlayFillOptions> = {}): { fill: OverlayFill; filled: Promise<void> } {
     const done = Promise.withResolvers<void>();
     const fill = new OverlayFill({
-      qmp: scene.qmp,
+      exported: exportedBy(scene.qmp),
       lazy: scene.lazy,
-      socket_path: join(scene.folder, 'fill.sock'),
-      owner: null,
+      fetch_ahead: true,
       order: [],
       log: createLog('test', 'silent'),
       after_boot_ms: 0,
@@ -77,7 +80,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     const ends: number[] = [];
     const done = Promise.withResolvers<void>();
     const { fill: filling } = fill({
-      qmp: { execute } as typeof scene.qmp,
+      exported: exportedBy({ execute } as typeof scene.qmp),
       retry_ms: 10,
       filled: async () => {
         ends.push(scene.moody.gets);
@@ -202,10 +205,12 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     assert.equal(await scene.dirtyBytes(), dirty);
     assert.deepEqual(await scene.nodeNames(), ['base', 'base-file', 'overlay', 'overlay-file']);
     await scene.cut();
+    await filling.stop();
+    // Of the filling's; the guest's place is taken by another.
+    await scene.qmp.execute('nbd-server-stop', undefined);
     const guest = await scene.guest();
     await scene.assertContent(guest);
     await guest.disconnect();
-    await filling.stop();
   });
 
   test('fetches first what the last boot read first, and tells what this one read besides', async () => {
@@ -231,7 +236,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
   test('rests while a flush is under way', async () => {
     const { fill: filling, filled } = fill();
     await until('it is connected', async () =>
-      (await scene.qmp.execute('query-block-exports', undefined)).some(({ id }) => id === 'fill'),
+      (await scene.qmp.execute('query-block-exports', undefined)).some(({ id }) => id === 'overlay'),
     );
     const go_on = await filling.rest();
     filling.booted();

@@ -7,8 +7,9 @@ import type { Assignment } from '../../src/agent-api/types.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { DiskState } from '../../src/host/runner/disk-state.ts';
 import { type Launch, launchMachine } from '../../src/host/runner/launch-machine.ts';
-import { type VmRecord, type vmFolder, writeRecord } from '../../src/host/runner/record.ts';
-import { type OverlaySidecar, overlayPaths, readSidecar, writeSidecar } from '../../src/host/vm/overlay.ts';
+import type { vmFolder } from '../../src/host/runner/record.ts';
+import { overlayPaths } from '../../src/host/vm/overlay.ts';
+import { type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { hostFolders } from '../support/host-folders.ts';
@@ -45,7 +46,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
     return { id, version: version ?? now.newest, kernel_path, initrd_path, rootfs_path };
   };
   const head = () => ({
-    ...{ generation: 0, head_epoch: 0, epoch: 0, size_bytes: 2 * MIB, layers: [], keys: [] },
+    ...{ generation: 0, commit_id: 'made', epoch: 0, size_bytes: 2 * MIB, layers: [], keys: [] },
     image_version: now.image_version,
   });
   const context = {
@@ -62,7 +63,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
         disk: new DiskState(context, instance_id),
         assignment: assignment as unknown as Assignment,
       },
-      ...{ changed: () => undefined, signal: new AbortController().signal },
+      ...{ ran: false, changed: () => undefined, signal: new AbortController().signal },
     };
     return launchMachine(launch, { run: false });
   };
@@ -82,59 +83,61 @@ test('an overlay is opened over the image that it was made over, though there is
     const { machine } = await open(epoch);
     await machine.end();
     assert.equal(machine.record.image_version, V1);
-    const { image_version, placement } = (await readSidecar(overlays, instance_id)) ?? {};
+    const { image_version, placement } = (await readSidecar(overlays, instance_id)) as OverlaySidecar;
     assert.deepEqual({ image_version, placement }, { image_version: V1, placement: epoch });
   }
   assert.deepEqual(asked, [null, V1, V1]);
 });
 
-const UNSAVED: OverlaySidecar = { generation: 0, epoch: 0, placement: 1, clean: false, filled: true };
+const UNSAVED: OverlaySidecar = {
+  ...{ generation: 0, commit_id: 'made', vm_id: newId('vm'), placement: 1 },
+  ...{ clean: false, filled: 'yes', image_version: null },
+};
+/** As much as is looked at: magic, and a size of 2 MiB at 24. */
+const QCOW2 = Buffer.from(`514649fb${'0'.repeat(40)}0000000000200000`, 'hex');
 const cases: readonly {
   readonly what: string;
   readonly sidecar: OverlaySidecar;
-  readonly record?: string;
   readonly head?: string;
   readonly asked: string | null;
 }[] = [
-  { what: 'its sidecar', sidecar: { ...UNSAVED, image_version: V1 }, record: V2, asked: V1 },
-  { what: 'its machine’s record, where its sidecar is of before', sidecar: UNSAVED, record: V1, asked: V1 },
+  { what: 'its sidecar', sidecar: { ...UNSAVED, image_version: V1 }, asked: V1 },
   { what: 'what is newest, where nothing says', sidecar: UNSAVED, asked: null },
   { what: 'the disk’s head', sidecar: { ...UNSAVED, image_version: V1 }, head: V2, asked: V2 },
 ];
-for (const { what, sidecar, record, head, asked: expected } of cases) {
+for (const { what, sidecar, head, asked: expected } of cases) {
   test(`the image of an overlay is that of ${what}, and stays so when the start fails`, async (t) => {
-    const { overlays, asked, instance_id, folder, now, open } = await sceneOf(t);
-    await writeFile(overlayPaths(overlays, instance_id).overlay, '');
+    const { overlays, asked, instance_id, now, open } = await sceneOf(t);
+    await writeFile(overlayPaths(overlays, instance_id).overlay, QCOW2);
     await writeSidecar(overlays, instance_id, sidecar);
-    if (record) await writeRecord(folder, { instance_id, image_version: record } as unknown as VmRecord);
     now.image_version = head ?? null;
     await assert.rejects(open(2), /no image is to be had/);
     assert.deepEqual(asked, [expected]);
-    assert.equal((await readSidecar(overlays, instance_id))?.image_version, expected ?? undefined);
+    const kept = (await readSidecar(overlays, instance_id)) as OverlaySidecar;
+    assert.equal(kept.image_version, expected);
   });
 }
 
 test('an overlay that is void says nothing of the image', async (t) => {
-  const { overlays, asked, instance_id, folder, open } = await sceneOf(t);
-  await writeFile(overlayPaths(overlays, instance_id).overlay, '');
+  const { overlays, asked, instance_id, open } = await sceneOf(t);
+  await writeFile(overlayPaths(overlays, instance_id).overlay, QCOW2);
   await writeSidecar(overlays, instance_id, { ...UNSAVED, placement: 0, image_version: V1 });
-  await writeRecord(folder, { instance_id, image_version: V1 } as unknown as VmRecord);
   await assert.rejects(open(2), /no image is to be had/);
   assert.deepEqual(asked, [null]);
 });
 
-test('a spoilt overlay whose disk is durable is worth nothing; one that holds more is never passed over', async (t) => {
+test('a damaged overlay whose disk is durable is removed; one that may hold more is set aside', async (t) => {
   const { paths, instance_id } = await hostFolders(t);
-  const head = { generation: 3, head_epoch: 2, epoch: 2, layers: [], keys: [] };
+  const head = { generation: 3, commit_id: 'three', epoch: 2, layers: [], keys: [] };
   const context = { paths, log: createLog('test', 'silent'), client: { head: async () => head } };
   const disk = new DiskState(context as unknown as HostContext, instance_id);
   await disk.refresh();
-  const sidecar = { generation: 3, epoch: 2, placement: 2, filled: true };
+  const sidecar = { ...UNSAVED, generation: 3, commit_id: 'three', placement: 2 };
   for (const spoilt of [Buffer.alloc(0), Buffer.alloc(4096)]) {
     await writeFile(overlayPaths(paths.overlays, instance_id).overlay, spoilt);
     await writeSidecar(paths.overlays, instance_id, { ...sidecar, clean: true });
-    assert.equal(await disk.overlayState(1), 'none');
+    assert.deepEqual(await disk.judgeOverlay(1), { use: 'none', otherwise: 'remove' });
     await writeSidecar(paths.overlays, instance_id, { ...sidecar, clean: false });
-    assert.equal(await disk.overlayState(1), 'unsaved');
+    assert.deepEqual(await disk.judgeOverlay(1), { use: 'none', otherwise: 'set aside' });
   }
 });

@@ -11,16 +11,21 @@ import { awaitGuest } from '../../src/host/runner/guest-steps.ts';
 import { HeldMachine } from '../../src/host/runner/held-machine.ts';
 import type { KeyPusher } from '../../src/host/runner/key-pusher.ts';
 import { Machine } from '../../src/host/runner/machine.ts';
-import { readRecord } from '../../src/host/runner/record.ts';
+import { readRecord, type VmRecord } from '../../src/host/runner/record.ts';
 import { runOn } from '../../src/host/runner/suspend-machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
-import { overlayPaths, removeOverlay, writeSidecar } from '../../src/host/vm/overlay.ts';
+import { overlayPaths, removeOverlay } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
 import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { type OverlaySidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
+import { HEAD_ID, type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
 import { until } from '../support/waiting.ts';
+
+const sidecarOf = ({ vm_id }: VmRecord, clean: boolean): OverlaySidecar => ({
+  ...{ generation: 1, commit_id: HEAD_ID, vm_id, placement: 1, clean, filled: 'yes', image_version: null },
+});
 
 /** A runner that has it, whose overlay holds more than generation 1; and what it has said. */
 async function runnerOf(
@@ -31,11 +36,10 @@ async function runnerOf(
   const overlays = join(root, 'overlays');
   await mkdir(overlays);
   await writeFile(overlayPaths(overlays, instance_id).overlay, 'QFI\xfb'.padEnd(32, '\0'), 'latin1');
-  const sidecar = { generation: 1, epoch: 1, placement: 1, clean: false, filled: true };
-  await writeSidecar(overlays, instance_id, sidecar);
+  await writeSidecar(overlays, instance_id, sidecarOf(record, false));
   const said: Report['observed'][] = [];
   const flushes: FlushReport[] = [];
-  const head = { generation: 1, head_epoch: 1, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
+  const head = { generation: 1, commit_id: HEAD_ID, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
   const context = {
     ...{ paths: { vms, overlays }, log, vm_gid: null, cgroups: null },
     client: {
@@ -114,8 +118,7 @@ test('what a boot had to say before its agent ended is said with its end, and of
     left.child.kill('SIGKILL');
     await ended;
     const { runner, wanted, said, flushes, overlays } = await runnerOf(t, left);
-    const sidecar = { generation: 1, epoch: 1, placement: 1, clean: true, filled: true };
-    await writeSidecar(overlays, left.instance_id, sidecar);
+    await writeSidecar(overlays, left.instance_id, sidecarOf(left.record, true));
     runner.assign({ ...wanted, own_since, desired: 'failed', flush_id: newId('flush') });
     const { state } = await until('the flush ends', () => flushes.find((each) => each.state !== 'running'));
     assert.equal(state, 'done');
@@ -175,7 +178,14 @@ test('a VM that waits for its disk and is halted meanwhile is not let go on', as
     return execute === 'query-status' ? { return: { status } } : { return: {} };
   });
   const log = createLog('test', 'silent');
-  const machine = await Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  const machine = await Machine.adopt({
+    folder,
+    record,
+    log,
+    changed: () => undefined,
+    lazy: null,
+    owner: null,
+  });
   assert(machine);
   t.after(() => machine.release());
   status = 'io-error';
@@ -193,7 +203,14 @@ test('a guest whose memory is durable runs on only once its record does not say 
     return { return: execute === 'query-migrate' ? { status: 'completed' } : {} };
   });
   const log = createLog('test', 'silent');
-  const machine = await Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  const machine = await Machine.adopt({
+    folder,
+    record,
+    log,
+    changed: () => undefined,
+    lazy: null,
+    owner: null,
+  });
   assert(machine);
   t.after(() => machine.release());
   // In the way of what is written.
@@ -220,7 +237,7 @@ test('the overlay of a guest that runs on though its memory was durable is fille
     // The second filling goes no further.
     return fillings() > 1 && execute === 'nbd-server-start' ? undefined : { return: {} };
   });
-  const head = { generation: 1, head_epoch: 1, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
+  const head = { generation: 1, commit_id: HEAD_ID, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
   const context = {
     ...{ paths: { vms: left.vms }, log: createLog('test', 'silent'), vm_gid: null },
     ...{ client: { head: async () => head }, runs: { fetched: { requests: 0, bytes: 0 } } },
@@ -264,7 +281,14 @@ test('a guest that was reset while it may have been frozen is thawed as it comes
   t.after(() => agent.close());
   await once(agent, 'listening');
   const log = createLog('test', 'silent');
-  const machine = await Machine.adopt({ folder, record, log, changed: () => undefined, lazy: null });
+  const machine = await Machine.adopt({
+    folder,
+    record,
+    log,
+    changed: () => undefined,
+    lazy: null,
+    owner: null,
+  });
   assert(machine);
   t.after(() => machine.release());
   // In step before: else the time may be over before the freeze is sent.

@@ -21,7 +21,7 @@ test('an agent that finds a boot of before says what that boot has lost, once', 
   await writeFile(rootfs_path, Buffer.alloc(MIB));
   const [kernel_path, initrd_path] = ['vmlinuz', 'initrd.img'].map((name) => join(image_dir ?? '', name));
   const image = { id: 'debian-12', version: '1'.repeat(64), kernel_path, initrd_path, rootfs_path };
-  const head = { generation: 0, head_epoch: 0, epoch: 2, size_bytes: 2 * MIB, layers: [], keys: [] };
+  const head = { generation: 0, commit_id: 'a', epoch: 2, size_bytes: 2 * MIB, layers: [], keys: [] };
   const context = {
     ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
     ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img', boots: new BootSlots(1) },

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { randomUUID } from 'node:crypto';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
@@ -10,12 +11,17 @@ import {
   growOverlay,
   NoSpaceError,
   overlayPaths,
-  readSidecar,
+  removeAside,
   removeOverlay,
-  writeSidecar,
+  setAsideOverlay,
 } from '../../src/host/vm/overlay.ts';
+import { FILLED, type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
 import { newId } from '../../src/lib/ids.ts';
 
+const SIDECAR: OverlaySidecar = {
+  ...{ generation: 4, commit_id: randomUUID(), vm_id: newId('vm'), placement: 3 },
+  ...{ clean: true, filled: 'yes', image_version: null },
+};
 const is_root = process.getuid?.() === 0;
 
 describe('an overlay', () => {
@@ -52,65 +58,62 @@ describe('an overlay', () => {
   });
 
   test('made anew, takes its sidecar’s word away', async () => {
-    await writeSidecar(folder, instance_id, {
-      generation: 4,
-      epoch: 2,
-      placement: 3,
-      clean: true,
-      filled: true,
-    });
+    await writeSidecar(folder, instance_id, SIDECAR);
     await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary });
-    assert.equal(await readSidecar(folder, instance_id), null);
+    assert.equal(await readSidecar(folder, instance_id), 'none');
   });
 
   test('has the sidecar that was asked for last, of several at once', async () => {
-    const sidecars = Array.from({ length: 8 }, (_, generation) => ({
-      ...{ generation, epoch: 1, placement: 1 },
-      ...{ clean: false, filled: true },
-    }));
+    const sidecars = Array.from({ length: 8 }, (_, generation) => ({ ...SIDECAR, generation }));
     await Promise.all(sidecars.map((each) => writeSidecar(folder, instance_id, each)));
     assert.deepEqual(await readSidecar(folder, instance_id), sidecars.at(-1));
   });
 
   test('has a sidecar that reads back as it was written', async () => {
     const count = fc.maxSafeNat();
+    const sidecars = fc.record({
+      ...{ generation: count, placement: count, clean: fc.boolean(), filled: fc.constantFrom(...FILLED) },
+      ...{ commit_id: fc.uuid(), vm_id: fc.constant(SIDECAR.vm_id) },
+      image_version: fc.constantFrom(null, 'a'.repeat(64)),
+    });
     await fc.assert(
-      fc.asyncProperty(
-        count,
-        count,
-        count,
-        fc.boolean(),
-        fc.boolean(),
-        async (generation, epoch, ...more) => {
-          const [placement, clean, filled] = more;
-          const image = filled ? { image_version: 'a'.repeat(64) } : {};
-          const written = { generation, epoch, placement, clean, filled, ...image };
-          await writeSidecar(folder, instance_id, written);
-          assert.deepEqual(await readSidecar(folder, instance_id), written);
-        },
-      ),
+      fc.asyncProperty(sidecars, async (written) => {
+        await writeSidecar(folder, instance_id, written);
+        assert.deepEqual({ ...((await readSidecar(folder, instance_id)) as object) }, { ...written });
+      }),
       { numRuns: 20 },
     );
   });
 
-  test('with a sidecar that is torn, foreign or out of range, has none', async () => {
-    const texts = [
-      '',
-      '{"generation":1',
-      'null',
-      '[]',
-      '{"generation":-1,"epoch":1,"placement":1,"clean":true,"filled":true}',
-    ];
-    texts.push(
-      '{"generation":1.5,"epoch":1,"placement":1,"clean":true,"filled":true}',
-      '{"generation":1,"epoch":1,"placement":1}',
-      '{"generation":1,"epoch":1,"placement":1,"clean":true}',
-      '{"generation":1,"epoch":1,"placement":1,"clean":true,"filled":true,"image_version":1}',
-    );
-    for (const text of texts) {
+  test('with a sidecar that is torn, foreign or out of range, has a damaged one', async () => {
+    const without = (name: keyof OverlaySidecar) => ({ ...SIDECAR, [name]: undefined });
+    const values: unknown[] = [null, [], ...(Object.keys(SIDECAR) as (keyof OverlaySidecar)[]).map(without)];
+    for (const generation of [-1, 1.5]) values.push({ ...SIDECAR, generation });
+    values.push({ ...SIDECAR, filled: true }, { ...SIDECAR, image_version: 1 });
+    for (const text of ['', '{"generation":1', ...values.map((value) => JSON.stringify(value))]) {
       writeFileSync(overlayPaths(folder, instance_id).sidecar, text);
-      assert.equal(await readSidecar(folder, instance_id), null, text);
+      assert.equal(await readSidecar(folder, instance_id), 'damaged', text);
     }
+  });
+
+  test('set aside, is out of the way of all that uses or removes overlays, until its instance is deleted', async () => {
+    const { overlay } = await createOverlay({ folder, instance_id, size_bytes, qemu_img_binary });
+    await writeSidecar(folder, instance_id, SIDECAR);
+    const bytes = readFileSync(overlay);
+    const kept = await setAsideOverlay(folder, instance_id);
+    await removeOverlay(folder, instance_id);
+    assert.equal(await readSidecar(folder, instance_id), 'none');
+    assert(readFileSync(kept).equals(bytes));
+    assert.deepEqual(JSON.parse(readFileSync(kept.replace(/qcow2$/, 'json'), 'utf8')), SIDECAR);
+    assert.deepEqual(
+      [statSync(kept).uid, statSync(join(kept, '..')).mode & 0o777],
+      [process.getuid?.(), 0o700],
+    );
+    await removeAside(folder, newId('inst'));
+    assert(existsSync(kept));
+    await removeAside(folder, instance_id);
+    assert.deepEqual(readdirSync(join(kept, '..')), []);
+    rmSync(join(kept, '..'), { recursive: true });
   });
 
   test('removed, leaves nothing, and may be removed again', async () => {
@@ -137,23 +140,11 @@ describe('an overlay', () => {
         NoSpaceError,
       );
       assert.equal(existsSync(overlayPaths(small, instance_id).overlay), false);
-      await writeSidecar(small, instance_id, {
-        generation: 1,
-        epoch: 1,
-        placement: 3,
-        clean: true,
-        filled: true,
-      });
+      await writeSidecar(small, instance_id, { ...SIDECAR, generation: 1 });
       execFileSync('sh', ['-c', `cat /dev/zero > ${small}/fill 2> /dev/null || true`]);
-      const full = writeSidecar(small, instance_id, {
-        generation: 2,
-        epoch: 1,
-        placement: 3,
-        clean: true,
-        filled: true,
-      });
+      const full = writeSidecar(small, instance_id, { ...SIDECAR, generation: 2 });
       await assert.rejects(full, NoSpaceError);
-      assert.equal((await readSidecar(small, instance_id))?.generation, 1);
+      assert.deepEqual(await readSidecar(small, instance_id), { ...SIDECAR, generation: 1 });
     } finally {
       execFileSync('umount', [small]);
     }

@@ -124,21 +124,26 @@ describe('PATCH …/generations/:n 400, 404, 409, 429', () => {
   });
 });
 
+const diskOf = (id: InstanceId) =>
+  db
+    .selectFrom('disks')
+    .select(['epoch', 'commit_id'])
+    .where('instance_id', '=', id)
+    .executeTakeFirstOrThrow();
+
 describe('POST …/restore 200', () => {
-  test('makes a new generation of the same objects; those between stay; epoch and head epoch are new', async () => {
+  test('makes a new generation of the same objects; those between stay; epoch and commit id are new', async () => {
     const { id } = await withGenerations(3);
+    const before = await diskOf(id);
     const answer = await client.post<InstanceOut>(path(id, 'restore'), { generation: 1 });
     assert.equal(answer.status, 200, answer.text);
     assert.deepEqual(answer.body, await read(id));
     assert.equal(answer.body.disk.generation, 4);
     assert.deepEqual(await layers(id, 4), await layers(id, 1));
     assert.deepEqual(await numbers(id), [4, 3, 2, 1]);
-    const { epoch, head_epoch } = await db
-      .selectFrom('disks')
-      .select(['epoch', 'head_epoch'])
-      .where('instance_id', '=', id)
-      .executeTakeFirstOrThrow();
-    assert.deepEqual([epoch, head_epoch], [1, 1]);
+    const { epoch, commit_id } = await diskOf(id);
+    assert.equal(epoch, before.epoch + 1);
+    assert.notEqual(commit_id, before.commit_id);
     const last = (await events(id)).at(-1);
     assert.deepEqual([last?.type, last?.actor], ['instance.restored', owner.user_id]);
     assert.deepEqual((last?.data as Forked)?.restored_from, { generation: 1 });
@@ -157,7 +162,7 @@ describe('POST …/restore 200', () => {
     // The guest says anew which host key the disk of then has.
     assert.equal(host_key_new, true);
     const head = await agent.client.head(id);
-    assert.deepEqual([head?.generation, head?.head_epoch, head?.epoch], [3, 2, 3]);
+    assert.deepEqual([head?.generation, head?.epoch], [3, 3]);
     assert.equal(epoch, 3);
     await agent.ready(id);
     assert.equal((await agent.known(id)).host_key_new, false);

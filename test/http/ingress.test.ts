@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import type { IngressRoute } from '../../src/agent-api/types.ts';
+import type { IngressRoute } from '../../src/agent-api/ingress-types.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { stopIdle } from '../../src/tasks/stop-idle.ts';

@@ -5,7 +5,7 @@ import { createServer as createHttpServer } from 'node:http';
 import { connect, createServer, type Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import type { IngressRoute, RoutesRequest } from '../../src/agent-api/types.ts';
+import type { IngressRoute, RoutesRequest } from '../../src/agent-api/ingress-types.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';

@@ -5,7 +5,7 @@ import { createServer as createHttpServer } from 'node:http';
 import type { Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
-import type { ActivityReport, IngressRoute, WakeResponse } from '../../src/agent-api/types.ts';
+import type { ActivityReport, IngressRoute, WakeResponse } from '../../src/agent-api/ingress-types.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import type { IngressLimits } from '../../src/ingress/limits.ts';
 import { newId } from '../../src/lib/ids.ts';

@@ -27,6 +27,9 @@ export interface LeftBehind {
   readonly child: ChildProcess;
 }
 
+/** The `commit_id` of the disk's head, as far as these VMs are asked. */
+export const HEAD_ID = '00000000-0000-4000-8000-000000000001';
+
 const IDLE = 'setInterval(() => {}, 1e6)';
 
 /** @param how its program, in the place of an idle one, is given the folder of its sockets */
@@ -50,7 +53,15 @@ export async function leftBehind(
   const identity = await until('it runs', () => identityOf(child.pid ?? 0));
   const record: VmRecord = {
     ...{ instance_id, vm_id: newId('vm'), boot: 1, epoch: 1, image_version: 'a'.repeat(64) },
-    ...{ ssh_forward_port: 1, identity, released: true, full_compare: false, frozen: false },
+    ...{
+      ssh_forward_port: 1,
+      identity,
+      released: true,
+      ran: true,
+      counts_from: HEAD_ID,
+      full_compare: false,
+      frozen: false,
+    },
     ...{ lazy: null, reboots_done: 0, flush: null },
     ...change,
   };

@@ -18,17 +18,33 @@ import { readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import pg from 'pg';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
+import { connectionOptions } from '../../src/db/pool.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
 import { removeEgressRules } from '../../src/host/vm/egress.ts';
 import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
-import { isAlive, type ProcessIdentity, waitForExit } from '../../src/host/vm/process-identity.ts';
+import {
+  identityOf,
+  isAlive,
+  type ProcessIdentity,
+  waitForExit,
+} from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
+import { runningDatabaseUrl } from '../../src/launch/embedded-postgres.ts';
 import { readFirstLogin } from '../../src/launch/first-login.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { endIfInterrupted } from './interrupted.ts';
 import { type OwnPorts, ownPorts } from './own-ports.ts';
-import { killAll, processesOfFolder, qemuIdentity, ROLES, type Role, roleProcess } from './processes.ts';
+import {
+  childrenOf,
+  killAll,
+  processesOfFolder,
+  qemuIdentity,
+  ROLES,
+  type Role,
+  roleProcess,
+} from './processes.ts';
 import { RestClient } from './rest-client.ts';
 import { copyDatabase, keepTemplates, linkTemplates, linkTestImage, listOrNothing } from './seeds.ts';
 import { SshClient } from './ssh-client.ts';
@@ -53,6 +69,8 @@ export interface InstallationOptions {
   readonly prepare?: (data_dir: string) => () => void;
   /** It starts without templates, and no other test gets those that it makes. */
   readonly own_templates?: boolean;
+  /** Where the user's own SSH key lies; in the data folder unless told. */
+  readonly key_dir?: string;
 }
 
 export class Installation {
@@ -92,8 +110,8 @@ export class Installation {
     };
     this.#program = options.program ?? [process.execPath, join(PROJECT, 'src', 'main.ts'), 'start'];
     this.client = new RestClient(this.origin);
-    this.ssh = new SshClient(this.data_dir, 'admin-key');
     this.#undo = options.prepare?.(this.data_dir) ?? (() => undefined);
+    this.ssh = new SshClient(options.key_dir ?? this.data_dir, 'admin-key');
     this.#own_templates = options.own_templates === true;
     this.#disposed = endIfInterrupted(() => this.dispose());
   }
@@ -282,6 +300,32 @@ export class Installation {
       // Whoever logs in has not lost the own key.
       if (name.startsWith('admin-key')) this.#own.set(name, readFileSync(join(this.data_dir, name)));
       rmSync(join(this.data_dir, name), { recursive: true, force: true, maxRetries: 5 });
+    }
+  }
+
+  /** Every process of it dies at once, the database and the VMs too; what is on the disk stays. */
+  async die(): Promise<void> {
+    const database = await this.postgresPid().catch(() => null);
+    const backends = database === null ? [] : [database, ...childrenOf(database)];
+    const found = backends.flatMap((pid) => identityOf(pid) ?? []);
+    this.#launcher?.child.kill('SIGKILL');
+    killAll(found, 'SIGKILL');
+    killAll(processesOfFolder(this.data_dir), 'SIGKILL');
+    await this.stop('SIGKILL');
+    await this.#endLeftovers();
+    for (const each of found) assert(await waitForExit(each, ROLE_END_MS), `the database's ${each.pid} ends`);
+  }
+
+  /** Has the control plane do one of its tasks now. */
+  async addJob(task: string): Promise<void> {
+    const url = await runningDatabaseUrl(this.paths);
+    assert(url !== undefined, 'the database runs');
+    const client = new pg.Client(connectionOptions(url, 5_000));
+    await client.connect();
+    try {
+      await client.query('select graphile_worker.add_job($1)', [task]);
+    } finally {
+      await client.end();
     }
   }
 

@@ -17,6 +17,7 @@ import {
   type ProcessIdentity,
   waitForExit,
 } from '../../src/host/vm/process-identity.ts';
+import { chances } from './chances.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import { GuestJournal } from './guest-journal.ts';
 import type { Installation } from './installation.ts';
@@ -60,17 +61,6 @@ const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
 
 function many(what: string, times: number): string[] {
   return Array.from({ length: times }, () => what);
-}
-
-/** Mulberry32: small, and good enough to choose by. */
-function chances(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
 }
 
 export interface RoundsTotal {

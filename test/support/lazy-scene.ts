@@ -264,7 +264,7 @@ export class LazyScene {
       await exited;
     }
     await this.cut();
-    for (const name of ['overlay.qcow2', 'qmp.sock', 'guest.sock', 'fill.sock'])
+    for (const name of ['overlay.qcow2', 'qmp.sock', 'guest.sock', 'disk.sock'])
       await rm(join(this.folder, name), { force: true });
   }
 

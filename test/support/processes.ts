@@ -21,6 +21,11 @@ function parentOf(pid: number): number | undefined {
   }
 }
 
+/** Processes that one has begun. */
+export function childrenOf(pid: number): number[] {
+  return allPids().filter((each) => parentOf(each) === pid);
+}
+
 /** The role's process among the launcher's children. */
 export function roleProcess(launcher_pid: number, role: Role): ProcessIdentity | undefined {
   for (const pid of allPids()) {

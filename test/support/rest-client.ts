@@ -28,6 +28,7 @@ export interface ReceiptBody {
   readonly dirty_bytes: number;
   readonly uploaded_bytes: number;
   readonly segments: number;
+  readonly duration_ms: number;
   readonly consistency: string;
 }
 export interface SshBody {

@@ -3,6 +3,7 @@
  * to. No QEMU, no disk: it proves how the control plane keeps states, and nothing about guests.
  */
 import assert from 'node:assert/strict';
+import { createHash, randomUUID } from 'node:crypto';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { HostCall } from '../../src/agent-api/host-calls.ts';
 import type { FlushFailureCode, VmReasonCode } from '../../src/agent-api/reasons.ts';
@@ -17,6 +18,7 @@ import type {
   Observation,
   PollResponse,
   Reason,
+  SegmentRef,
 } from '../../src/agent-api/types.ts';
 import type { FlushId, InstanceId } from '../../src/lib/ids.ts';
 
@@ -221,18 +223,32 @@ export class ScriptedAgent {
     change: Partial<CommitRequest> = {},
   ): Promise<CommitResponse> {
     const { vm_id, epoch } = await this.known(instance_id);
+    const head = await this.client.head(instance_id);
+    const { segments = [segmentOf(instance_id, generation)] } = change;
     return this.client.commit({
       instance_id,
       vm_id,
       epoch,
       generation,
+      commit_id: commitIdOf(segments),
+      parent_id: head?.commit_id ?? randomUUID(),
       image_version: FACTS.images[0]?.version ?? '',
-      segments: [{ key: `disks/${instance_id}/${generation}`, size_bytes: 4096, entries: 1, key_id: null }],
+      segments,
       consistency: 'filesystem',
       dirty_bytes: 4096,
       ...change,
     });
   }
+}
+
+function segmentOf(instance_id: InstanceId, generation: number): SegmentRef {
+  return { key: `disks/${instance_id}/${generation}`, size_bytes: 4096, entries: 1, key_id: null };
+}
+
+/** The same for the same segments: a commit that is said again has the id that it had. */
+function commitIdOf(segments: readonly SegmentRef[]): string {
+  const hex = createHash('sha256').update(JSON.stringify(segments)).digest('hex');
+  return hex.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12}).*$/, '$1-$2-$3-$4-$5');
 }
 
 export const RECEIPT: FlushReceipt = {

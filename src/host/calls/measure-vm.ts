@@ -22,7 +22,7 @@ export async function measureVm(machine: Machine, guest: boolean): Promise<VmSam
   const [stat, statm, disk, inside] = await Promise.all([
     readFile(`/proc/${pid}/stat`, 'latin1'),
     readFile(`/proc/${pid}/statm`, 'latin1'),
-    machine.diskCounters(),
+    machine.disk.counters(),
     guest ? askGuest(machine.agent).catch(() => null) : null,
   ]);
   return {

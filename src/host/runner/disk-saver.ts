@@ -70,7 +70,7 @@ export class DiskSaver {
       throw error;
     }
     await endMachine();
-    await held.markSaved(assignment.epoch);
+    await held.markSaved(assignment);
   }
 
   /** What a machine that died has left in its overlay: the disk is opened without running the guest. */
@@ -98,7 +98,7 @@ export class DiskSaver {
     try {
       const receipt = await this.#flushMachine(assignment, 'crash', signal);
       await endMachine();
-      await held.markSaved(assignment.epoch);
+      await held.markSaved(assignment);
       return receipt;
     } finally {
       await endMachine();

@@ -1,10 +1,8 @@
 /**
- * A disk as this host knows it: the durable head, its block map, and the overlay with its sidecar.
+ * A disk as this host knows it: the durable head, its block map, and the overlay with its sidecar, whose worth
+ * `judge-overlay.ts` decides.
  *
- * The sidecar vouches for the overlay: `clean`, it holds exactly the generation named; not clean, that and what a
- * machine of this host wrote after it. It is believed only while the head is still that generation, committed by
- * the same epoch, or was committed by the very placement that wrote the overlay (the sidecar's own renewal was lost
- * in a crash); and, not clean, only if no other host had the disk since.
+ * Invariant: `clean` is written only once the overlay is on the disk (`vouchClean`).
  */
 import { stat } from 'node:fs/promises';
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
@@ -12,15 +10,21 @@ import type { DiskHead } from '../../agent-api/types.ts';
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
 import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
+import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { present } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
-import { type OverlaySidecar, overlayPaths, readSidecar, virtualSize, writeSidecar } from '../vm/overlay.ts';
+import { syncFile } from '../vm/durable-file.ts';
+import { overlayPaths, virtualSize } from '../vm/overlay.ts';
+import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
 import { commitUntilKnown, FencedError } from './flush-machine.ts';
+import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-overlay.ts';
 import type { FlushRecord, VmRecord } from './record.ts';
 
 const FRESH_MS = 2_000;
+
+export type Placement = Pick<VmRecord, 'vm_id' | 'epoch'>;
 
 /** Where all objects of an instance's disk are. */
 export function diskPrefix(instance_id: string): string {
@@ -31,14 +35,15 @@ export class InstanceGoneError extends Error {
   override name = 'InstanceGoneError';
 }
 
-/** A commit that an agent before us had asked for was carried out after that agent's end. Nothing is lost: the flush is done again. */
-export class OvertakenError extends Error {
-  override name = 'OvertakenError';
+/**
+ * The head is another one of this very VM: a commit that an agent before us had asked for was carried out after its end, or
+ * the database has lost our last ones. Nothing is lost: the overlay holds it all, and the flush is done again with all of it.
+ */
+export class HeadMovedError extends Error {
+  override name = 'HeadMovedError';
 
   constructor(generation: number) {
-    super(
-      `generation ${generation} was committed for an agent that had ended; the flush is to be tried again`,
-    );
+    super(`the head is another generation ${generation} of this VM; the flush is to be tried again`);
   }
 }
 
@@ -51,8 +56,7 @@ export class DiskState {
   #loading: Promise<BlockMap> | undefined;
   /** When the head was last asked for, and for which placement. */
   #asked: { readonly epoch: number; readonly at_ms: number } | undefined;
-  /** Whether the overlay is whole: its unwritten clusters are the base image's. */
-  #filled = true;
+  #filled: Filled = 'yes';
   /** What the overlay is a delta of; null: not known here. */
   #overlay_image: string | null = null;
 
@@ -117,7 +121,7 @@ export class DiskState {
     const at_ms = performance.now();
     const head = await this.#context.client.head(this.instance_id);
     if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
-    const moved = this.#head?.generation !== head.generation || this.#head.head_epoch !== head.head_epoch;
+    const moved = this.#head?.commit_id !== head.commit_id;
     // Compaction: the same content, elsewhere. What was there before is removed after a while.
     const elsewhere = !moved && !isSameLayers(this.#head?.layers ?? [], head.layers);
     this.#head = head;
@@ -130,8 +134,20 @@ export class DiskState {
   /** Head and map, once. @throws SegmentCorruptError naming a segment that is missing or damaged */
   async load(): Promise<void> {
     const head = this.#head ?? (await this.refresh());
-    const { store } = this.#context;
-    this.#map ??= await loadMap({ store, layers: head.layers, keys: this.#keys });
+    if (this.#map) return;
+    try {
+      await this.#loadMap(head);
+    } catch (error) {
+      if (!(error instanceof SegmentCorruptError)) throw error;
+      // Compaction has moved the blocks meanwhile, and removed the objects that were known here.
+      const now = await this.refresh();
+      if (isSameLayers(head.layers, now.layers)) throw error;
+      await this.#loadMap(now);
+    }
+  }
+
+  async #loadMap({ layers }: DiskHead): Promise<void> {
+    this.#map = await loadMap({ store: this.#context.store, layers, keys: this.#keys });
   }
 
   /** The map for reads while a machine runs: loaded if it is not yet; `anew`, from where the head's blocks lie now. */
@@ -145,25 +161,26 @@ export class DiskState {
 
   /** Replaces the map in one step, and only by one of the same generation: a flush may be under way. */
   async #reload(): Promise<BlockMap> {
-    const generation = this.#head?.generation;
+    const commit_id = this.#head?.commit_id;
     const head = await this.#context.client.head(this.instance_id);
     if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
     const keys = keyRingOf(head);
     const map = await loadMap({ store: this.#context.store, layers: head.layers, keys });
     const known = this.#head;
-    if (known !== undefined && known.generation !== generation && this.#map) return this.#map;
-    if (known !== undefined && known.generation !== head.generation) return this.#map ?? map;
+    if (known !== undefined && known.commit_id !== commit_id && this.#map) return this.#map;
+    if (known !== undefined && known.commit_id !== head.commit_id) return this.#map ?? map;
     this.#head = head;
     this.#keys = keys;
     this.#map = map;
     return map;
   }
 
-  get filled(): boolean {
+  /** What unwritten clusters of the overlay are. */
+  get filled(): Filled {
     return this.#filled;
   }
   /** As far as the next {@link vouch} says. */
-  setFilled(filled: boolean): void {
+  setFilled(filled: Filled): void {
     this.#filled = filled;
   }
 
@@ -176,34 +193,57 @@ export class DiskState {
   }
 
   /** What the overlay on this host is worth against the head for a host whose own the disk is since epoch `own_since`. */
-  async overlayState(own_since: number): Promise<'none' | 'clean' | 'unsaved'> {
+  async judgeOverlay(own_since: number): Promise<OverlayVerdict> {
+    const found = await this.#findOverlay();
+    const { sidecar } = found;
+    const told = typeof sidecar === 'object' && sidecar.commit_id !== this.head.commit_id ? sidecar : null;
+    const lineage = await (told ? this.#askLineage(told) : { known: true, continues: true });
+    const verdict = judgeOverlay(found, this.head, own_since, lineage);
+    if (verdict.use === 'none' || typeof sidecar !== 'object') return verdict;
+    // Whose QEMU was killed may lack what that one had not written yet: the head is read there, until it was looked at.
+    const is_whole = sidecar.filled !== 'no';
+    this.#filled = is_whole && verdict.use === 'unsaved' ? 'unverified' : sidecar.filled;
+    this.#overlay_image = sidecar.image_version;
+    return verdict;
+  }
+
+  #askLineage({ vm_id, generation, commit_id }: Pick<OverlaySidecar, 'vm_id' | 'generation' | 'commit_id'>) {
+    const { client } = this.#context;
+    return client.lineage({ instance_id: this.instance_id, vm_id, generation, commit_id });
+  }
+
+  async #findOverlay(): Promise<FoundOverlay> {
     const folder = this.#context.paths.overlays;
     const { overlay } = overlayPaths(folder, this.instance_id);
     const sidecar = await readSidecar(folder, this.instance_id);
-    if (!sidecar || !(await exists(overlay))) return 'none';
-    const worth = judgeSidecar(sidecar, this.head, own_since);
-    if (worth === 'none') return 'none';
-    // All of it is durable: no start is to fail for a copy that a crash of the host has spoilt.
-    if (worth === 'clean' && (await virtualSize(overlay)) === null) {
-      this.#context.log.warn({ overlay }, 'the overlay is not qcow2; the disk comes from the object store');
-      return 'none';
-    }
-    this.#filled = sidecar.filled;
-    this.#overlay_image = sidecar.image_version ?? null;
-    return worth;
+    if (!(await exists(overlay))) return { file: 'none', sidecar };
+    return { file: (await virtualSize(overlay)) === null ? 'damaged' : 'whole', sidecar };
   }
 
-  async vouch(placement: number, clean: boolean): Promise<void> {
-    const { generation, head_epoch } = this.head;
-    const version = this.#overlay_image;
-    const sidecar: OverlaySidecar = {
-      ...{ generation, epoch: head_epoch, placement, clean, filled: this.#filled },
-      ...(version === null ? {} : { image_version: version }),
+  /** The overlay holds what this VM writes after the head. */
+  async vouch({ vm_id, epoch }: Placement): Promise<void> {
+    await this.#writeSidecar({ vm_id, placement: epoch, clean: false });
+  }
+
+  /** The overlay is the head, and no VM has it open. It is on the disk before that is said: QEMU's end does not see to it. */
+  async vouchClean({ vm_id, epoch }: Placement): Promise<void> {
+    await syncFile(overlayPaths(this.#context.paths.overlays, this.instance_id).overlay);
+    await this.#writeSidecar({ vm_id, placement: epoch, clean: true });
+  }
+
+  async #writeSidecar(of: Pick<OverlaySidecar, 'vm_id' | 'placement' | 'clean'>): Promise<void> {
+    const { generation, commit_id } = this.head;
+    const sidecar = {
+      generation,
+      commit_id,
+      ...of,
+      filled: this.#filled,
+      image_version: this.#overlay_image,
     };
     await writeSidecar(this.#context.paths.overlays, this.instance_id, sidecar);
   }
 
-  /** Commits segments that are all durable, moves the head, and takes them into the map. @throws FencedError, OvertakenError */
+  /** Commits segments that are all durable, moves the head, and takes them into the map. @throws FencedError, HeadMovedError */
   async commit(
     client: ControlPlaneClient,
     record: VmRecord,
@@ -215,12 +255,15 @@ export class DiskState {
     if (record.image !== undefined) {
       await this.#context.images.stored(record.image, record.image_version, signal);
     }
+    const { commit_id: parent_id } = this.head;
     const ask = () =>
       client.commit({
         instance_id: this.instance_id,
         vm_id: record.vm_id,
         epoch: record.epoch,
         generation: flush.generation,
+        commit_id: flush.commit_id,
+        parent_id,
         image_version: record.image_version,
         segments,
         consistency: flush.consistency,
@@ -231,69 +274,40 @@ export class DiskState {
     for (const segment of segments)
       directories.push(await readDirectory(this.#context.store, segment, this.#keys));
     const durable_at = await commitUntilKnown(ask, signal).catch((error: unknown) =>
-      this.#unlessOvertaken(error, record.epoch, flush.generation),
+      this.#unlessOurs(error, record),
     );
     this.#head = {
       ...this.head,
       generation: flush.generation,
-      head_epoch: record.epoch,
+      commit_id: flush.commit_id,
       image_version: record.image_version,
       durable_at,
       layers: [...this.head.layers, ...segments],
     };
     for (const directory of directories) this.map.applySegment(directory);
-    await this.vouch(record.epoch, false);
+    await this.vouch(record);
   }
 
-  /** Refused, the commit was not another placement's if none came after this one: then the head is asked for anew. */
-  async #unlessOvertaken(refusal: unknown, epoch: number, generation: number): Promise<never> {
+  /** The head that refuses the commit may be another one of this VM, which nobody else commits to. */
+  async #unlessOurs(refusal: unknown, { vm_id, epoch }: VmRecord): Promise<never> {
     if (!(refusal instanceof FencedError)) throw refusal;
+    const { generation, commit_id } = this.head;
     const head = await this.refresh().catch((error: unknown) => {
       throw error instanceof InstanceGoneError ? refusal : error;
     });
-    const ours = head.epoch === epoch && head.head_epoch === epoch;
-    if (ours && head.generation >= generation) throw new OvertakenError(generation);
-    throw refusal;
+    if (head.epoch !== epoch || head.commit_id === commit_id) throw refusal;
+    const { continues } = await this.#askLineage({ vm_id, generation, commit_id });
+    throw continues ? new HeadMovedError(head.generation) : refusal;
   }
 
-  /**
-   * Whether the head is what this flush has made. Not where a map has already taken the place of its segments: another one
-   * of the same generation, asked for by an agent before, may be what it says, and not to know costs a comparison only.
-   */
-  hasCommitted(epoch: number, flush: FlushRecord): boolean {
-    const { head } = this;
-    const last = flush.segments?.at(-1);
-    return (
-      head.generation === flush.generation &&
-      head.head_epoch === epoch &&
-      last !== undefined &&
-      head.layers.at(-1)?.key === last.key
-    );
+  /** Whether the head is what this flush has made. */
+  hasCommitted(flush: FlushRecord): boolean {
+    return this.head.commit_id === flush.commit_id;
   }
 }
 
 function keyRingOf({ keys }: DiskHead): KeyRing {
   return new KeyRing(keys.map(({ key_id, key }) => ({ key_id, key: Buffer.from(key, 'base64') })));
-}
-
-/** Pure: see the head of this file. */
-export function judgeSidecar(
-  sidecar: OverlaySidecar,
-  head: Pick<DiskHead, 'generation' | 'head_epoch'>,
-  own_since: number,
-): 'none' | 'clean' | 'unsaved' {
-  const same = sidecar.generation === head.generation && sidecar.epoch === head.head_epoch;
-  if (sidecar.clean) return same ? 'clean' : 'none';
-  const own = head.head_epoch === sidecar.placement && head.generation > sidecar.generation;
-  return (same || own) && sidecar.placement >= own_since ? 'unsaved' : 'none';
-}
-
-/** Pure: of no worth against any head to come either, for generations and epochs only rise. */
-export function isOvertaken(
-  sidecar: OverlaySidecar,
-  head: Pick<DiskHead, 'generation' | 'head_epoch'>,
-): boolean {
-  return head.generation > sidecar.generation && head.head_epoch > sidecar.placement;
 }
 
 function isSameLayers(a: DiskHead['layers'], b: DiskHead['layers']): boolean {

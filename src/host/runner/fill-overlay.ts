@@ -9,20 +9,15 @@
  * Order: what the last boot read first, at once; when the guest is up, the rest as it lies in the segments, at a
  * limited rate. Nothing is remembered of how far it came: what is there already is passed over by QEMU.
  */
-import { chmod } from 'node:fs/promises';
-import { dirname } from 'node:path';
 import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
 import { BOOT_ORDER_MAX, DamagedError, type LazyDisk } from '../block/lazy-disk.ts';
-import { NbdClient } from '../block/nbd-client.ts';
+import type { NbdClient } from '../block/nbd-client.ts';
 import { NbdError } from '../block/nbd-export.ts';
-import type { QmpClient } from '../qmp/qmp-client.ts';
-import { NODES } from '../vm/qemu-command.ts';
-import { prepareRuntimeDir, takeRuntimeDir } from '../vm/uid.ts';
+import type { OverlayExport } from './overlay-export.ts';
 
-const EXPORT = 'fill';
 const FILL_BYTES_PER_SECOND = 32 * 1024 * 1024;
 /**
  * QEMU copies whole clusters of the overlay, and must be asked for whole ones: QEMU 7.2 dies of an assertion
@@ -40,11 +35,10 @@ const RETRY_MS = 10_000;
 const RETRY_DAMAGED_MS = 300_000;
 
 export interface OverlayFillOptions {
-  readonly qmp: QmpClient;
+  readonly exported: OverlayExport;
   readonly lazy: LazyDisk;
-  readonly socket_path: string;
-  /** QEMU's user, to whom the socket's folder, for that alone, belongs while QEMU makes it; null: ourselves. */
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
+  /** False where nearly all is in the overlay already: what is not, is fetched as QEMU asks for it. */
+  readonly fetch_ahead: boolean;
   /** Blocks that the last boot read first. */
   readonly order: readonly number[];
   readonly log: Log;
@@ -143,7 +137,8 @@ export class OverlayFill {
     if (!this.#whole) await this.#copyAll();
     if (!this.#whole) return;
     await this.#exclusively(async () => {
-      await this.#disconnect();
+      await this.#client?.disconnect();
+      this.#client = undefined;
       await this.#options.filled();
     });
   }
@@ -151,7 +146,7 @@ export class OverlayFill {
   async #copyAll(): Promise<void> {
     const { lazy, order, log } = this.#options;
     const { signal } = this.#stopping;
-    await this.#connect();
+    this.#client = await this.#options.exported.connect(signal);
     const { map } = await lazy.contents();
     const known = order.filter((block) => map.has(block));
     await this.#prefetch(known);
@@ -172,32 +167,6 @@ export class OverlayFill {
     }
     await this.#exclusively(async () => this.#client?.flush());
     this.#whole = true;
-  }
-
-  async #connect(): Promise<void> {
-    const { qmp, socket_path: path, owner } = this.#options;
-    // An agent before us may have left its own.
-    await qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
-    if (owner) prepareRuntimeDir(dirname(path), owner.uid, owner.gid);
-    await qmp.execute('nbd-server-start', { addr: { type: 'unix', data: { path } }, 'max-connections': 1 });
-    if (owner) takeRuntimeDir(dirname(path), owner.uid, [path]);
-    else await chmod(path, 0o600);
-    await qmp.execute('block-export-add', {
-      type: 'nbd',
-      id: EXPORT,
-      'node-name': NODES.overlay,
-      name: EXPORT,
-      writable: false,
-    });
-    const { signal } = this.#stopping;
-    this.#client = await NbdClient.connect({ path, export_name: EXPORT, signal });
-  }
-
-  async #disconnect(): Promise<void> {
-    await this.#client?.disconnect();
-    this.#client = undefined;
-    // Stopped already where this is tried again.
-    await this.#options.qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
   }
 
   /** As quickly as it goes: a guest waits for these. What fails is left to the filling. */
@@ -265,10 +234,10 @@ export class OverlayFill {
   }
 
   async #copy({ first, count }: Range): Promise<void> {
-    const { lazy } = this.#options;
+    const { lazy, fetch_ahead } = this.#options;
     const from = first - (first % CLUSTER_BLOCKS);
     const to = Math.ceil((first + count) / CLUSTER_BLOCKS) * CLUSTER_BLOCKS;
-    await lazy.prefetch(Array.from({ length: to - from }, (_, i) => from + i));
+    if (fetch_ahead) await lazy.prefetch(Array.from({ length: to - from }, (_, i) => from + i));
     const offset = from * BLOCK_BYTES;
     const length = Math.min(to * BLOCK_BYTES, lazy.size_bytes) - offset;
     await this.#exclusively(async () => this.#client?.cache(offset, length));

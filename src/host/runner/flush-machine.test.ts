@@ -11,8 +11,22 @@ import { FencedError, type FlushOptions, flushMachine } from './flush-machine.ts
 
 const DISK = {
   ...{ instance_id: newId('inst'), key_prefix: 'disks/x', size_bytes: 65_536, write_key: null },
-  ...{ head: { generation: 0, durable_at: null }, map: new BlockMap(), load: async () => undefined },
+  ...{
+    head: { generation: 0, commit_id: 'made', durable_at: null },
+    map: new BlockMap(),
+    load: async () => undefined,
+  },
 };
+const RECORD = { epoch: 1, counts_from: 'made', full_compare: false, frozen: false, flush: null };
+const nothing = async () => undefined;
+/** Of a disk that was not flushed yet. */
+const UNKNOWN = {
+  noteBegun: () => undefined,
+  noteFrozen: nothing,
+  noteThawed: nothing,
+  noteFlushed: nothing,
+};
+const EXPORTED = { syncToDisk: nothing };
 const optionsOf = (machine: object, quiesce: FlushOptions['quiesce']) =>
   ({
     ...{ context: { log: createLog('test', 'silent') }, machine, disk: DISK },
@@ -26,7 +40,8 @@ async function runtimeFolder(t: TestContext): Promise<string> {
 }
 
 test('a receipt says crash where the guest was not frozen, also when nothing on its disk was marked', async (t) => {
-  const record = { epoch: 1, full_compare: false, frozen: false, flush: null };
+  const record = { ...RECORD };
+  const thawed = Promise.withResolvers<void>();
   const machine = {
     folder: { runtime: await runtimeFolder(t) },
     qmp: { execute: async () => [] },
@@ -37,11 +52,15 @@ test('a receipt says crash where the guest was not frozen, also when nothing on 
       fsfreezeStatus: async () => 'thawed',
     },
     ...{ resets: 0, gone: false, broken: false },
-    ...{ isUntouched: async () => false, markedBytes: async () => 0, noteThaw: async () => undefined },
-    update: async (change: object) => Object.assign(record, change),
+    ...{ disk: { ...UNKNOWN, isUntouched: async () => false }, markedBytes: async () => 0 },
+    update: async (change: { frozen?: boolean }) => {
+      Object.assign(record, change);
+      if (change.frozen === false) thawed.resolve();
+    },
   };
   const receipt = await flushMachine(optionsOf(machine, 'freeze'));
-  assert.deepEqual([receipt.consistency, receipt.uploaded_bytes, record.frozen], ['crash', 0, false]);
+  assert.deepEqual([receipt.consistency, receipt.uploaded_bytes], ['crash', 0]);
+  await thawed.promise;
 });
 
 test('a copy that QEMU began and whose speed it does not answer for is cancelled, and its guest goes on', async (t) => {
@@ -61,8 +80,8 @@ test('a copy that QEMU began and whose speed it does not answer for is cancelled
   const machine = {
     folder: { runtime },
     qmp: { execute, waitForEvent },
-    record: { epoch: 1, full_compare: false, frozen: false, flush: null },
-    gone: false,
+    record: RECORD,
+    ...{ gone: false, disk: UNKNOWN, exported: EXPORTED },
     markedBytes: async () => 65_536,
     resumeIfStalled: async () => asked.push('resumed'),
   };
@@ -84,7 +103,8 @@ test('a flush tells why it failed also where it cannot be undone: fenced, its ma
   };
   const machine = {
     ...{ folder: { runtime }, qmp: { execute }, gone: false, markedBytes: async () => 65_536 },
-    record: { epoch: 1, full_compare: false, frozen: false, flush: null },
+    ...{ disk: UNKNOWN, exported: EXPORTED },
+    record: RECORD,
   };
   await assert.rejects(flushMachine(optionsOf(machine, 'crash')), FencedError);
 });
@@ -92,7 +112,7 @@ test('a flush tells why it failed also where it cannot be undone: fenced, its ma
 test('a bitmap is removed only once the record names no flush, whichever it was: a successor believes what it says', async (t) => {
   const runtime = await runtimeFolder(t);
   const committed = { job_id: 'flush-1', generation: 1, segments: [], consistency: 'crash', dirty_bytes: 0 };
-  const record = { epoch: 1, full_compare: true, frozen: false, flush: committed as object | null };
+  const record = { ...RECORD, counts_from: 'one', full_compare: true, flush: committed as object | null };
   const named: unknown[] = [];
   const machine = {
     folder: { runtime },
@@ -103,11 +123,11 @@ test('a bitmap is removed only once the record names no flush, whichever it was:
         return [];
       },
     },
-    ...{ record, gone: false },
+    ...{ record, gone: false, disk: UNKNOWN },
     ...{ markedBytes: async () => null, update: async (change: object) => Object.assign(record, change) },
   };
   const options = optionsOf(machine, 'crash');
-  const disk = { ...options.disk, head: { generation: 1, durable_at: null } };
+  const disk = { ...options.disk, head: { generation: 1, commit_id: 'one', durable_at: null } };
   await assert.rejects(flushMachine({ ...options, disk } as never), QmpTimeoutError);
   assert.deepEqual(named, [null]);
 });

@@ -2,12 +2,14 @@
  * One flush of a machine's disk, in two phases.
  *
  *   freeze ─▶ transaction(backup) ─▶ thaw ─▶ job: dirty blocks → our NBD export → segments → store
- *          ─▶ job pending, segments durable ─▶ commit (compare and swap) ─▶ job-finalize
+ *          ─▶ job pending, segments durable, overlay on the host's disk ─▶ commit (compare and swap) ─▶ job-finalize
  *
+ * The overlay holds on the disk what is committed: else a killed QEMU, or a power cut, would leave it behind the head.
  * Whatever fails before the commit ends in job-cancel, and every dirty bit is back, those written meanwhile too.
  * Once the commit was sent its outcome is asked for until it is known: only then is the job finalized or cancelled. Nor are its
  * segments ever deleted from then on, also if the machine dies before its job has ended.
  */
+import { randomUUID } from 'node:crypto';
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { CommitResponse, Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
@@ -21,15 +23,15 @@ import { type QmpClient, QmpError } from '../qmp/qmp-client.ts';
 import type { TransactionAction } from '../qmp/types.ts';
 import { NODES } from '../vm/qemu-command.ts';
 import type { DiskState } from './disk-state.ts';
-import { DIRTY_BITMAP, DIRTY_GRANULARITY, type Machine } from './machine.ts';
+import { FREEZE_MS, freeze, isThawing, thaw, thawBeside } from './freeze.ts';
+import type { Machine } from './machine.ts';
+import { DIRTY_BITMAP, DIRTY_GRANULARITY } from './machine-disk.ts';
 
 /** Another placement has the disk: this machine must end, and what it wrote since is not to be kept. */
 export class FencedError extends Error {
   override name = 'FencedError';
 }
 
-const FREEZE_MS = 3_000;
-const THAW_MS = 10_000;
 const JOB_MS = 6 * 3_600_000;
 const TARGET_NODE = 'flush-target';
 /** Bytes a second; thawing took up to 1.8 s beside a copy at full speed, and 41 to 49 ms beside this. */
@@ -51,9 +53,11 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   const started = performance.now();
   const { machine, disk } = options;
   await disk.load();
-  if (options.quiesce === 'freeze' && (await isQuiet(machine))) {
-    return receiptOf(disk, started, { consistency: 'filesystem' });
-  }
+  const { commit_id } = disk.head;
+  // The bitmap says what was written since another head: only a comparison finds what this one lacks.
+  if (machine.record.counts_from !== commit_id) await machine.update({ full_compare: true });
+  const found = options.quiesce === 'freeze' ? await askGuest(machine) : options.quiesce;
+  if (found === 'untouched') return receiptOf(disk, started, { consistency: 'filesystem' });
   const generation = disk.head.generation + 1;
   const job_id = `flush-${generation}`;
   await clearLeftovers(machine);
@@ -76,7 +80,7 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   });
   try {
     server.addExport('flush', sink);
-    const { consistency, dirty } = await begin(options, server.path, job_id);
+    const { consistency, dirty } = await begin({ ...options, quiesce: found }, server.path, job_id);
     if (!dirty) {
       await sink.abort();
       return receiptOf(disk, started, { consistency });
@@ -136,16 +140,19 @@ async function begin(
     server: { type: 'unix', path: socket_path },
     export: 'flush',
   });
-  let consistency: Consistency = quiesce === 'freeze' ? 'filesystem' : quiesce;
+  machine.disk.noteBegun();
+  let consistency: Consistency = quiesce === 'freeze' ? 'crash' : quiesce;
   let begun = false;
   try {
-    if (quiesce === 'freeze' && !(await freeze(machine))) consistency = 'crash';
+    if (quiesce === 'freeze' && (await freeze(machine))) consistency = 'filesystem';
     if ((await machine.markedBytes()) === 0) return { consistency, dirty: false };
     if (machine.record.full_compare) await removeBitmap(machine);
     await qmp.execute('transaction', { actions: backupActions(job_id, machine.record.full_compare) });
     begun = true;
   } finally {
-    if (quiesce === 'freeze' && machine.record.frozen) await thaw(machine);
+    // A guest that did not answer the freeze is not waited for again.
+    if (quiesce === 'freeze' && consistency === 'crash') thawBeside(machine);
+    else if (quiesce === 'freeze') await thaw(machine);
     if (!begun) await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE }).catch(() => undefined);
   }
   return { consistency, dirty: true };
@@ -198,64 +205,22 @@ async function removeBitmap({ qmp }: Machine): Promise<void> {
   await qmp.execute('block-dirty-bitmap-remove', bitmap).catch(() => undefined);
 }
 
-/** False when the guest did not answer in time, and its file systems may be frozen or not. */
-export async function freeze(machine: Machine): Promise<boolean> {
-  // A thaw that is still to be confirmed could end a new freeze before its time.
-  if (thawing.has(machine)) return false;
-  await machine.update({ frozen: true });
-  try {
-    return (await machine.agent.fsfreeze(FREEZE_MS)) > 0;
-  } catch {
-    return false;
-  }
-}
-
-/** Thaws that are not confirmed yet, at most one a machine. */
-const thawing = new WeakMap<Machine, Promise<void>>();
-
-/**
- * Thaws. A guest whose agent hangs, or is made to, must hold up neither its flush nor its stop: past its time the
- * thaw goes on by itself.
- */
-export async function thaw(machine: Machine): Promise<void> {
-  const confirmed =
-    thawing.get(machine) ?? thawUntilConfirmed(machine).finally(() => thawing.delete(machine));
-  thawing.set(machine, confirmed);
-  const enough = new AbortController();
-  await Promise.race([confirmed, pause(THAW_MS, enough.signal)]);
-  enough.abort();
-}
-
-/**
- * However long it takes: a frozen guest is as good as hung. Ends without it only when the guest was reset or is gone,
- * which thaws too. The freeze may come after its own time-out, so a thaw that found nothing is not trusted before the
- * agent says `thawed`.
- */
-async function thawUntilConfirmed(machine: Machine): Promise<void> {
-  const { resets } = machine;
-  for (let attempt = 0; machine.resets === resets && !machine.gone && !machine.broken; attempt++) {
-    try {
-      await machine.agent.thaw({ timeout_ms: THAW_MS });
-      if ((await machine.agent.fsfreezeStatus({ timeout_ms: THAW_MS })) === 'thawed') break;
-    } catch {
-      await pause(backoffMs(attempt, 100, 2_000));
-    }
-  }
-  if (machine.gone) return;
-  await machine.update({ frozen: false });
-  await machine.noteThaw();
-}
-
 const SYNC_MS = 5_000;
 
-/** Nothing is dirty: after a sync the guest has written nothing since it was thawed from the last flush. */
-async function isQuiet(machine: Machine): Promise<boolean> {
-  if (!(await machine.isUntouched())) return false;
+/**
+ * `untouched`: nothing is dirty, for after a sync the guest has written nothing since it was thawed from the last flush.
+ * `crash`: it does not answer, and need not be asked to freeze.
+ */
+async function askGuest(machine: Machine): Promise<'untouched' | 'freeze' | 'crash'> {
+  if (isThawing(machine)) return 'crash';
+  if (machine.record.full_compare || !(await machine.disk.isUntouched())) return 'freeze';
+  const answers = machine.agent.ping({ timeout_ms: FREEZE_MS });
+  if (!(await answers.then(() => true).catch(() => false))) return 'crash';
   try {
     const { exit_code } = await guestExec(machine.agent, { path: '/bin/sync', timeout_ms: SYNC_MS });
-    return exit_code === 0 && (await machine.isUntouched());
+    return exit_code === 0 && (await machine.disk.isUntouched()) ? 'untouched' : 'freeze';
   } catch {
-    return false;
+    return 'freeze';
   }
 }
 
@@ -274,12 +239,16 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
   let committed = false;
   try {
     await giveFullSpeed(qmp, job_id);
+    const synced = syncOverlay(machine, signal);
+    synced.catch(() => undefined); // awaited below; the job may fail first
     const job = await waitForJob(qmp, job_id, ['pending'], { timeout_ms: JOB_MS, signal });
     if (job.status !== 'pending') throw new Error(job.error ?? `the backup job ended as ${job.status}`);
     const result = await sink.finish();
+    await synced;
     const segments: SegmentRef[] = result.segments.map((written) => ({ ...written }));
     if (segments.length > 0) {
-      const flush = { job_id, generation, segments, consistency, dirty_bytes: result.dirty_bytes };
+      const commit_id = randomUUID();
+      const flush = { job_id, generation, commit_id, segments, consistency, dirty_bytes: result.dirty_bytes };
       await machine.update({ flush });
       // The control plane would refuse it once another has the disk; past our lease we do not even ask.
       options.context.lease.require();
@@ -288,8 +257,8 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
     }
     committed = true;
     await finalize(machine, job_id);
-    await machine.update({ flush: null, full_compare: false });
-    await machine.noteFlushed();
+    await machine.update({ flush: null, full_compare: false, counts_from: disk.head.commit_id });
+    await machine.disk.noteFlushed();
     return receiptOf(disk, begun.started, {
       consistency,
       dirty_bytes: result.dirty_bytes,
@@ -304,6 +273,18 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
       );
     }
     throw sinkFailure(sink, error);
+  }
+}
+
+/** Before a commit: what QEMU has answered to the guest is on the host's disk too, whether or not the guest asked for that. */
+async function syncOverlay({ exported }: Machine, signal: AbortSignal): Promise<void> {
+  try {
+    await exported.syncToDisk(signal);
+  } catch (cause) {
+    signal.throwIfAborted();
+    throw new Error(`the host's disk does not take what the guest has written: ${messageOf(cause)}`, {
+      cause,
+    });
   }
 }
 
@@ -345,10 +326,10 @@ export async function settleFlush(machine: Machine, disk: DiskState): Promise<vo
   if (!job && flush === null) return;
   await disk.load();
   const ours = flush !== null && (!job || flush.job_id === job.id);
-  if (ours && disk.hasCommitted(machine.record.epoch, flush)) {
+  if (ours && disk.hasCommitted(flush)) {
     if (job?.status === 'pending') await finalize(machine, job.id);
     else if (job) await clearLeftovers(machine);
-    await machine.update({ flush: null, full_compare: false });
+    await machine.update({ flush: null, full_compare: false, counts_from: flush.commit_id });
   } else if (job) await abandon(machine);
   else await machine.update({ flush: null });
 }

@@ -2,7 +2,7 @@
 import type { HostKey } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
-import { thaw } from './flush-machine.ts';
+import { thaw } from './freeze.ts';
 import type { KeyPusher } from './key-pusher.ts';
 import type { Machine } from './machine.ts';
 import { readHostKeys, waitForSshd } from './personalise.ts';

@@ -13,17 +13,19 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
-import { removeOverlay } from '../vm/overlay.ts';
+import { removeAside, removeOverlay } from '../vm/overlay.ts';
 import { isAlive, userOf } from '../vm/process-identity.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
 import { boundLog } from '../vm/qemu-process.ts';
 import { takeRuntimeDir } from '../vm/uid.ts';
 import type { MachineView } from './decide.ts';
-import { DiskState, InstanceGoneError } from './disk-state.ts';
+import { DiskState, HeadMovedError, InstanceGoneError } from './disk-state.ts';
 import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts';
-import { fillMachine, launchMachine, type Owner, recoveredFrom, vmOwner } from './launch-machine.ts';
+import { type BootWrites, isLost } from './judge-overlay.ts';
+import { fillMachine, launchMachine, type Owner, vmOwner } from './launch-machine.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
 import { Machine } from './machine.ts';
+import { recoveredFrom } from './prepare-overlay.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from './record.ts';
 import { coldReason, launchOrResume } from './resume-machine.ts';
 import { runOn, suspendMachine } from './suspend-machine.ts';
@@ -119,7 +121,7 @@ export class HeldMachine {
     const log = this.#context.log;
     const owner = this.#takeSockets(record);
     const lazy = await this.#serveAgain(record, owner);
-    const options = { folder: this.#folder, record, log, changed: this.#changed, lazy };
+    const options = { folder: this.#folder, record, log, changed: this.#changed, lazy, owner };
     const machine = await Machine.adopt(options).catch(async (error: unknown) => {
       await lazy?.close();
       throw error;
@@ -159,7 +161,7 @@ export class HeldMachine {
     const { lazy } = record;
     if (!lazy || !isAlive(record.identity)) return null;
     const { size_bytes, base_path } = lazy;
-    this.disk.setFilled(false);
+    this.disk.setFilled('no');
     return LazyOverlay.open({
       context: this.#context,
       folder: this.#folder,
@@ -179,8 +181,11 @@ export class HeldMachine {
   async launch(assignment: Assignment, signal: AbortSignal, { run }: { run: boolean }): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
     this.#unsaved = null;
-    const launch = { context: this.#context, assignment, disk: this.disk, changed: this.#changed, signal };
-    const cold = (this.#last?.vm_id === assignment.vm_id && this.#last.cold) || null;
+    const before = this.#last?.vm_id === assignment.vm_id ? this.#last : null;
+    const ran = before?.ran === true;
+    const cold = before?.cold ?? null;
+    const { disk } = this;
+    const launch = { context: this.#context, assignment, disk, ran, changed: this.#changed, signal };
     const turn = run ? await this.#context.boots.take(signal) : null;
     const launching = run ? launchOrResume(launch, cold) : launchMachine(launch, { run });
     const launched = await launching.catch(async (error: unknown) => {
@@ -208,8 +213,14 @@ export class HeldMachine {
     const owner = vmOwner(this.#context, assignment.spec.ssh_port);
     const machine = this.running;
     const options = { context: this.#context, machine, disk: this.disk, owner, quiesce, signal };
-    const { lazy } = machine;
-    return lazy ? lazy.duringFlush(() => flushMachine(options), signal) : flushMachine(options);
+    const flushOnce = () => {
+      const { lazy } = machine;
+      return lazy ? lazy.duringFlush(() => flushMachine(options), signal) : flushMachine(options);
+    };
+    return flushOnce().catch((error: unknown) => {
+      if (error instanceof HeadMovedError) return flushOnce();
+      throw error;
+    });
   }
 
   /** Makes memory and disk durable together. @throws FencedError, or what failed; then the guest runs on, or is {@link standing} */
@@ -243,11 +254,11 @@ export class HeldMachine {
   }
 
   /** Ends the machine, whose memory and disk are durable; the overlay, if it is what it should be, is a cache of the head. */
-  async endSuspended({ epoch, own_since }: Assignment, { generation }: MemoryRef): Promise<void> {
+  async endSuspended(assignment: Assignment, { generation }: MemoryRef): Promise<void> {
     await this.end();
     await this.disk.refresh();
-    const worth = await this.disk.overlayState(own_since);
-    if (worth === 'unsaved' && this.disk.head.generation === generation) await this.disk.vouch(epoch, true);
+    const { use } = await this.disk.judgeOverlay(assignment.own_since);
+    if (use === 'unsaved' && this.disk.head.generation === generation) await this.disk.vouchClean(assignment);
     this.#unsaved = false;
   }
 
@@ -287,9 +298,9 @@ export class HeldMachine {
   }
 
   /** The final flush is durable and the machine gone: the overlay is a cache of the head now. */
-  async markSaved(epoch: number): Promise<void> {
+  async markSaved(assignment: Assignment): Promise<void> {
     assert(this.#machine === null, 'no machine has the disk');
-    await this.disk.vouch(epoch, true);
+    await this.disk.vouchClean(assignment);
     this.#unsaved = false;
   }
 
@@ -299,13 +310,14 @@ export class HeldMachine {
     if (this.#last && this.#last.epoch < assignment.own_since) this.recovered = null;
     try {
       await this.disk.refresh(assignment.epoch);
-      const worth = await this.disk.overlayState(assignment.own_since);
-      this.#unsaved = worth === 'unsaved';
-      const is_lost = worth === 'none' && this.#hasLost(assignment);
-      this.lost = is_lost ? recoveredFrom(this.disk.head.generation, 'the next one') : null;
+      const verdict = await this.disk.judgeOverlay(assignment.own_since);
+      this.#unsaved = verdict.use === 'unsaved';
+      const writes = this.#writesOf(assignment);
+      const { generation } = this.disk.head;
+      this.lost = isLost(verdict, writes) ? recoveredFrom(generation, 'the next one', verdict) : null;
       this.recovered = this.lost ?? this.recovered;
-      // The head is all that the guest wrote; what the overlay has instead may have lost some of it.
-      if (this.#unsaved && this.#isAllDurable(assignment)) {
+      // The head is all that the guest wrote: its memory goes on from that alone.
+      if (this.#unsaved && writes.all_durable) {
         await removeOverlay(this.#context.paths.overlays, this.#instance_id);
         this.#unsaved = false;
       }
@@ -315,16 +327,12 @@ export class HeldMachine {
     }
   }
 
-  /** Where no overlay is left: a boot whose end is not saved has written to it. */
-  #hasLost(assignment: Assignment): boolean {
-    const ran = this.#last?.vm_id === assignment.vm_id && this.#last.released;
-    return !this.#isAllDurable(assignment) && (ran || assignment.previous_failed);
-  }
-
-  /** Of a boot that was suspended, and of one that is to go on from there as long as its guest has not. */
-  #isAllDurable({ vm_id, suspended, resume }: Assignment): boolean {
-    const went_on = this.#last?.vm_id === vm_id && !this.#last.resuming && !this.#last.cold;
-    return suspended || (resume !== null && !went_on);
+  #writesOf({ vm_id, suspended, resume, previous_failed }: Assignment): BootWrites {
+    const ran = this.#last?.vm_id === vm_id && this.#last.ran;
+    return {
+      all_durable: suspended || (resume !== null && !ran),
+      may_have_written: ran || previous_failed,
+    };
   }
 
   /** Something else is to be looked at: another boot. */
@@ -353,6 +361,7 @@ export class HeldMachine {
   /** All of the instance on this host; no machine has its disk. */
   async remove(): Promise<void> {
     await removeOverlay(this.#context.paths.overlays, this.#instance_id);
+    await removeAside(this.#context.paths.overlays, this.#instance_id);
     await rm(this.#folder.folder, { recursive: true, force: true });
   }
 

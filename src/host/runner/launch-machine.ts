@@ -4,7 +4,7 @@
  */
 import { type FileHandle, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Assignment, DiskHead, MemoryRef, Reason } from '../../agent-api/types.ts';
+import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { HostContext } from '../host-context.ts';
 import type { HostImage } from '../images.ts';
@@ -13,8 +13,9 @@ import { makeHostKey } from '../template/make-host-key.ts';
 import type { Template } from '../template/template-files.ts';
 import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
+import { syncFile } from '../vm/durable-file.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
-import { createOverlay, ensureRoom, growOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
+import { overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess, type ProcessIdentity, waitForExit } from '../vm/process-identity.ts';
 import { kernelCommandLine, macAddress, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
@@ -22,13 +23,17 @@ import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
 import type { DiskState } from './disk-state.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
 import { checkFit, incomingSocket, loadMemory } from './load-memory.ts';
-import { DIRTY_BITMAP, DIRTY_GRANULARITY, Machine } from './machine.ts';
-import { makeVmFolder, readRecord, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
+import { Machine } from './machine.ts';
+import { DIRTY_BITMAP, DIRTY_GRANULARITY } from './machine-disk.ts';
+import { prepareOverlay, recoveredFrom } from './prepare-overlay.ts';
+import { makeVmFolder, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
 
 export interface Launch {
   readonly context: HostContext;
   readonly assignment: Assignment;
   readonly disk: DiskState;
+  /** A guest of this boot has run already. */
+  readonly ran: boolean;
   readonly changed: () => void;
   readonly signal: AbortSignal;
 }
@@ -70,25 +75,31 @@ export type Owner = { readonly uid: number; readonly gid: number } | null;
 
 /** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be had */
 export async function launchMachine(launch: Launch, { run, memory, fast, cold }: How): Promise<Launched> {
-  const { context, assignment, disk, signal } = launch;
+  const { context, assignment, disk, ran, signal } = launch;
   const { instance_id, epoch, spec } = assignment;
   const folder = vmFolder(context.paths.vms, instance_id);
   const owner = vmOwner(context, spec.ssh_port);
   const head = await disk.headFor(epoch);
-  const overlay = await disk.overlayState(assignment.own_since);
-  const version = overlay === 'none' ? head.image_version : await versionBelow(launch, folder, head);
+  const verdict = await disk.judgeOverlay(assignment.own_since);
+  const overlay = verdict.use;
+  // Only this host knows it of a disk that booted while no image was registered, until its first generation.
+  const version = head.image_version ?? (overlay === 'none' ? null : disk.overlay_image);
   disk.setOverlayImage(version);
-  // From here on this placement answers for what the overlay holds, whatever fails below.
-  if (overlay === 'unsaved') await disk.vouch(epoch, false);
+  const { overlay: path } = overlayPaths(context.paths.overlays, instance_id);
+  if (overlay === 'unsaved') {
+    // What a killed QEMU has left in the host's cache is compared with the head, and committed: it must be as durable.
+    await syncFile(path);
+    // From here on this placement answers for what the overlay holds, whatever fails below.
+    await disk.vouch(assignment);
+  }
   const image = await context.images.forDisk(spec.image, version, signal);
   disk.setOverlayImage(image.version);
   if (memory) checkFit(launch, memory, { generation: head.generation, image_version: image.version });
   const template = run && fast ? await context.templates.find({ image, ...sizeOf(spec) }) : null;
   await makeFolders(folder, owner);
-  if (overlay === 'none') await makeOverlay(launch, owner);
-  else await growOverlayOf(launch);
+  await prepareOverlay(launch, verdict, owner);
   await using saved = template && (await openSaved(context, template));
-  const lazy = disk.filled ? null : await serveBelow(launch, folder, image, owner);
+  const lazy = disk.filled === 'yes' ? null : await serveBelow(launch, folder, image, owner);
   const offered = run && !memory && !saved ? offerHostKey(folder, owner) : Promise.resolve(undefined);
   const host_key_path = await offered.catch(async (error: unknown) => {
     await lazy?.close();
@@ -108,6 +119,8 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
   const record: VmRecord = {
     ...newRecord(launch, image, launched),
     full_compare: overlay === 'unsaved',
+    counts_from: head.commit_id,
+    ran,
     frozen: memory?.frozen === true,
     lazy: lazy && { size_bytes: head.size_bytes, base_path: image.rootfs_path },
     resuming: memory !== undefined,
@@ -125,7 +138,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
     if (overlay !== 'unsaved') await addBitmap(qmp);
     signal.throwIfAborted();
     context.lease.require();
-    if (run || overlay !== 'clean') await disk.vouch(epoch, false);
+    if (run || overlay !== 'clean') await disk.vouch(assignment);
   } catch (error) {
     qmp.close();
     killProcess(identity, 'SIGKILL');
@@ -135,7 +148,8 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
     await forgetNew();
     throw error;
   }
-  const machine = new Machine({ folder, record, qmp, log: context.log, changed: launch.changed, lazy });
+  const { log } = context;
+  const machine = new Machine({ folder, record, qmp, log, changed: launch.changed, lazy, owner });
   if (run) {
     await letGo(launch, machine, template, launched.kernel_parameters).catch(async (error: unknown) => {
       await machine.end();
@@ -147,16 +161,10 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
   return {
     machine,
     recovered:
-      overlay === 'none' && assignment.previous_failed ? recoveredFrom(head.generation, 'this one') : null,
+      overlay === 'none' && (verdict.otherwise === 'set aside' || assignment.previous_failed)
+        ? recoveredFrom(head.generation, 'this one', verdict)
+        : null,
   };
-}
-
-/**
- * The image that the overlay was made over. Only this host knows it of a disk that booted while no image was registered, until
- * its first generation. Overlays of before are known by the record of their last machine alone; null: not known.
- */
-async function versionBelow({ disk }: Launch, folder: VmFolder, head: DiskHead): Promise<string | null> {
-  return head.image_version ?? disk.overlay_image ?? (await readRecord(folder))?.image_version ?? null;
 }
 
 /** For QEMU to read as it starts; making one takes the guest half a second under emulation. */
@@ -196,7 +204,7 @@ async function letGo(
   template: Template | null,
   kernel_parameters: string,
 ): Promise<void> {
-  await machine.update({ released: true, cold: null });
+  await machine.update({ released: true, ran: true, cold: null });
   await machine.qmp.execute('cont', undefined).catch((cause: unknown) => {
     throw new Error(`QEMU did not say that its guest runs: ${messageOf(cause)}`, { cause });
   });
@@ -215,35 +223,6 @@ async function letGo(
   context.log.info({ template: template.key }, 'the guest goes on from a template');
 }
 
-async function growOverlayOf({ context, assignment: { instance_id }, disk }: Launch): Promise<void> {
-  const { size_bytes } = disk.head;
-  const { qemu_img_binary, paths } = context;
-  await growOverlay({ folder: paths.overlays, instance_id, size_bytes, qemu_img_binary });
-}
-
-/** A new overlay, in place of one that is worth nothing. */
-async function makeOverlay(
-  { context, assignment: { instance_id }, disk }: Launch,
-  owner: Owner,
-): Promise<void> {
-  await disk.load();
-  const folder = context.paths.overlays;
-  await removeOverlay(folder, instance_id);
-  // A guest that starts before its disk is here should not find out in its midst that there is no room for it.
-  // Unpacked it takes more: this is the least, so that nothing is refused that would fit.
-  let stored_bytes = 0;
-  for (const { live_bytes } of disk.map.live()) stored_bytes += live_bytes;
-  await ensureRoom(folder, instance_id, stored_bytes);
-  await createOverlay({
-    folder,
-    instance_id,
-    size_bytes: disk.size_bytes,
-    qemu_img_binary: context.qemu_img_binary,
-    ...(owner ? { owner } : {}),
-  });
-  disk.setFilled(disk.head.generation === 0);
-}
-
 /** What is below an overlay that is not whole; fails at once where the head cannot be read. */
 async function serveBelow(
   { context, disk }: Launch,
@@ -260,20 +239,10 @@ async function serveBelow(
 export function fillMachine(machine: Machine, lazy: LazyOverlay): void {
   lazy.fill({
     qmp: machine.qmp,
-    epoch: machine.record.epoch,
+    exported: machine.exported,
+    placement: machine.record,
     detached: () => machine.noteFilled(),
   });
-}
-
-export function recoveredFrom(generation: number, boot: 'this one' | 'the next one'): Reason {
-  const from =
-    generation === 0
-      ? 'the image, because nothing had been flushed'
-      : `generation ${generation}, the last durable one`;
-  return {
-    code: 'recovered',
-    message: `The last boot ended without saving its disk; ${boot} continues from ${from}.`,
-  };
 }
 
 interface LaunchedQemu {

@@ -17,9 +17,10 @@ import { NbdServer } from '../block/nbd-server.ts';
 import type { HostContext } from '../host-context.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { type LazyBacking, NODES, overlayNode } from '../vm/qemu-command.ts';
-import type { DiskState } from './disk-state.ts';
+import type { DiskState, Placement } from './disk-state.ts';
 import { OverlayFill } from './fill-overlay.ts';
 import { FencedError } from './flush-machine.ts';
+import type { OverlayExport } from './overlay-export.ts';
 import type { VmFolder } from './record.ts';
 
 const EXPORT = 'lazy';
@@ -42,7 +43,8 @@ export interface LazyOverlayOptions {
 
 export interface Filling {
   readonly qmp: QmpClient;
-  readonly epoch: number;
+  readonly exported: OverlayExport;
+  readonly placement: Placement;
   /** The VM's record and the overlay's sidecar are told, in this order, before QEMU and after. */
   readonly detached: () => Promise<void>;
 }
@@ -102,23 +104,24 @@ export class LazyOverlay {
   }
 
   /** Begins with what the last boot read first; the rest follows once the guest has booted. */
-  fill({ qmp, epoch, detached }: Filling): void {
-    const { context, folder, disk, owner } = this.#options;
+  fill({ qmp, exported, placement, detached }: Filling): void {
+    const { context, disk } = this.#options;
+    const unverified = disk.filled === 'unverified';
     const before = context.runs.fetched;
     this.#fill = new OverlayFill({
-      qmp,
+      exported,
       lazy: this.#disk,
-      socket_path: join(folder.runtime, owner ? 'fill/sock' : 'fill.sock'),
-      owner,
+      fetch_ahead: !unverified,
       order: disk.headOrNull?.boot_order ?? [],
       log: context.log,
       sayOrder: async (blocks) => {
+        const { epoch } = placement;
         await context.client.bootOrder({ instance_id: disk.instance_id, epoch, blocks });
       },
       filled: async () => {
         // The sidecar first: it holds as soon as the data is on the disk, whatever QEMU has open below.
-        disk.setFilled(true);
-        await disk.vouch(epoch, false);
+        disk.setFilled('yes');
+        await disk.vouch(placement);
         await qmp.execute('blockdev-reopen', { options: [overlayNode(NODES.base)] });
         // Gone already when an agent before us died right here.
         await qmp.execute('blockdev-del', { 'node-name': NODES.lazy }).catch(() => undefined);
@@ -126,6 +129,12 @@ export class LazyOverlay {
         const { requests, bytes } = context.runs.fetched;
         const fetched = { requests: requests - before.requests, bytes: bytes - before.bytes };
         context.log.info({ fetched }, 'the overlay is whole');
+        const { served_bytes } = this.#disk;
+        if (unverified && served_bytes > 0)
+          context.log.warn(
+            { served_bytes },
+            'the overlay of a killed VM lacked blocks of the head; the head has them',
+          );
       },
     });
     this.#fill.start();

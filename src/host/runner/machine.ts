@@ -6,25 +6,23 @@
  *
  * The record on disk is always at least as far as the process: it is written before what it tells of is done.
  */
+import { join } from 'node:path';
 import type { Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
-import { present } from '../../lib/assert.ts';
 import type { Log } from '../../lib/log.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
-import type { BlockStats, QmpEvent, QmpEventData } from '../qmp/types.ts';
+import type { QmpEvent, QmpEventData } from '../qmp/types.ts';
 import { isAlive, killProcess, waitForExit } from '../vm/process-identity.ts';
-import { DEVICES, NODES, vmSockets } from '../vm/qemu-command.ts';
+import { vmSockets } from '../vm/qemu-command.ts';
 import { findMonitor, onVmExit } from '../vm/qemu-process.ts';
 import { ConsoleLog } from './console-log.ts';
 import type { LazyOverlay } from './lazy-overlay.ts';
 import { LoginWatch } from './login-watch.ts';
+import { MachineDisk } from './machine-disk.ts';
+import { OverlayExport } from './overlay-export.ts';
 import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
 import { Stall } from './stall.ts';
-
-export const DIRTY_BITMAP = 'dirty';
-/** The unit of dirty tracking, of segments and of restore. */
-export const DIRTY_GRANULARITY = 65_536;
 
 const QUIT_MS = 5_000;
 /** To end a VM is worse than to wait: a host that is short of memory, or was asleep, may take so long. */
@@ -36,6 +34,8 @@ export class Machine {
   readonly folder: VmFolder;
   readonly qmp: QmpClient;
   readonly agent: GuestAgent;
+  readonly disk: MachineDisk;
+  readonly exported: OverlayExport;
   readonly logins: LoginWatch;
   readonly #log: Log;
   readonly #console: ConsoleLog;
@@ -50,10 +50,6 @@ export class Machine {
   #halting = false;
   #upset = new AbortController();
   #resets = 0;
-  /** The guest's writes so far when it was last thawed. */
-  #writes_at_thaw: number | null = null;
-  /** The same, once the flush of that thaw is durable and nothing but the thaw's own block is marked. */
-  #writes_when_clean: number | null = null;
   #damage: SegmentCorruptError | null = null;
   /** What feeds an overlay that is not whole yet. */
   #lazy: LazyOverlay | null = null;
@@ -68,6 +64,8 @@ export class Machine {
     /** Called whenever the view has changed by itself. */
     changed: () => void;
     lazy: LazyOverlay | null;
+    /** The VM's user; null: ourselves. */
+    owner: { readonly uid: number; readonly gid: number } | null;
     /** An earlier agent's. */
     adopted?: boolean;
   }) {
@@ -81,6 +79,10 @@ export class Machine {
     this.#stall = new Stall({ resume, changed: options.changed, log: options.log });
     const sockets = vmSockets(options.folder.runtime);
     this.agent = new GuestAgent(sockets.agent);
+    this.disk = new MachineDisk(options.qmp);
+    const { owner } = options;
+    const socket_path = join(options.folder.runtime, owner ? 'disk/sock' : 'disk.sock');
+    this.exported = new OverlayExport({ qmp: options.qmp, socket_path, owner });
     this.#adopted = options.adopted === true;
     this.#given = this.#adopted || options.record.resuming ? null : [];
     this.logins = new LoginWatch(this.agent, this.#adopted);
@@ -104,6 +106,7 @@ export class Machine {
     log: Log;
     changed: () => void;
     lazy: LazyOverlay | null;
+    owner: { readonly uid: number; readonly gid: number } | null;
     /** How long it may be silent; 60 s by default, 120 s with `lazy`. */
     patience_ms?: number;
   }): Promise<Machine | null> {
@@ -225,57 +228,12 @@ export class Machine {
 
   /** Bytes that the bitmap marks since the last finished flush; null while it cannot be known. */
   async markedBytes(): Promise<number | null> {
-    if (this.#record.full_compare) return null;
-    const nodes = await this.qmp.execute('query-named-block-nodes', { flat: true });
-    const overlay = nodes.find((node) => node['node-name'] === NODES.overlay);
-    const bitmap = overlay?.['dirty-bitmaps']?.find((each) => each.name === DIRTY_BITMAP);
-    return bitmap ? bitmap.count : null;
+    return this.#record.full_compare ? null : this.disk.markedBytes();
   }
 
   /** Bytes that a running guest has written since the last finished flush, without what its thaw has written. */
   async dirtyBytes(): Promise<number | null> {
-    return (await this.isUntouched()) ? 0 : this.markedBytes();
-  }
-
-  /**
-   * A freeze and its thaw each write the file system's superblock, so one block is marked after every flush of a
-   * running guest. Whether that is all is told exactly, by counting the guest's writes: at the thaw, and believed
-   * only once that flush has succeeded and no other block is marked.
-   */
-  async noteThaw(): Promise<void> {
-    this.#writes_when_clean = null;
-    this.#writes_at_thaw = await this.#countWrites().catch(() => null);
-  }
-  async noteFlushed(): Promise<void> {
-    const marked = await this.markedBytes().catch(() => null);
-    this.#writes_when_clean = marked !== null && marked <= DIRTY_GRANULARITY ? this.#writes_at_thaw : null;
-  }
-
-  /** The guest has written nothing at all to its disk since it was thawed in the last flush, which succeeded. */
-  async isUntouched(): Promise<boolean> {
-    return this.#writes_when_clean !== null && (await this.#countWrites()) === this.#writes_when_clean;
-  }
-
-  /** What the guest has read and written since the process began. */
-  async diskCounters() {
-    const stats = await this.#diskStats();
-    return {
-      read_bytes: stats.rd_bytes,
-      written_bytes: stats.wr_bytes,
-      read_operations: stats.rd_operations,
-      write_operations: stats.wr_operations,
-    };
-  }
-
-  async #countWrites(): Promise<number> {
-    const stats = await this.#diskStats();
-    return stats.wr_operations + stats.unmap_operations;
-  }
-
-  async #diskStats(): Promise<BlockStats> {
-    const all = await this.qmp.execute('query-blockstats', {});
-    const disk = all.find((each) => each.qdev?.includes(DEVICES.disk));
-    return present(disk, 'statistics of the disk').stats;
+    return (await this.disk.isUntouched()) ? 0 : this.markedBytes();
   }
 
   /** The overlay is whole and QEMU reads nothing of us any more. */

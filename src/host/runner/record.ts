@@ -7,13 +7,15 @@ import { join } from 'node:path';
 import type { Consistency, MemoryRef, Reason, SegmentRef } from '../../agent-api/types.ts';
 import { errnoOf } from '../../lib/errors.ts';
 import { type InstanceId, isId, type VmId } from '../../lib/ids.ts';
-import { writeFileDurably } from '../vm/overlay.ts';
+import { writeFileDurably } from '../vm/durable-file.ts';
 import type { ProcessIdentity } from '../vm/process-identity.ts';
 
 /** A flush under way when its job's data is complete: what adoption needs to finish it. */
 export interface FlushRecord {
   readonly job_id: string;
   readonly generation: number;
+  /** What the head is called once this is committed. */
+  readonly commit_id: string;
   /** Set once all are durable in the store, just before the commit. */
   readonly segments: readonly SegmentRef[] | null;
   readonly consistency: Consistency;
@@ -32,8 +34,12 @@ export interface VmRecord {
   readonly identity: ProcessIdentity;
   /** False until the guest's first instruction: a machine found so is not worth adopting. */
   readonly released: boolean;
+  /** A guest of this boot has run, in this machine or one before it: what the overlay holds beyond the head is this boot's. */
+  readonly ran: boolean;
   /** The overlay holds writes that no bitmap knows: the next flush looks at all of it. */
   readonly full_compare: boolean;
+  /** The head that the dirty bitmap counts from (its `commit_id`). */
+  readonly counts_from: string;
   /** A freeze was sent and its thaw is not confirmed. */
   readonly frozen: boolean;
   /** Set while the overlay has our own export below it: what an adopting agent must serve before all else. */

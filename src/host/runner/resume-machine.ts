@@ -5,6 +5,7 @@
  */
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { Reason } from '../../agent-api/types.ts';
+import { assert } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
@@ -19,6 +20,7 @@ const PATIENCE_MS = 60_000;
 export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Launched> {
   const { resume } = launch.assignment;
   if (!resume) return cold ? launchMachine(launch, { run: true, cold }) : launchFast(launch);
+  assert(cold !== null || !launch.ran, 'a guest that has gone on never goes on from the same memory again');
   let why = cold;
   const deadline = performance.now() + PATIENCE_MS;
   for (let attempt = 0; why === null; attempt++) {
@@ -59,6 +61,6 @@ async function launchFast(launch: Launch): Promise<Launched> {
 export function coldReason({ message }: Reason): Reason {
   return {
     code: 'cold_boot',
-    message: `The VM could not be resumed and was booted from its disk as it was suspended; what was in its memory is lost. ${message}`,
+    message: `The VM could not be resumed and was booted from its disk; what was in its memory is lost. ${message}`,
   };
 }

@@ -16,7 +16,8 @@ import type { QmpClient } from '../qmp/qmp-client.ts';
 import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';
 import type { DiskState } from './disk-state.ts';
-import { flushMachine, freeze, thaw } from './flush-machine.ts';
+import { flushMachine } from './flush-machine.ts';
+import { freeze, thaw } from './freeze.ts';
 import { insist } from './insist.ts';
 import type { Machine } from './machine.ts';
 

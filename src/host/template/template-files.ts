@@ -16,8 +16,8 @@ import { join } from 'node:path';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import { noteGarbage } from '../../lib/release.ts';
 import type { HostImage } from '../images.ts';
+import { syncFolder, writeFileDurably } from '../vm/durable-file.ts';
 import { hardwareTraits } from '../vm/machine-traits.ts';
-import { syncFolder, writeFileDurably } from '../vm/overlay.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';
 
 /** Goes into every key: another number, and what older programs have made is never used. */

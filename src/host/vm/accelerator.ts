@@ -8,7 +8,7 @@ import { accessSync, constants, readFileSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { messageOf } from '../../lib/errors.ts';
-import { writeFileDurably } from './overlay.ts';
+import { writeFileDurably } from './durable-file.ts';
 import { ACCELERATORS, type Accelerator, probeArguments } from './qemu-command.ts';
 import type { VmUser } from './uid.ts';
 

@@ -1,19 +1,20 @@
 /**
  * A VM's local disk: a qcow2 overlay named `<instance id>.qcow2`, and `<instance id>.json` beside it, which says
- * what the overlay is worth.
+ * what the overlay is worth (`sidecar.ts`).
  *
  * Invariants:
  * - both files are a cache: what they hold beyond the last committed generation is all that can be lost with them;
- * - the sidecar is replaced whole and is on the disk when a write returns; one that cannot be read is no sidecar;
+ * - an overlay is on the disk before a sidecar vouches for it;
  * - a new overlay never takes the place of an old one while that one's sidecar still stands.
  */
 import { execFile } from 'node:child_process';
-import { chmod, chown, open, readFile, rename, rm, statfs } from 'node:fs/promises';
-import { dirname, isAbsolute, join } from 'node:path';
+import { chmod, chown, mkdir, open, readdir, rename, rm, statfs } from 'node:fs/promises';
+import { isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
+import { syncFile, syncFolder } from './durable-file.ts';
 
 const run = promisify(execFile);
 const QEMU_IMG_LIMITS = {
@@ -25,21 +26,6 @@ const SECTOR_BYTES = 512;
 /** The local disk is full. The guest's data is safe; room must be made. */
 export class NoSpaceError extends Error {
   override name = 'NoSpaceError';
-}
-
-export interface OverlaySidecar {
-  /** The generation that the overlay's clean blocks are equal to. */
-  readonly generation: number;
-  /** The epoch that committed it. */
-  readonly epoch: number;
-  /** The epoch of the placement whose machine last had the overlay open. */
-  readonly placement: number;
-  /** True when the overlay holds nothing beyond that generation, and no VM has it open. */
-  readonly clean: boolean;
-  /** False while the overlay is not whole: its unwritten clusters are the generation's, not the base image's. */
-  readonly filled: boolean;
-  /** What it is a delta of; absent in those of before. The head does not say so before its first generation. */
-  readonly image_version?: string;
 }
 
 export interface OverlayPaths {
@@ -84,6 +70,8 @@ export async function createOverlay(options: {
     );
     await chmod(paths.overlay, 0o600);
     if (options.owner) await chown(paths.overlay, options.owner.uid, options.owner.gid);
+    await syncFile(paths.overlay);
+    await syncFolder(options.folder);
   } catch (error) {
     await rm(paths.overlay, { force: true }).catch(() => {});
     throw spaceOr(error, `cannot make the overlay of ${options.instance_id}`);
@@ -119,6 +107,7 @@ export async function growOverlay(options: {
       ['resize', '-q', '-f', 'qcow2', overlay, String(options.size_bytes)],
       QEMU_IMG_LIMITS,
     );
+    await syncFile(overlay);
   } catch (error) {
     throw spaceOr(error, `cannot grow the overlay of ${options.instance_id}`);
   }
@@ -135,42 +124,6 @@ export async function virtualSize(path: string): Promise<number | null> {
   return Number(buffer.readBigUInt64BE(24));
 }
 
-/** Replaces the sidecar; on return it is on the disk. Rejects with {@link NoSpaceError} or the system error. */
-export async function writeSidecar(
-  folder: string,
-  instance_id: string,
-  sidecar: OverlaySidecar,
-): Promise<void> {
-  assert(isSidecar(sidecar), 'a sidecar must hold generation, epoch, placement, clean and filled');
-  const { sidecar: path } = overlayPaths(folder, instance_id);
-  try {
-    await writeFileDurably(path, `${JSON.stringify(sidecar)}\n`);
-  } catch (error) {
-    throw spaceOr(error, `cannot write the sidecar of ${instance_id}`);
-  }
-}
-
-/** The sidecar; null when there is none, or it is not one: then the overlay is worth nothing by itself. */
-export async function readSidecar(folder: string, instance_id: string): Promise<OverlaySidecar | null> {
-  const { sidecar: path } = overlayPaths(folder, instance_id);
-  try {
-    const value: unknown = JSON.parse(await readFile(path, 'utf8'));
-    return isSidecar(value)
-      ? {
-          generation: value.generation,
-          epoch: value.epoch,
-          placement: value.placement,
-          clean: value.clean,
-          filled: value.filled,
-          ...(value.image_version === undefined ? {} : { image_version: value.image_version }),
-        }
-      : null;
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT' || error instanceof SyntaxError) return null;
-    throw error;
-  }
-}
-
 /** Removes the sidecar first, durably, then the overlay: no crash leaves a sidecar that vouches for another file. */
 export async function removeOverlay(folder: string, instance_id: string): Promise<void> {
   const paths = overlayPaths(folder, instance_id);
@@ -180,60 +133,43 @@ export async function removeOverlay(folder: string, instance_id: string): Promis
   await rm(paths.overlay, { force: true });
 }
 
-function isSidecar(value: unknown): value is OverlaySidecar {
-  if (typeof value !== 'object' || value === null) return false;
-  const { generation, epoch, placement, clean, filled, image_version } = value as Record<string, unknown>;
-  const flags = typeof clean === 'boolean' && typeof filled === 'boolean';
-  const version = image_version === undefined || typeof image_version === 'string';
-  return isCount(generation) && isCount(epoch) && isCount(placement) && flags && version;
-}
-
-function isCount(value: unknown): boolean {
-  return Number.isSafeInteger(value) && (value as number) >= 0;
-}
-
-/** The last write of each path that is under way. */
-const writing = new Map<string, Promise<void>>();
+/** Where overlays are kept that only an operator may decide about, below the folder of the others. */
+const ASIDE = 'aside';
 
 /**
- * Temporary file, fsync, rename, fsync of the folder: the old content or the new, after any crash. Of several at once each is
- * done in its turn, and the last that was asked for stays: they share the temporary file.
+ * Moves an overlay and its sidecar to where nothing uses or removes them; the VM's user cannot write them any more.
+ * Answers the overlay's new path.
  */
-export async function writeFileDurably(path: string, text: string): Promise<void> {
-  const mine = (writing.get(path) ?? Promise.resolve())
-    .catch(() => undefined)
-    .then(() => replaceFile(path, text));
-  writing.set(path, mine);
-  try {
-    await mine;
-  } finally {
-    if (writing.get(path) === mine) writing.delete(path);
+export async function setAsideOverlay(folder: string, instance_id: string): Promise<string> {
+  const paths = overlayPaths(folder, instance_id);
+  const aside = join(folder, ASIDE);
+  await mkdir(aside, { recursive: true, mode: 0o700 });
+  const stamp = new Date().toISOString().replaceAll(/[:.]/g, '-');
+  const kept = join(aside, `${instance_id}-${stamp}.qcow2`);
+  for (const [from, to] of [
+    [paths.overlay, kept],
+    [paths.sidecar, kept.replace(/qcow2$/, 'json')],
+  ] as const) {
+    try {
+      await rename(from, to);
+      if (process.getuid?.() === 0) await chown(to, 0, 0);
+    } catch (error) {
+      if (errnoOf(error) !== 'ENOENT') throw error;
+    }
   }
+  await syncFolder(aside);
+  await syncFolder(folder);
+  return kept;
 }
 
-async function replaceFile(path: string, text: string): Promise<void> {
-  const temporary = `${path}.tmp`;
-  const handle = await open(temporary, 'w', 0o600);
-  try {
-    await handle.writeFile(text);
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
-  await rename(temporary, path);
-  await syncFolder(dirname(path));
+/** All of an instance that was set aside: it is deleted. */
+export async function removeAside(folder: string, instance_id: string): Promise<void> {
+  const aside = join(folder, ASIDE);
+  for (const name of await readdir(aside).catch(() => []))
+    if (name.startsWith(`${instance_id}-`)) await rm(join(aside, name), { force: true });
 }
 
-export async function syncFolder(folder: string): Promise<void> {
-  const handle = await open(folder, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
-}
-
-function spaceOr(error: unknown, what: string): Error {
+export function spaceOr(error: unknown, what: string): Error {
   const stderr = error instanceof Error && 'stderr' in error ? String(error.stderr).trim() : '';
   const reason = stderr || messageOf(error);
   const full =

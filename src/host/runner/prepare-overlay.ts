@@ -1,0 +1,65 @@
+/** The overlay that a launch opens: the one that is there, as large as the disk is now, or a new one; and what is said of a disk that goes back. */
+import type { Reason } from '../../agent-api/types.ts';
+import { createOverlay, ensureRoom, growOverlay, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
+import type { OverlayVerdict } from './judge-overlay.ts';
+import type { Launch, Owner } from './launch-machine.ts';
+
+/** Removes, or sets aside, what is there and not used. */
+export async function prepareOverlay(launch: Launch, verdict: OverlayVerdict, owner: Owner): Promise<void> {
+  if (verdict.use !== 'none') return growOverlayOf(launch);
+  if (verdict.otherwise === 'set aside') await setAside(launch);
+  await makeOverlay(launch, owner);
+}
+
+async function growOverlayOf({ context, assignment: { instance_id }, disk }: Launch): Promise<void> {
+  const { size_bytes } = disk.head;
+  const { qemu_img_binary, paths } = context;
+  await growOverlay({ folder: paths.overlays, instance_id, size_bytes, qemu_img_binary });
+}
+
+/** A new overlay, in place of one that is worth nothing. */
+async function makeOverlay(
+  { context, assignment: { instance_id }, disk }: Launch,
+  owner: Owner,
+): Promise<void> {
+  await disk.load();
+  const folder = context.paths.overlays;
+  await removeOverlay(folder, instance_id);
+  // A guest that starts before its disk is here should not find out in its midst that there is no room for it.
+  // Unpacked it takes more: this is the least, so that nothing is refused that would fit.
+  let stored_bytes = 0;
+  for (const { live_bytes } of disk.map.live()) stored_bytes += live_bytes;
+  await ensureRoom(folder, instance_id, stored_bytes);
+  await createOverlay({
+    folder,
+    instance_id,
+    size_bytes: disk.size_bytes,
+    qemu_img_binary: context.qemu_img_binary,
+    ...(owner ? { owner } : {}),
+  });
+  disk.setFilled(disk.head.generation === 0 ? 'yes' : 'no');
+}
+
+export function recoveredFrom(
+  generation: number,
+  boot: 'this one' | 'the next one',
+  { otherwise }: Pick<OverlayVerdict, 'otherwise'>,
+): Reason {
+  const from =
+    generation === 0
+      ? 'the image, because nothing had been flushed'
+      : `generation ${generation}, the last durable one`;
+  const message = `The last boot ended without saving its disk; ${boot} continues from ${from}.`;
+  const aside = 'Its host keeps a copy of the disk that the database does not know of: ask the operator.';
+  return { code: 'recovered', message: otherwise === 'set aside' ? `${message} ${aside}` : message };
+}
+
+/** For the operator: the database was restored to an earlier time, or failed over without its last commits; or the host's disk is damaged. */
+async function setAside({ context, assignment: { instance_id }, disk }: Launch): Promise<void> {
+  const kept = await setAsideOverlay(context.paths.overlays, instance_id);
+  const { generation } = disk.head;
+  context.log.error(
+    { instance_id, kept, generation },
+    'an overlay is ahead of what the database knows, or is damaged; it is kept aside, and the disk comes from the object store',
+  );
+}

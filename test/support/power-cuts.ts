@@ -1,0 +1,287 @@
+/**
+ * Rounds of chance whose end is a power cut: the data folder of an installation, its database and objects with it, lies on a
+ * disk that forgets what was not synced (`cut-disk.ts`). Each round asks for something, cuts the power at a random moment,
+ * starts all again, and holds the disk against what its guest's FLUSHes and the receipts have promised.
+ *
+ * - What a receipt covers, or a stop, is there: by the overlay, and by the generation alone, exported block by block.
+ * - What the guest has flushed is there, unless the start says `recovered`.
+ * - Nothing is there that was never written.
+ *
+ * The choices follow from the seed; the moments are the machine's own.
+ */
+import assert from 'node:assert/strict';
+import { closeSync, mkdtempSync, openSync, readSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { chances } from './chances.ts';
+import type { CutDisk } from './cut-disk.ts';
+import type { GuestInstance } from './guest-instance.ts';
+import type { Installation } from './installation.ts';
+import { type Allowed, type BlockContent, readRegion, verifyRegion } from './region-oracle.ts';
+import { RegionWriter } from './region-writer.ts';
+import type { ReceiptBody } from './rest-client.ts';
+import { until, untilWorks } from './waiting.ts';
+
+const WORK = [
+  ...['flush', 'flush', 'flush', 'silent flush', 'silent flush', 'silent flush'],
+  ...['nothing', 'start', 'start', 'stop', 'force stop', 'restart', 'suspend', 'resume', 'lazy start'],
+  ...['fork', 'compact', 'backup', 'killed and stopped', 'killed and started'],
+] as const;
+/** Percents of FLUSHes and of discards. */
+const WRITERS = [
+  { flush: 0, discard: 0 },
+  { flush: 0, discard: 10 },
+  { flush: 5, discard: 5 },
+  { flush: 30, discard: 5 },
+] as const;
+const LONGEST_MS = 4_000;
+const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
+/** What keeps objects few, as the control plane schedules it. */
+const UPKEEP = ['drop-generations', 'checkpoint-disks', 'compact-disks', 'free-segments', 'sweep-orphans'];
+
+export interface CutsTotal {
+  cuts: number;
+  receipts: number;
+  exports: number;
+  recovered: number;
+}
+
+interface Receipt {
+  readonly generation: number;
+  readonly allowed: Allowed;
+}
+
+export class PowerCuts {
+  readonly total: CutsTotal = { cuts: 0, receipts: 0, exports: 0, recovered: 0 };
+  readonly #berth: Installation;
+  readonly #guest: GuestInstance;
+  readonly #writer: RegionWriter;
+  readonly #disk: CutDisk;
+  readonly #random: () => number;
+  #seed: number;
+  /** The newest. */
+  #receipt: Receipt | null = null;
+
+  private constructor(berth: Installation, disk: CutDisk, writer: RegionWriter, seed: number) {
+    this.#berth = berth;
+    this.#disk = disk;
+    this.#writer = writer;
+    this.#guest = writer.guest;
+    this.#random = chances(seed);
+    this.#seed = seed;
+  }
+
+  static async begin(
+    berth: Installation,
+    disk: CutDisk,
+    guest: GuestInstance,
+    seed: number,
+  ): Promise<PowerCuts> {
+    const writer = await RegionWriter.install(guest);
+    const cuts = new PowerCuts(berth, disk, writer, seed);
+    writer.oracle.begin(await writer.read());
+    await cuts.#flush();
+    return cuts;
+  }
+
+  /** One round; what it did. */
+  async once(): Promise<string> {
+    const work = this.#pick(WORK);
+    const writer = this.#pick(WRITERS);
+    const after_ms = Math.floor(this.#random() ** 2 * LONGEST_MS);
+    const what = `${work}, a writer with ${writer.flush} % FLUSHes and ${writer.discard} % discards, cut ${after_ms} ms later`;
+    try {
+      await this.#writer.start(this.#seed++, writer);
+      await this.#written(10 + Math.floor(this.#random() * 100));
+      await this.#prepare(work);
+      const asked = this.#ask(work).catch((error: unknown) =>
+        error instanceof assert.AssertionError ? error : null,
+      );
+      await sleep(after_ms);
+      const report = await this.#disk.cut(this.#seed++);
+      await this.#berth.die();
+      const failed = await asked;
+      if (failed) throw failed;
+      await this.#writer.stop();
+      await this.#disk.comeBack();
+      await this.#berth.start();
+      const state = await this.#verify();
+      this.total.cuts += 1;
+      return `${what} (${report}); ${state}`;
+    } catch (error) {
+      throw new Error(`after: ${what}`, { cause: error });
+    }
+  }
+
+  #pick<T>(from: readonly T[]): T {
+    return from[Math.floor(this.#random() * from.length)] ?? assert.fail('there is a choice');
+  }
+
+  /** The writer has done so many operations; its numbers begin 1,000 later. */
+  async #written(operations: number): Promise<void> {
+    const { done } = this.#writer.oracle;
+    await until('the guest writes', () => this.#writer.listen().done >= done + 1_000 + operations, PATIENCE);
+  }
+
+  /** What must be over before the work begins. */
+  async #prepare(work: (typeof WORK)[number]): Promise<void> {
+    if (work === 'silent flush') await this.#guest.sh('kill -STOP $(pidof qemu-ga)');
+    if (work === 'start' || work === 'lazy start') {
+      await this.#stop(false);
+      if (work === 'lazy start') await this.#berth.removeOverlays(this.#guest.id);
+    }
+    if (work === 'resume') {
+      await this.#writer.stop();
+      await this.#guest.suspend();
+      this.#covered(this.#writer.oracle.done, (await this.#guest.vm()).disk.generation);
+    }
+    if (work.startsWith('killed')) await this.#kill();
+  }
+
+  async #ask(work: (typeof WORK)[number]): Promise<void> {
+    const guest = this.#guest;
+    const { client } = this.#berth;
+    if (work.endsWith('flush')) return this.#flush();
+    if (work === 'stop' || work === 'killed and stopped') return this.#stop(false);
+    if (work === 'force stop') return this.#stop(true);
+    if (work === 'suspend') await client.request('POST', `${guest.path}/vm/suspend`);
+    if (work === 'restart') await client.request('POST', `${guest.path}/vm/restart`);
+    if (work === 'backup') await this.#backup();
+    if (work === 'fork') {
+      const name = `fork-${this.#seed}`;
+      const { body } = await client.request<{ id: string }>('POST', `${guest.path}/fork`, { name });
+      await client.request('POST', `/v1/instances/${body.id}/vm`);
+      await sleep(1_000);
+      await client.request('DELETE', `/v1/instances/${body.id}`);
+    }
+    if (work === 'compact') {
+      await this.#flush();
+      await this.#flush();
+      for (const task of UPKEEP) await this.#berth.addJob(task);
+    }
+    if (['start', 'lazy start', 'resume', 'killed and started'].includes(work)) {
+      await client.request('POST', `${guest.path}/vm`);
+      await guest.reached('running');
+      await this.#flush();
+    }
+  }
+
+  async #kill(): Promise<void> {
+    const { killProcess } = await import('../../src/host/vm/process-identity.ts');
+    killProcess(this.#guest.qemu, 'SIGKILL');
+    await this.#guest.becomes('failed', ({ state }) => state === 'failed');
+    await this.#writer.stop();
+  }
+
+  /** What a stop covers is all that was answered before it was asked for. */
+  async #stop(force: boolean): Promise<void> {
+    const { done } = this.#writer.listen();
+    const is_dead = (await this.#guest.vm()).state === 'failed';
+    const { disk } = await this.#guest.stop({ force });
+    // Of a killed one only what was flushed is promised.
+    if (!is_dead) this.#covered(done, disk.generation);
+  }
+
+  async #flush(): Promise<void> {
+    const { done } = this.#writer.listen();
+    const { status, body } = await this.#berth.client.request<ReceiptBody>(
+      'POST',
+      `${this.#guest.path}/vm/flush`,
+    );
+    if (status !== 200) return;
+    this.total.receipts += 1;
+    this.#covered(done, body.generation);
+  }
+
+  #covered(survived: number, generation: number): void {
+    this.#receipt = { generation, allowed: this.#writer.listen().allowed(survived) };
+  }
+
+  /** Its folder is not on the disk that is cut. */
+  async #backup(): Promise<void> {
+    const folder = mkdtempSync(join(tmpdir(), 'bcut-backup-'));
+    try {
+      await this.#berth.cli('backup', join(folder, 'backup'));
+    } finally {
+      rmSync(folder, { recursive: true, force: true });
+    }
+  }
+
+  /** All has come back: what the disk holds is what was promised. */
+  async #verify(): Promise<string> {
+    const guest = this.#guest;
+    if (this.#receipt) await this.#verifyGeneration(this.#receipt);
+    await untilWorks('it runs', () => this.#running(), PATIENCE);
+    await guest.shAgain('true');
+    const { reason } = await guest.vm();
+    const content = await this.#writer.read();
+    const { oracle } = this.#writer;
+    const is_back = reason?.code === 'recovered';
+    if (is_back) this.total.recovered += 1;
+    else verifyRegion(content, oracle.allowed(oracle.flushed), 'what the guest has flushed');
+    if (this.#receipt) verifyRegion(content, this.#onwards(this.#receipt.allowed), 'what the receipt covers');
+    oracle.begin(content);
+    // What is there now is on its way to a generation that is looked at as it is.
+    const receipt = await untilWorks('a flush', () => guest.flush(), PATIENCE);
+    this.total.receipts += 1;
+    this.#covered(oracle.done, receipt.generation);
+    await this.#verifyGeneration({
+      generation: receipt.generation,
+      allowed: exactly(content, oracle.issued),
+    });
+    return `${reason?.code}, generation ${receipt.generation}, ${oracle.issued} operations`;
+  }
+
+  /** On the disk all that came after it may be there as well. */
+  #onwards(covered: Allowed): Allowed {
+    const now = this.#writer.oracle.allowed(0);
+    return {
+      heard: now.heard,
+      values: covered.values.map((values, block) => [...new Set([...values, ...(now.values[block] ?? [])])]),
+    };
+  }
+
+  async #verifyGeneration({ generation, allowed }: Receipt): Promise<void> {
+    const folder = mkdtempSync(join(tmpdir(), 'bcut-export-'));
+    try {
+      const file = join(folder, 'disk.raw');
+      const made = await this.#berth.cli(
+        'disk',
+        'export',
+        this.#guest.id,
+        file,
+        '--generation',
+        String(generation),
+      );
+      assert.equal(made.code, 0, made.err);
+      verifyRegion(this.#regionOf(file), allowed, `generation ${generation}`);
+      this.total.exports += 1;
+    } finally {
+      rmSync(folder, { recursive: true, force: true });
+    }
+  }
+
+  #regionOf(file: string): BlockContent[] {
+    const bytes = Buffer.alloc(this.#writer.bytes);
+    const handle = openSync(file, 'r');
+    try {
+      assert.equal(readSync(handle, bytes, 0, bytes.length, this.#writer.offset_bytes), bytes.length);
+    } finally {
+      closeSync(handle);
+    }
+    return readRegion(bytes);
+  }
+
+  async #running(): Promise<void> {
+    const vm = await this.#guest.vm();
+    if (vm.state === 'running') return;
+    if (['stopped', 'suspended', 'failed'].includes(vm.state))
+      await this.#berth.client.request('POST', `${this.#guest.path}/vm`);
+    throw new Error(`it is ${vm.state}: ${JSON.stringify(vm.reason)}`);
+  }
+}
+
+function exactly(content: readonly BlockContent[], heard: number): Allowed {
+  return { heard, values: content.map((found) => (typeof found === 'number' ? [found] : found)) };
+}

@@ -1,0 +1,146 @@
+/**
+ * What a region of a disk may hold after a crash, by what its writer has said: pure.
+ *
+ * The region is blocks of 4 KiB. Each operation has a number; a write puts its number into every block, zeroing zeroes them,
+ * a discard may or may not. A writer says each operation before it begins and after it is done, and which of them a FLUSH
+ * has covered.
+ *
+ * After a crash each sector of a block holds what the newest operation that must have survived left there, or what a later
+ * one did: those that were never heard of, too, whose word was lost on its way.
+ */
+import assert from 'node:assert/strict';
+
+export const BLOCK_BYTES = 4096;
+const SECTOR_BYTES = 512;
+const SECTORS = BLOCK_BYTES / SECTOR_BYTES;
+
+/** What a block holds: the number of the write in it, 0 for zeroes, or what is in each of its sectors where they differ. */
+export type BlockContent = number | readonly number[];
+
+interface Operation {
+  readonly number: number;
+  /** What the blocks hold after it. */
+  readonly value: number;
+  /** A discard: what was there before may stay. */
+  readonly optional: boolean;
+}
+
+/** What each block of a generation, or of the disk, may hold. */
+export interface Allowed {
+  readonly values: readonly (readonly number[])[];
+  /** Numbers above it were not heard of by then. */
+  readonly heard: number;
+}
+
+export class RegionOracle {
+  readonly blocks: number;
+  /** Of each block: what it held when it was last looked at, and what was begun since, in order. */
+  readonly #before: number[];
+  readonly #since: Operation[][];
+  #issued = 0;
+  #done = 0;
+  #flushed = 0;
+
+  constructor(blocks: number) {
+    this.blocks = blocks;
+    this.#before = new Array<number>(blocks).fill(0);
+    this.#since = Array.from({ length: blocks }, () => []);
+  }
+
+  /** The newest operation that was answered to the writer. */
+  get done(): number {
+    return this.#done;
+  }
+  /** The newest operation that a FLUSH of the writer covers. */
+  get flushed(): number {
+    return this.#flushed;
+  }
+  /** The newest operation that was heard of. */
+  get issued(): number {
+    return this.#issued;
+  }
+
+  /** A line of the writer: `w`|`z`|`d` NUMBER AT COUNT, before it writes, zeroes, discards; `A` NUMBER, after; `F` NUMBER, flushed. */
+  hear(line: string): void {
+    const [kind, ...words] = line.split(' ');
+    const [number = Number.NaN, at = Number.NaN, count = Number.NaN] = words.map(Number);
+    assert(Number.isSafeInteger(number), `the writer says "${line}"`);
+    if (kind === 'w' || kind === 'z' || kind === 'd') {
+      this.#issued = number;
+      const value = kind === 'w' ? number : 0;
+      for (let block = at; block < at + count; block++)
+        this.#since[block]?.push({ number, value, optional: kind === 'd' });
+    } else if (kind === 'A') this.#done = number;
+    else if (kind === 'F') this.#flushed = number;
+    else assert.fail(`the writer says "${line}"`);
+  }
+
+  /** What may be there if all operations up to `survived` are. */
+  allowed(survived: number): Allowed {
+    const values = this.#since.map((since, block) => {
+      const last = since.findLastIndex(({ number, optional }) => number <= survived && !optional);
+      const oldest = last < 0 ? (this.#before[block] ?? 0) : (since[last]?.value ?? 0);
+      return [oldest, ...since.slice(last + 1).map(({ value }) => value)];
+    });
+    return { values, heard: this.#issued };
+  }
+
+  /** Looked at: from here on this is what was there before. A torn block stays as its sectors are allowed to be. */
+  begin(content: readonly BlockContent[]): void {
+    for (const [block, found] of content.entries()) {
+      const torn = typeof found === 'number' ? [] : found;
+      this.#before[block] = typeof found === 'number' ? found : (torn[0] ?? 0);
+      this.#since[block] = torn.map((value) => ({ number: 0, value, optional: true }));
+    }
+    const numbers = content.flat();
+    this.#issued = Math.max(
+      this.#issued,
+      numbers.reduce((most, number) => Math.max(most, number), 0),
+    );
+    this.#done = this.#issued;
+    this.#flushed = this.#issued;
+  }
+}
+
+/** @throws AssertionError naming the first blocks that hold what they may not */
+export function verifyRegion(
+  content: readonly BlockContent[],
+  { values, heard }: Allowed,
+  what: string,
+): void {
+  const wrong: string[] = [];
+  for (const [block, found] of content.entries()) {
+    const may = values[block] ?? [];
+    const sectors = typeof found === 'number' ? [found] : found;
+    if (sectors.every((number) => number > heard || may.includes(number))) continue;
+    wrong.push(`block ${block} has ${JSON.stringify(found)}, not ${may.slice(0, 6).join(' or ')}`);
+  }
+  assert.equal(wrong.length, 0, `${what}: ${wrong.length} blocks are wrong. ${wrong.slice(0, 8).join('; ')}`);
+}
+
+/** What a region's bytes hold. Each write repeats its number and the block's, little-endian u64 each. */
+export function readRegion(bytes: Buffer): BlockContent[] {
+  const content: BlockContent[] = [];
+  for (let block = 0; block * BLOCK_BYTES < bytes.length; block++) {
+    const sectors = Array.from({ length: SECTORS }, (_, sector) => {
+      const at = block * BLOCK_BYTES + sector * SECTOR_BYTES;
+      return numberIn(bytes.subarray(at, at + SECTOR_BYTES), block);
+    });
+    const [first = 0] = sectors;
+    content.push(sectors.every((number) => number === first) ? first : sectors);
+  }
+  return content;
+}
+
+function numberIn(sector: Buffer, block: number): number {
+  const number = Number(sector.readBigUInt64LE(0));
+  const expected = Buffer.alloc(SECTOR_BYTES);
+  if (number !== 0) {
+    expected.writeBigUInt64LE(BigInt(number), 0);
+    expected.writeBigUInt64LE(BigInt(block), 8);
+    expected.copyWithin(16, 0, 16);
+    for (let at = 16; at < SECTOR_BYTES; at += 16) expected.copyWithin(at, 0, 16);
+  }
+  // Neither zeroes nor what was ever written.
+  return expected.equals(sector) ? number : -1;
+}
