@@ -1,4 +1,5 @@
 /** An installation whose data folder lies on a disk that can be cut, and a guest on it. */
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -23,7 +24,9 @@ export async function cutInstallation(seed: number): Promise<CutScene> {
     disk = made;
     return () => made.unmount();
   };
-  const berth = await Installation.start({ prepare, key_dir });
+  // What the tests put there is copied without being synced.
+  const seeded = (data_dir: string) => void execFileSync('sync', ['-f', data_dir]);
+  const berth = await Installation.start({ prepare, seeded, key_dir });
   cleanup.defer(() => berth.dispose());
   if (disk === undefined) throw new Error('the disk is mounted before the first start');
   // A session lasts an hour.

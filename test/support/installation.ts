@@ -67,6 +67,8 @@ export interface InstallationOptions {
   readonly program?: readonly [program: string, ...words: string[]];
   /** Called with the new data folder before the first start, for mounts; what it answers is undone at the end. */
   readonly prepare?: (data_dir: string) => () => void;
+  /** Called with the data folder once it has what installations of the tests begin with, before the first start. */
+  readonly seeded?: (data_dir: string) => void;
   /** It starts without templates, and no other test gets those that it makes. */
   readonly own_templates?: boolean;
   /** Where the user's own SSH key lies; in the data folder unless told. */
@@ -124,6 +126,7 @@ export class Installation {
       if (options.program === undefined) await copyDatabase(installation.paths);
       await linkTestImage(installation.paths);
       if (options.own_templates !== true) await linkTemplates(installation.paths);
+      options.seeded?.(installation.data_dir);
       await installation.start();
       await installation.login();
       await installation.client.expect(201, 'POST', '/v1/me/ssh-keys', {
