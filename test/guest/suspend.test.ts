@@ -112,6 +112,31 @@ describe('suspend', { skip: CANNOT_BOOT_GUESTS, timeout: 900_000 }, () => {
     assert.equal(await guest.shAgain('cat /srv/kept; cat /run/kept 2> /dev/null || echo gone'), 'disk\ngone');
   });
 
+  test('killed before its guest was found to go on, has what that had fsynced since', async () => {
+    const { console_log, record } = vmFolder(berth.paths.vms, guest.id as InstanceId);
+    const told = () => {
+      const lines = [...readFileSync(console_log, 'latin1').matchAll(/fsynced (\d+)\r?\n/g)];
+      return Number(lines.at(-1)?.[1] ?? 0);
+    };
+    await guest.sh(
+      `setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /srv/fsynced; sync /srv/fsynced; echo fsynced $n > /dev/ttyS0; sleep 0.1; done' > /dev/null 2>&1 < /dev/null &`,
+    );
+    await until('the guest has fsynced', () => told() > 0);
+    // Its resume waits for it.
+    await guest.sh('kill -STOP $(pidof qemu-ga)');
+    await guest.suspend();
+    const before = told();
+    await berth.client.expect(202, 'POST', `${guest.path}/vm`);
+    await until('the guest has gone on', () => told() > before + 5);
+    const fsynced = told();
+    assert.equal(JSON.parse(readFileSync(record, 'utf8')).resuming, true);
+    killProcess(guest.qemu, 'SIGKILL');
+    const vm = await guest.reached('running');
+    assert.equal(vm.reason?.code, 'cold_boot');
+    const kept = Number(await guest.shAgain('cat /srv/fsynced'));
+    assert(kept >= fsynced, `${fsynced} was fsynced, ${kept} is on the disk`);
+  });
+
   /** Asks for a suspend, and returns while the guest stands still for it. */
   const suspending = async () => {
     const { record } = vmFolder(berth.paths.vms, guest.id as InstanceId);

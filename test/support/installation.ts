@@ -321,12 +321,17 @@ export class Installation {
 
   /** Has the control plane do one of its tasks now. */
   async addJob(task: string): Promise<void> {
+    await this.sql('select graphile_worker.add_job($1)', [task]);
+  }
+
+  /** A statement in its database. */
+  async sql(text: string, values: readonly unknown[] = []): Promise<void> {
     const url = await runningDatabaseUrl(this.paths);
     assert(url !== undefined, 'the database runs');
     const client = new pg.Client(connectionOptions(url, 5_000));
     await client.connect();
     try {
-      await client.query('select graphile_worker.add_job($1)', [task]);
+      await client.query(text, [...values]);
     } finally {
       await client.end();
     }

@@ -1,0 +1,92 @@
+/**
+ * The database has lost its last commits, as after a failover without them or a restore to an earlier time: receipts were
+ * given for what it does not know. What a host still holds is committed again, or kept for the operator; nothing is removed.
+ */
+import assert from 'node:assert/strict';
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { killProcess } from '../../src/host/vm/process-identity.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+
+describe('a database that was set back', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
+  let berth: Installation;
+  let guest: GuestInstance;
+
+  before(async () => {
+    berth = await Installation.start();
+    guest = await GuestInstance.running(berth, 'set-back');
+  });
+  after(() => berth?.dispose());
+
+  const write = (name: string) =>
+    guest.sh(`head -c 2M /dev/urandom > /srv/${name}; sync; sha256sum /srv/${name}`);
+  const read = (name: string) => guest.shAgain(`sha256sum /srv/${name}`);
+  /** To that generation; the newest VM's own word of its commits with it. */
+  const setBack = async (generation: number) => {
+    await berth.sql('delete from generations where instance_id = $1 and generation > $2', [
+      guest.id,
+      generation,
+    ]);
+    await berth.sql(
+      `update disks d set generation = g.generation, commit_id = g.commit_id from generations g
+       where d.instance_id = $1 and g.instance_id = $1 and g.generation = $2`,
+      [guest.id, generation],
+    );
+    await berth.sql(
+      `update vms v set generation = d.generation, commit_id = d.commit_id from disks d
+       where v.instance_id = $1 and d.instance_id = $1
+         and v.boot = (select max(boot) from vms where instance_id = $1)`,
+      [guest.id],
+    );
+  };
+  const aside = () =>
+    readdirSync(join(berth.paths.overlays, 'aside')).filter((name) => name.endsWith('.qcow2'));
+
+  test('has what a running VM was given receipts for with its next flush', async () => {
+    const { generation } = await guest.flush();
+    const lost = await write('running');
+    await guest.flush();
+    await setBack(generation);
+    const later = await write('later');
+    const receipt = await guest.flush();
+    assert(receipt.dirty_bytes >= 4 * 2 ** 20, 'all of it again');
+    killProcess(guest.qemu, 'SIGKILL');
+    await guest.becomes('failed', ({ state }) => state === 'failed');
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.deepEqual([await read('running'), await read('later')], [lost, later]);
+  });
+
+  test('has what a VM had saved by its stop once it was started again: its host holds it', async () => {
+    const { generation } = await guest.flush();
+    const lost = await write('stopped');
+    await guest.stop();
+    await setBack(generation);
+    const vm = await guest.start();
+    assert.notEqual(vm.reason?.code, 'recovered');
+    assert.equal(await read('stopped'), lost);
+    await guest.moveThroughStore();
+    assert.equal(await read('stopped'), lost);
+  });
+
+  test('that knows of another VM since has the disk from there; the overlay is set aside, and the start says so', async () => {
+    const { generation } = await guest.flush();
+    await write('aside');
+    await guest.stop();
+    await setBack(generation);
+    // The VM that had the disk since is not known of either.
+    await berth.sql(
+      `update vms set commit_id = gen_random_uuid() where instance_id = $1
+         and boot = (select max(boot) from vms where instance_id = $1)`,
+      [guest.id],
+    );
+    const vm = await guest.start();
+    assert.equal(vm.reason?.code, 'recovered');
+    assert.match(vm.reason?.message ?? '', new RegExp(`generation ${generation}.*ask the operator`));
+    assert.equal(await guest.shAgain('ls /srv/aside 2> /dev/null || echo none'), 'none');
+    assert.equal(aside().length, 1);
+    assert.match(berth.output, /it is kept aside/);
+  });
+});
