@@ -15,7 +15,7 @@ const FILE = '/srv/region';
 
 /**
  * FIRST and COUNT in blocks of 4 KiB; percents of FLUSHes and of discards, and as many zeroings. `sync_file_range` writes
- * without a FLUSH. What has no number on the disk is said well before it is done: a killed VM may lose the word.
+ * without a FLUSH. What leaves no number on the disk is done only once its word was heard.
  */
 const WRITER = `#!/usr/bin/perl
 use strict; $| = 1;
@@ -33,7 +33,7 @@ while (1) {
   my ($kind, $request) = $chance < $flush + $discard ? ('d', 0x1277) : ('z', 0x127f);
   if ($chance < $flush + 2 * $discard) {
     print "$kind $number $at $blocks\\n";
-    select(undef, undef, undef, 0.1);
+    defined(<STDIN>) or exit 1;
     ioctl($disk, $request, pack('Q2', $offset, $length)) or failed($kind);
   } else {
     print "w $number $at $blocks\\n";
@@ -56,6 +56,8 @@ export class RegionWriter {
   readonly bytes = REGION_BYTES;
   #running: RunningSsh | undefined;
   #heard = 0;
+  #failure: Error | undefined;
+  #listening: NodeJS.Timeout | undefined;
 
   private constructor(guest: GuestInstance, offset_bytes: number) {
     this.guest = guest;
@@ -79,30 +81,44 @@ export class RegionWriter {
     const first = this.offset_bytes / BLOCK_BYTES;
     const words = [first, this.oracle.blocks, seed, flush, discard, this.oracle.issued + 1_000];
     this.#heard = 0;
+    this.#failure = undefined;
     this.#running = this.guest.installation.ssh.start(this.guest.target, {
       command: `exec region ${words.join(' ')}`,
     });
+    this.#listening = setInterval(() => this.#take(), 20);
   }
 
   /** Takes what it has said so far. Fails when the guest has seen an error. */
   listen(): RegionOracle {
+    this.#take();
+    if (this.#failure !== undefined) throw this.#failure;
+    return this.oracle;
+  }
+
+  #take(): void {
     // Beside what ssh says.
     const printed = (this.#running?.printed() ?? '').split('\n').slice(0, -1);
     const lines = printed.filter((line) => /^[wzdAFE] /.test(line));
     for (const line of lines.slice(this.#heard)) {
-      assert(!line.startsWith('E '), `the guest has seen: ${line}`);
-      this.oracle.hear(line);
+      if (line.startsWith('E ')) this.#failure ??= new Error(`the guest has seen: ${line}`);
+      else this.oracle.hear(line);
+      if (/^[zd]/.test(line)) this.#running?.send('\n');
     }
     this.#heard = lines.length;
-    return this.oracle;
   }
 
   /** Ends it, if its guest still can. */
   async stop(): Promise<void> {
     this.#running?.kill();
     await this.#running?.ended;
+    clearInterval(this.#listening);
     this.listen();
     this.#running = undefined;
+    await this.#endInGuest();
+  }
+
+  /** It may go on there for a while without us, above all in a guest that was suspended. */
+  async #endInGuest(): Promise<void> {
     await this.guest
       .sh("pkill -f '[b]in/region'; while pgrep -f '[b]in/region' > /dev/null; do sleep 0.05; done")
       .catch(() => '');
@@ -110,6 +126,7 @@ export class RegionWriter {
 
   /** What the guest reads from its disk; no writer runs. */
   async read(): Promise<BlockContent[]> {
+    await this.#endInGuest();
     const { ssh } = this.guest.installation;
     const skip = this.offset_bytes / BLOCK_BYTES;
     const told = await ssh.output(

@@ -1,0 +1,43 @@
+/** An installation and a guest on it for rounds of chance: with power cuts, its data folder lies on a disk that can be cut. */
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { CrashRounds } from './crash-rounds.ts';
+import { CutDisk } from './cut-disk.ts';
+import { kills, powerCut } from './disasters.ts';
+import { GuestInstance } from './guest-instance.ts';
+import { Installation, type InstallationOptions } from './installation.ts';
+
+export const DISASTERS = ['power', 'kill'] as const;
+
+export interface CrashScene extends AsyncDisposable {
+  readonly berth: Installation;
+  readonly rounds: CrashRounds;
+}
+
+export async function crashScene(disaster: (typeof DISASTERS)[number], seed: number): Promise<CrashScene> {
+  await using cleanup = new AsyncDisposableStack();
+  const key_dir = mkdtempSync(join(tmpdir(), 'bcut-key-'));
+  cleanup.defer(() => rmSync(key_dir, { recursive: true, force: true }));
+  let disk: CutDisk | undefined;
+  cleanup.defer(() => disk?.dispose());
+  const onDisk: InstallationOptions = {
+    prepare: (data_dir) => {
+      const made = new CutDisk(data_dir);
+      disk = made;
+      return () => made.unmount();
+    },
+    // What the tests put there is copied without being synced.
+    seeded: (data_dir) => void execFileSync('sync', ['-f', data_dir]),
+  };
+  const berth = await Installation.start({ key_dir, ...(disaster === 'power' ? onDisk : {}) });
+  cleanup.defer(() => berth.dispose());
+  // A session lasts an hour.
+  await berth.client.takeKey();
+  const guest = await GuestInstance.running(berth, 'crashes');
+  const disasters = disk === undefined ? kills(berth, guest) : [powerCut(berth, disk)];
+  const rounds = await CrashRounds.begin(berth, disasters, guest, seed);
+  const kept = cleanup.move();
+  return { berth, rounds, [Symbol.asyncDispose]: () => kept.disposeAsync() };
+}
