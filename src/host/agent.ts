@@ -14,6 +14,7 @@ import { removeForgotten } from './forgotten.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images.ts';
 import { listVmFolders, readRecord, vmFolder } from './runner/record.ts';
+import { rootUse } from './runner/root-use.ts';
 import { VmRunner } from './runner/vm-runner.ts';
 import { isSameProcess, killProcess, waitForExit } from './vm/process-identity.ts';
 import { findOrphans } from './vm/qemu-process.ts';
@@ -208,7 +209,7 @@ export class Agent {
     const all = await Promise.all(
       [...this.#runners].map(async ([instance_id, { runner }]) => {
         const dirty_bytes = await runner.dirtyBytes();
-        const root = with_root ? await runner.rootUse() : null;
+        const root = with_root ? await rootUse(runner) : null;
         return { instance_id, dirty_bytes, root };
       }),
     );

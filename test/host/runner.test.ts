@@ -128,7 +128,7 @@ test('what a boot had to say before its agent ended is said with its end, and of
   }
 });
 
-test('a VM that an earlier agent left is not ended because its guest agent does not answer', async (t) => {
+test('a VM that an earlier agent left is not ended because its guest agent does not answer, and is flushed when asked', async (t) => {
   const left = await leftBehind(t);
   await monitorOf(t, left.folder, (execute) => {
     if (execute === 'query-status') return { return: { status: 'running' } };
@@ -140,9 +140,11 @@ test('a VM that an earlier agent left is not ended because its guest agent does 
       if (line.includes('await_guest')) tries += 1;
     },
   });
-  const { runner, wanted, said } = await runnerOf(t, left, counting);
+  const { runner, wanted, said, flushes } = await runnerOf(t, left, counting);
   runner.assign(wanted);
   await until('it is waited for again', () => tries > 1 || said.length > 0);
+  runner.assign({ ...wanted, flush_id: newId('flush') });
+  await until('the flush has begun', () => flushes.some(({ state }) => state === 'running'));
   assert.deepEqual(said, []);
   assert(isAlive(left.record.identity));
 });

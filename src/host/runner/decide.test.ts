@@ -10,6 +10,7 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   unsaved: fc.boolean(),
   saved: fc.boolean(),
   standing: fc.boolean(),
+  kept: fc.boolean(),
   ended: fc.boolean(),
   reboots_wanted: fc.nat(3),
   reboots_done: fc.nat(3),

@@ -29,6 +29,8 @@ export interface Situation {
   readonly saved: boolean;
   /** Its guest stands still for a suspend that was given up. */
   readonly standing: boolean;
+  /** An earlier agent's, which may have been up for long: a guest that is silent now is flushed all the same. */
+  readonly kept: boolean;
   /** The end of this boot was reported and accepted. */
   readonly ended: boolean;
   readonly reboots_wanted: number;
@@ -90,7 +92,8 @@ function decideRunning(now: Situation): Step {
     case 'none':
       return now.launched ? 'say_died' : 'start';
     case 'booting':
-      return now.standing ? 'run_on' : 'await_guest';
+      if (now.standing) return 'run_on';
+      return now.kept && (now.flush_asked || now.flush_due) ? 'flush' : 'await_guest';
     case 'off':
       return 'say_powered_off';
     case 'up':

@@ -3,7 +3,7 @@
  * (decide.ts), and looks again; steps never overlap. Keys are pushed beside the steps, because they must not wait
  * for a long flush. A step is given up when what it serves is no longer wanted; a flush is not, because its caller waits.
  */
-import type { Assignment, FileSystemUse, Observation, Reason } from '../../agent-api/types.ts';
+import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
@@ -25,8 +25,6 @@ import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
 import { Suspension } from './suspension.ts';
 
-/** A freeze may wait behind it. */
-const ROOT_USE_MS = 1_000;
 /** After the first boot; its first caller is let in before. */
 const FIRST_FLUSH_MS = 2_000;
 
@@ -63,7 +61,7 @@ export class VmRunner {
     this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
       this.#reporter.keys({ vm_id, epoch, applied_keys }),
     );
-    this.#auto = new AutoFlush(() => this.#news.come());
+    this.#auto = new AutoFlush(() => this.#wantFlush());
     const parts = {
       held: this.#held,
       reporter: this.#reporter,
@@ -98,23 +96,26 @@ export class VmRunner {
     }
     if (assignment) this.#keys.want(assignment.authorized_keys);
     this.#auto.configure(assignment?.desired === 'running' ? assignment.spec.auto_flush_seconds : null);
+    if (this.#saver.isAsked(assignment)) this.#wantFlush();
+    this.#news.come();
+  }
+
+  /** A guest that is silent since an earlier agent left it is not waited for meanwhile. */
+  #wantFlush(): void {
+    const { machine } = this.#held;
+    if (this.#step?.name === 'await_guest' && machine?.is_to_be_kept)
+      this.#step.abort.abort(new Error('a flush is wanted'));
     this.#news.come();
   }
 
   /** Written by the guest and not durable, bytes; null when unknown or no machine runs. */
   async dirtyBytes(): Promise<number | null> {
     const { machine } = this.#held;
-    if (!machine || machine.gone || machine.view === 'booting') return null;
+    if (!machine || machine.gone || (machine.view === 'booting' && !machine.is_to_be_kept)) return null;
     const bytes = await machine.dirtyBytes().catch(() => null);
-    this.#auto.observe(bytes);
+    // After a killed machine nobody knows how much: that is not nothing.
+    this.#auto.observe(machine.record.full_compare ? Number.POSITIVE_INFINITY : bytes);
     return bytes;
-  }
-
-  /** How full the guest's root file system is; null when unknown. Never asked of a guest that is being flushed. */
-  async rootUse(): Promise<FileSystemUse | null> {
-    const machine = this.machineOf();
-    if (!machine || !this.isQuiet) return null;
-    return machine.agent.rootUse({ timeout_ms: ROOT_USE_MS }).catch(() => null);
   }
 
   /** The guest answers, and no step that uses its agent is under way. */
@@ -207,6 +208,7 @@ export class VmRunner {
       unsaved: this.#held.unsaved === true,
       saved: this.#held.savedMemory(vm_id) !== null,
       standing: this.#held.standing,
+      kept: this.#held.machine?.is_to_be_kept === true,
       ended: assignment !== null && this.#hasEnded(assignment),
       reboots_wanted: assignment?.reboots ?? 0,
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
@@ -351,8 +353,6 @@ export class VmRunner {
     this.#assignment = null;
     this.#context.log.info('removed from this host');
   }
-
-  // What is said -----------------------------------------------------------------------------------------
 
   async #say(observed: Observation): Promise<void> {
     const { vm_id, epoch } = this.#current;

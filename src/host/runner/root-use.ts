@@ -1,0 +1,12 @@
+import type { FileSystemUse } from '../../agent-api/types.ts';
+import type { VmRunner } from './vm-runner.ts';
+
+/** A freeze may wait behind it. */
+const ROOT_USE_MS = 1_000;
+
+/** How full the guest's root file system is; null when unknown. Never asked of a guest that is being flushed. */
+export async function rootUse(runner: VmRunner): Promise<FileSystemUse | null> {
+  const machine = runner.machineOf();
+  if (!machine || !runner.isQuiet) return null;
+  return machine.agent.rootUse({ timeout_ms: ROOT_USE_MS }).catch(() => null);
+}
