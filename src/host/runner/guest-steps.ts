@@ -12,7 +12,6 @@ const GUEST_UP_MS = 300_000;
 const GUEST_AWAKE_MS = 120_000;
 /** On a host with more guests booting than processors its sshd may come long after its agent. */
 const SSHD_UP_MS = 180_000;
-/** The guest writes its hardware clock too, which waits for a second to begin. */
 const CLOCK_MS = 20_000;
 const APPLY_TRIES = 10;
 /** How long the guest may take to shut down or to begin a reboot before it is done without it. */
@@ -56,6 +55,7 @@ export async function awaitGuest(
     const host_keys = early ?? (await untilAnswered(() => readHostKeys(machine.agent), undisturbed));
     await give(AbortSignal.any([signal, machine.upset(resets)]));
     if (otherwise()) return null;
+    if (resumed) setClock(machine, signal);
     if (resumed) await machine.update({ resuming: false });
     if (machine.record.template) await machine.update({ template: null });
     machine.markUp(resets);
@@ -95,7 +95,7 @@ async function applyUntilClear(
   }
 }
 
-/** A guest that goes on from its memory: its file systems thaw, and its clock is told how long it was away. */
+/** A guest that goes on from its memory: its file systems thaw. */
 async function wakeGuest(machine: Machine, signal: AbortSignal): Promise<void> {
   const deadline = performance.now() + GUEST_AWAKE_MS;
   while (machine.record.frozen) {
@@ -105,8 +105,15 @@ async function wakeGuest(machine: Machine, signal: AbortSignal): Promise<void> {
   }
   if (machine.record.frozen) throw new Error('its file systems do not thaw');
   await machine.agent.waitUntilUp(GUEST_AWAKE_MS, signal);
-  const setTime = () => machine.agent.setTime(BigInt(Date.now()) * 1_000_000n, { timeout_ms: CLOCK_MS });
-  await untilAnswered(setTime, signal);
+}
+
+/**
+ * Tells a guest how long it was away. Its clock is right as it hears that, before anybody is let in; its answer is not waited
+ * for, because it writes its hardware clock first, and for that waits for a second to begin.
+ */
+function setClock(machine: Machine, signal: AbortSignal): void {
+  const set = () => machine.agent.setTime(BigInt(Date.now()) * 1_000_000n, { timeout_ms: CLOCK_MS });
+  untilAnswered(set, signal).catch(() => undefined);
 }
 
 /** A guest that has answered before, or its QEMU, may be silent for a while: that is not worth its memory, nor its start. */
