@@ -110,6 +110,8 @@ export interface MemoryRef {
   readonly generation: number;
   /** The guest's file systems may be frozen in it. */
   readonly frozen: boolean;
+  /** Lines of authorized_keys in force in it, the connections of all other keys ended; null: not known. */
+  readonly authorized_keys: readonly string[] | null;
   readonly traits: MachineTraits;
 }
 

@@ -45,6 +45,11 @@ export class KeyPusher {
     this.#report = report;
   }
 
+  /** In force in the guest, the connections of all other keys ended for good; null: unknown, or not yet. */
+  get settled(): readonly string[] | null {
+    return this.#look === undefined ? this.#applied : null;
+  }
+
   want(lines: readonly string[]): void {
     this.#wanted = lines;
     this.#tellOfRevoked();
@@ -52,8 +57,8 @@ export class KeyPusher {
   }
 
   /**
-   * Applies now, whatever was applied before: the guest has just booted, or was adopted. Nothing is to be done in one that
-   * began with them. Answers fingerprints.
+   * Applies now, whatever was applied before: the guest has just booted, was resumed, or was adopted. Nothing is to be done in
+   * one that began with them, or was suspended with them. Answers fingerprints.
    */
   async apply(machine: Machine): Promise<readonly string[]> {
     const given = machine.given_keys;
@@ -155,13 +160,17 @@ export class KeyPusher {
 
   /** Until every connection of before has been judged, or a reset has ended them. */
   async #lookAgain(machine: Machine, resets: number): Promise<void> {
-    if (machine.gone || machine.resets !== resets) return;
+    if (machine.gone || machine.resets !== resets) {
+      this.#look = undefined;
+      return;
+    }
     // A key is being added, or a suspend tried, or the guest is not said to be up yet.
     if (this.#machine !== machine || this.#isBehind()) return this.#lookLater(machine, resets);
     try {
       const options = { what: 'look', timeout_ms: APPLY_MS } as const;
       const { ended, young } = await applyKeys(machine.agent, this.#wanted, options);
       if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
+      this.#look = undefined;
       if (young > 0) this.#lookLater(machine, resets);
     } catch (error) {
       this.#log.warn({ reason: messageOf(error) }, 'connections could not be looked at again');

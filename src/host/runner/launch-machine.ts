@@ -150,6 +150,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
   }
   const { log } = context;
   const machine = new Machine({ folder, record, qmp, log, changed: launch.changed, lazy, owner });
+  if (memory) machine.noteGiven(memory.authorized_keys, machine.resets);
   if (run) {
     await letGo(launch, machine, template, launched.kernel_parameters).catch(async (error: unknown) => {
       await machine.end();

@@ -191,7 +191,7 @@ export class Machine {
     return this.#adopted && this.#resets === 0;
   }
 
-  /** Lines of authorized_keys that its guest began with; null: not known, or it was reset or sent others since. */
+  /** Lines of authorized_keys that its guest began with, or was suspended with; null: not known, or it was reset or sent others since. */
   get given_keys(): readonly string[] | null {
     return this.#given;
   }

@@ -106,6 +106,7 @@ async function saveMemory({
     ...{ key, parts, memory_bytes, stored_bytes, key_id: encryption.key_id },
     salt: Buffer.from(encryption.salt).toString('base64'),
     ...{ epoch: place.epoch, generation: place.generation, frozen, traits },
+    authorized_keys: machine.given_keys,
   };
 }
 

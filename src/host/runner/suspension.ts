@@ -9,6 +9,7 @@ import type { HostContext } from '../host-context.ts';
 import { reasonFor } from './failure-reasons.ts';
 import { FencedError } from './flush-machine.ts';
 import type { HeldMachine } from './held-machine.ts';
+import type { KeyPusher } from './key-pusher.ts';
 import type { Reporter } from './reporter.ts';
 
 /** For an attempt, with the guest standing still: a store of 16 MiB/s is fast enough, and one that is away is not waited for. */
@@ -19,6 +20,7 @@ const ATTEMPT_MAX_MS = 3_300_000;
 export interface SuspensionParts {
   readonly context: HostContext;
   readonly held: HeldMachine;
+  readonly keys: KeyPusher;
   readonly reporter: Reporter;
   readonly endMachine: () => Promise<void>;
   readonly say: (observed: Observation) => Promise<void>;
@@ -41,8 +43,9 @@ export class Suspension {
 
   /** True when the guest stands still and all is durable; else it runs on, and that was said unless something else is wanted. */
   async attempt(assignment: Assignment, { signal, closing }: Signals): Promise<boolean> {
-    const { context, held, endMachine, say, sayFailed } = this.#parts;
+    const { context, held, keys, endMachine, say, sayFailed } = this.#parts;
     const machine = held.running;
+    machine.noteGiven(keys.settled, machine.resets);
     const within = AbortSignal.timeout(
       Math.min(ATTEMPT_MAX_MS, ATTEMPT_MS + assignment.spec.memory_mib * ATTEMPT_MS_PER_MIB),
     );

@@ -70,7 +70,7 @@ export class VmRunner {
       sayFailed: (reason: Reason) => this.#sayFailed(reason),
     };
     this.#saver = new DiskSaver({ ...parts, log: this.#context.log });
-    this.#suspension = new Suspension({ ...parts, context: this.#context });
+    this.#suspension = new Suspension({ ...parts, context: this.#context, keys: this.#keys });
     this.#arrival = new GuestArrival({
       ...parts,
       context: this.#context,
