@@ -154,6 +154,7 @@ export class ScriptedAgent {
       ...{
         key: `disks/${instance_id}/mem/${epoch}-0badcafe`,
         parts: 2,
+        authorized_keys: null,
         memory_bytes: 4096,
         stored_bytes: 1024,
       },
