@@ -18,7 +18,7 @@ import { IMAGE_FILES, type ImageFile, type ImageManifest, isImageManifest } from
 
 const PIECE_BYTES = 4 * 1024 * 1024;
 /** In one piece: zlib's own chunks of 16 KiB take four times as long. */
-const UNPACK = { chunkSize: PIECE_BYTES + 1_024, maxOutputLength: PIECE_BYTES };
+const UNPACK = { chunkSize: PIECE_BYTES, maxOutputLength: PIECE_BYTES };
 const ZEROES = Buffer.alloc(PIECE_BYTES);
 const INDEX = 'index.json';
 /** Some 250,000 pieces: a tebibyte. */
