@@ -161,6 +161,7 @@ function figures(
     { suffix: '', berth: booted, beside: bare },
     { suffix: '_from_template', berth: fast, beside: bare },
     { suffix: '_resumed', berth: resumed, beside: bare },
+    { suffix: '_resumed_beside_a_boot', berth: resumed, beside: booted },
     { suffix: '_libvirt', berth: booted, beside: virsh },
   ];
   return pairs.flatMap(({ suffix, berth, beside }) => {
