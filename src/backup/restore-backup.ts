@@ -11,7 +11,7 @@ import { DataError, loadData } from '../db/load-data.ts';
 import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/migrate.ts';
 import { openPool } from '../db/pool.ts';
 import { forgetStoreMark } from '../disks/mark-store.ts';
-import { forgetDirtyBytes, leaveEpochsBehind } from '../disks/store.ts';
+import { disownOverlays, forgetDirtyBytes } from '../disks/store.ts';
 import { forgetStoredImages } from '../images/store.ts';
 import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
@@ -248,7 +248,7 @@ async function load(
   const db = openPool(url, () => undefined, 2);
   try {
     await forgetDirtyBytes(db);
-    await leaveEpochsBehind(db);
+    await disownOverlays(db);
     if (!marked) await forgetStoreMark(db);
     // The images come with the backup as folders; their host brings them into the store again.
     if (objects.included) await forgetStoredImages(db);

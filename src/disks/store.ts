@@ -157,11 +157,11 @@ export async function raiseEpoch(tx: Tx, instance_id: InstanceId): Promise<numbe
 }
 
 /**
- * The database is what it was once: hosts elsewhere have overlays of what came after that, under epochs and generations that
- * the disks would come to again, with other contents. From now on epochs are of a number that none had.
+ * The database was restored to an earlier time on purpose: no overlay that a host has of what came after it is to be taken
+ * for one of these disks. Each head has a new id, which none of them names.
  */
-export async function leaveEpochsBehind(tx: Tx): Promise<void> {
-  await sql`update disks set epoch = greatest(epoch + 1, extract(epoch from now())::bigint)`.execute(tx);
+export async function disownOverlays(tx: Tx): Promise<void> {
+  await sql`update disks set commit_id = gen_random_uuid()`.execute(tx);
 }
 
 export function totalBytes(segments: readonly SegmentRef[]): number {
