@@ -62,6 +62,7 @@ export class CrashRounds {
   #seed: number;
   /** The newest. */
   #receipt: Receipt | null = null;
+  #killed = false;
 
   private constructor(
     berth: Installation,
@@ -170,11 +171,13 @@ export class CrashRounds {
     }
   }
 
+  /** Of what its guest has written, what it flushed is promised from here on, until it is looked at. */
   async #kill(): Promise<void> {
     const { killProcess } = await import('../../src/host/vm/process-identity.ts');
     killProcess(this.#guest.qemu, 'SIGKILL');
     await this.#guest.becomes('failed', ({ state }) => state === 'failed');
     await this.#writer.stop();
+    this.#killed = true;
   }
 
   /** What a stop covers is all that was answered before it was asked for. */
@@ -187,14 +190,14 @@ export class CrashRounds {
   }
 
   async #flush(): Promise<void> {
-    const { done } = this.#writer.listen();
+    const { done, flushed } = this.#writer.listen();
     const { status, body } = await this.#berth.client.request<ReceiptBody>(
       'POST',
       `${this.#guest.path}/vm/flush`,
     );
     if (status !== 200) return;
     this.total.receipts += 1;
-    this.#covered(done, body.generation);
+    this.#covered(this.#killed ? flushed : done, body.generation);
   }
 
   #covered(survived: number, generation: number): void {
@@ -227,6 +230,7 @@ export class CrashRounds {
     else verifyRegion(content, oracle.allowed(oracle.done), 'what the guest has written, which runs on');
     if (this.#receipt) verifyRegion(content, this.#onwards(this.#receipt.allowed), 'what the receipt covers');
     oracle.begin(content);
+    this.#killed = false;
     // What is there now is on its way to a generation that is looked at as it is.
     const receipt = await untilWorks('a flush', () => guest.flush(), PATIENCE);
     this.total.receipts += 1;

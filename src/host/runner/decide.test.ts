@@ -98,8 +98,28 @@ test('a guest that stands still for good is never let go on without being told o
         assert.ok(over ? given_up.includes(step) : step === 'say_suspended', step);
       }
       if (step === 'say_suspended') assert.ok(now.saved);
-      if (step === 'suspend') assert.ok(now.desired === 'suspended' && now.machine === 'up' && !now.saved);
+      const may_be_up = now.machine === 'up' || (now.machine === 'booting' && now.kept);
+      if (step === 'suspend') assert.ok(now.desired === 'suspended' && may_be_up && !now.saved);
       if (['flush', 'reboot', 'suspend', 'await_guest'].includes(step)) assert.ok(!now.standing, step);
+    }),
+  );
+});
+
+test('of a guest that is silent since an earlier agent left it, what is asked for is done all the same', () => {
+  fc.assert(
+    fc.property(situation, (any) => {
+      const silent = {
+        ...any,
+        machine: 'booting',
+        kept: true,
+        saved: false,
+        standing: false,
+        ended: false,
+      } as const;
+      assert.equal(decide({ ...silent, desired: 'suspended' }), 'suspend');
+      const wanted = { ...silent, desired: 'running', reboots_done: silent.reboots_wanted } as const;
+      assert.equal(decide({ ...wanted, flush_asked: true }), 'flush');
+      assert.equal(decide({ ...wanted, reboots_wanted: wanted.reboots_done + 1 }), 'reboot');
     }),
   );
 });

@@ -29,7 +29,7 @@ export interface Situation {
   readonly saved: boolean;
   /** Its guest stands still for a suspend that was given up. */
   readonly standing: boolean;
-  /** An earlier agent's, which may have been up for long: a guest that is silent now is flushed all the same. */
+  /** An earlier agent's, which may have been up for long: a guest that is silent now is flushed, rebooted and suspended all the same. */
   readonly kept: boolean;
   /** The end of this boot was reported and accepted. */
   readonly ended: boolean;
@@ -93,6 +93,7 @@ function decideRunning(now: Situation): Step {
       return now.launched ? 'say_died' : 'start';
     case 'booting':
       if (now.standing) return 'run_on';
+      if (now.kept && now.reboots_wanted > now.reboots_done) return 'reboot';
       return now.kept && (now.flush_asked || now.flush_due) ? 'flush' : 'await_guest';
     case 'off':
       return 'say_powered_off';
@@ -113,7 +114,8 @@ function decideSuspended(now: Situation): Step {
     case 'none':
       return 'say_died';
     case 'booting':
-      return now.standing ? 'run_on' : 'await_guest';
+      if (now.standing) return 'run_on';
+      return now.kept ? 'suspend' : 'await_guest';
     case 'off':
       return 'say_powered_off';
     case 'up':

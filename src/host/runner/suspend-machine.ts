@@ -60,11 +60,11 @@ export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef
 }
 
 async function standStill(machine: Machine): Promise<Consistency> {
-  const { resets } = machine;
+  const { resets, view } = machine;
   const frozen = await freeze(machine);
   await machine.qmp.execute('stop', undefined, { timeout_ms: STOP_MS });
   const { status } = await machine.qmp.execute('query-status', undefined);
-  if (status !== 'paused' || machine.view !== 'up' || machine.resets !== resets)
+  if (status !== 'paused' || machine.view !== view || machine.resets !== resets)
     throw new Error('the guest rebooted or went off');
   return frozen ? 'filesystem' : 'crash';
 }

@@ -61,7 +61,7 @@ export class VmRunner {
     this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
       this.#reporter.keys({ vm_id, epoch, applied_keys }),
     );
-    this.#auto = new AutoFlush(() => this.#wantFlush());
+    this.#auto = new AutoFlush(() => this.#wantNow());
     const parts = {
       held: this.#held,
       reporter: this.#reporter,
@@ -96,15 +96,14 @@ export class VmRunner {
     }
     if (assignment) this.#keys.want(assignment.authorized_keys);
     this.#auto.configure(assignment?.desired === 'running' ? assignment.spec.auto_flush_seconds : null);
-    if (this.#saver.isAsked(assignment)) this.#wantFlush();
+    if (this.#saver.isAsked(assignment) || assignment?.reboots !== before?.reboots) this.#wantNow();
     this.#news.come();
   }
 
   /** A guest that is silent since an earlier agent left it is not waited for meanwhile. */
-  #wantFlush(): void {
-    const { machine } = this.#held;
-    if (this.#step?.name === 'await_guest' && machine?.is_to_be_kept)
-      this.#step.abort.abort(new Error('a flush is wanted'));
+  #wantNow(): void {
+    if (this.#step?.name === 'await_guest' && this.#held.machine?.is_to_be_kept)
+      this.#step.abort.abort(new Error('something is wanted of it'));
     this.#news.come();
   }
 
