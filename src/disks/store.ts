@@ -158,10 +158,10 @@ export async function raiseEpoch(tx: Tx, instance_id: InstanceId): Promise<numbe
 
 /**
  * The database was restored to an earlier time on purpose: no overlay that a host has of what came after it is to be taken
- * for one of these disks. Each head has a new id, which none of them names.
+ * for one of these disks, and no VM that still runs there is to commit. Each head has a new id, and each disk a new epoch.
  */
 export async function disownOverlays(tx: Tx): Promise<void> {
-  await sql`update disks set commit_id = gen_random_uuid()`.execute(tx);
+  await sql`update disks set commit_id = gen_random_uuid(), epoch = epoch + 1`.execute(tx);
 }
 
 export function totalBytes(segments: readonly SegmentRef[]): number {

@@ -148,7 +148,7 @@ describe('berth backup and restore-backup', () => {
       for (const [i, { instance_id, commit_id }] of heads.entries()) {
         assert.equal(restored_heads[i]?.instance_id, instance_id);
         assert.notEqual(restored_heads[i]?.commit_id, commit_id);
-        const back = 'update disks set commit_id = $2 where instance_id = $1';
+        const back = 'update disks set commit_id = $2, epoch = epoch - 1 where instance_id = $1';
         await queryOnce(postgres.database_url, back, [instance_id, commit_id]);
       }
       const changed = ['vms', 'events', 'instances', 'flushes'];

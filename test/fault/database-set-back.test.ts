@@ -59,6 +59,20 @@ describe('a database that was set back', { skip: CANNOT_BOOT_GUESTS, timeout: 59
     assert.deepEqual([await read('running'), await read('later')], [lost, later]);
   });
 
+  test('has what an idle VM was given a receipt for, too: a flush of nothing new saves all of it again', async () => {
+    const { generation } = await guest.flush();
+    const lost = await write('idle');
+    await guest.flush();
+    await setBack(generation);
+    const receipt = await guest.flush();
+    assert(receipt.dirty_bytes >= 2 * 2 ** 20, 'all of it again');
+    killProcess(guest.qemu, 'SIGKILL');
+    await guest.becomes('failed', ({ state }) => state === 'failed');
+    await berth.removeOverlays(guest.id);
+    await guest.start();
+    assert.equal(await read('idle'), lost);
+  });
+
   test('has what a VM had saved by its stop once it was started again: its host holds it', async () => {
     const { generation } = await guest.flush();
     const lost = await write('stopped');

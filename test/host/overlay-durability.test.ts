@@ -32,8 +32,9 @@ async function sceneOf(t: TestContext) {
   const overlays = join(mount_point, 'overlays');
   await mkdir(overlays);
   const [instance_id, vm_id] = [newId('inst'), newId('vm')];
-  const head = { generation: 3, commit_id: 'three', epoch: 2, layers: [], keys: [] };
-  const context = { paths: { overlays }, client: { head: async () => head } } as unknown as HostContext;
+  const head = { generation: 3, commit_id: 'three', epoch: 2, size_bytes: 64 * MIB, layers: [], keys: [] };
+  const client = { head: async () => head, lineage: async () => ({ known: true, continues: true }) };
+  const context = { paths: { overlays }, client } as unknown as HostContext;
   const state = new DiskState(context, instance_id);
   await state.refresh();
   const paths = await createOverlay({
@@ -66,7 +67,7 @@ for (const seed of [1, 2, 3]) {
     await disk.cut(seed);
     await disk.comeBack();
     await state.refresh();
-    assert.deepEqual(await state.judgeOverlay(1), { use: 'unsaved', otherwise: 'set aside' });
+    assert.deepEqual(await state.judgeOverlay(1), { use: 'unsaved', otherwise: 'remove' });
     execFileSync('qemu-img', ['check', '-q', paths.overlay]);
   });
 }

@@ -30,6 +30,9 @@ interface Scene {
   open(epoch: number): ReturnType<typeof launchMachine>;
 }
 
+/** Of a VM that the database knows. */
+const lineage = async () => ({ known: true, continues: true });
+
 async function sceneOf(t: TestContext): Promise<Scene> {
   const { root, paths, instance_id, folder } = await hostFolders(t);
   const now: Scene['now'] = { image_version: null, newest: null };
@@ -52,7 +55,11 @@ async function sceneOf(t: TestContext): Promise<Scene> {
   const context = {
     ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
     ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img' },
-    ...{ client: { head: async () => head() }, images: { forDisk }, lease: { require: () => undefined } },
+    ...{
+      client: { head: async () => head(), lineage },
+      images: { forDisk },
+      lease: { require: () => undefined },
+    },
   } as unknown as HostContext;
   const open = (epoch: number) => {
     const spec = { image: 'debian-12', ssh_port: 1, cpus: 1, memory_mib: 64, hostname: 'x' };
@@ -129,7 +136,7 @@ test('an overlay that is void says nothing of the image', async (t) => {
 test('a damaged overlay whose disk is durable is removed; one that may hold more is set aside', async (t) => {
   const { paths, instance_id } = await hostFolders(t);
   const head = { generation: 3, commit_id: 'three', epoch: 2, layers: [], keys: [] };
-  const context = { paths, log: createLog('test', 'silent'), client: { head: async () => head } };
+  const context = { paths, log: createLog('test', 'silent'), client: { head: async () => head, lineage } };
   const disk = new DiskState(context as unknown as HostContext, instance_id);
   await disk.refresh();
   const sidecar = { ...UNSAVED, generation: 3, commit_id: 'three', placement: 2 };

@@ -44,6 +44,7 @@ async function runnerOf(
     ...{ paths: { vms, overlays }, log, vm_gid: null, cgroups: null },
     client: {
       head: async () => head as unknown as DiskHead,
+      lineage: async () => ({ known: true, continues: true }),
       report: async ({ observed }: Report) => {
         said.push(observed);
         return { outcome: 'accepted' };

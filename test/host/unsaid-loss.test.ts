@@ -25,7 +25,8 @@ test('an agent that finds a boot of before says what that boot has lost, once', 
   const context = {
     ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
     ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img', boots: new BootSlots(1) },
-    ...{ client: { head: async () => head }, images: { forDisk: async () => image } },
+    client: { head: async () => head, lineage: async () => ({ known: true, continues: true }) },
+    ...{ images: { forDisk: async () => image } },
     ...{ lease: { require: () => undefined }, templates: { find: async () => null } },
   } as unknown as HostContext;
   const assignment = {

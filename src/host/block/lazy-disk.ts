@@ -73,6 +73,7 @@ export class LazyDisk implements NbdExport {
   readonly min_block_bytes = 512;
   readonly #options: LazyDiskOptions;
   #index: RunIndex | undefined;
+  #indexed: BlockMap | undefined;
   #reloading: Promise<unknown> | undefined;
   #reloaded_ms = Number.NEGATIVE_INFINITY;
   #closed = false;
@@ -162,7 +163,8 @@ export class LazyDisk implements NbdExport {
 
   async #ready(): Promise<{ map: BlockMap; index: RunIndex }> {
     const map = await this.#options.map(false);
-    this.#index ??= new RunIndex(map);
+    if (this.#index === undefined || this.#indexed !== map) this.#index = new RunIndex(map);
+    this.#indexed = map;
     return { map, index: this.#index };
   }
 

@@ -10,7 +10,7 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   unsaved: fc.boolean(),
   saved: fc.boolean(),
   standing: fc.boolean(),
-  kept: fc.boolean(),
+  silent: fc.boolean(),
   ended: fc.boolean(),
   reboots_wanted: fc.nat(3),
   reboots_done: fc.nat(3),
@@ -98,7 +98,7 @@ test('a guest that stands still for good is never let go on without being told o
         assert.ok(over ? given_up.includes(step) : step === 'say_suspended', step);
       }
       if (step === 'say_suspended') assert.ok(now.saved);
-      const may_be_up = now.machine === 'up' || (now.machine === 'booting' && now.kept);
+      const may_be_up = now.machine === 'up' || (now.machine === 'booting' && now.silent);
       if (step === 'suspend') assert.ok(now.desired === 'suspended' && may_be_up && !now.saved);
       if (['flush', 'reboot', 'suspend', 'await_guest'].includes(step)) assert.ok(!now.standing, step);
     }),
@@ -111,7 +111,7 @@ test('of a guest that is silent since an earlier agent left it, what is asked fo
       const silent = {
         ...any,
         machine: 'booting',
-        kept: true,
+        silent: true,
         saved: false,
         standing: false,
         ended: false,

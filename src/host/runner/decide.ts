@@ -29,8 +29,8 @@ export interface Situation {
   readonly saved: boolean;
   /** Its guest stands still for a suspend that was given up. */
   readonly standing: boolean;
-  /** An earlier agent's, which may have been up for long: a guest that is silent now is flushed, rebooted and suspended all the same. */
-  readonly kept: boolean;
+  /** An earlier agent's, which may have been up for long, and was silent for a while: what is asked of it is done all the same. */
+  readonly silent: boolean;
   /** The end of this boot was reported and accepted. */
   readonly ended: boolean;
   readonly reboots_wanted: number;
@@ -93,8 +93,8 @@ function decideRunning(now: Situation): Step {
       return now.launched ? 'say_died' : 'start';
     case 'booting':
       if (now.standing) return 'run_on';
-      if (now.kept && now.reboots_wanted > now.reboots_done) return 'reboot';
-      return now.kept && (now.flush_asked || now.flush_due) ? 'flush' : 'await_guest';
+      if (now.silent && now.reboots_wanted > now.reboots_done) return 'reboot';
+      return now.silent && (now.flush_asked || now.flush_due) ? 'flush' : 'await_guest';
     case 'off':
       return 'say_powered_off';
     case 'up':
@@ -115,7 +115,7 @@ function decideSuspended(now: Situation): Step {
       return 'say_died';
     case 'booting':
       if (now.standing) return 'run_on';
-      return now.kept ? 'suspend' : 'await_guest';
+      return now.silent ? 'suspend' : 'await_guest';
     case 'off':
       return 'say_powered_off';
     case 'up':

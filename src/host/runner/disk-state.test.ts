@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { HostContext } from '../host-context.ts';
-import { DiskState, HeadMovedError } from './disk-state.ts';
-import { FencedError } from './flush-machine.ts';
+import { DiskState } from './disk-state.ts';
+import { FencedError, HeadMovedError } from './flush-machine.ts';
 import type { VmRecord } from './record.ts';
 
 test('a commit is refused for good only where another placement has the disk', async () => {

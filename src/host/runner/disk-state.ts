@@ -18,7 +18,7 @@ import type { HostContext } from '../host-context.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { overlayPaths, virtualSize } from '../vm/overlay.ts';
 import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
-import { commitUntilKnown, FencedError } from './flush-machine.ts';
+import { commitUntilKnown, FencedError, HeadMovedError } from './flush-machine.ts';
 import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-overlay.ts';
 import type { FlushRecord, VmRecord } from './record.ts';
 
@@ -33,18 +33,6 @@ export function diskPrefix(instance_id: string): string {
 
 export class InstanceGoneError extends Error {
   override name = 'InstanceGoneError';
-}
-
-/**
- * The head is another one of this very VM: a commit that an agent before us had asked for was carried out after its end, or
- * the database has lost our last ones. Nothing is lost: the overlay holds it all, and the flush is done again with all of it.
- */
-export class HeadMovedError extends Error {
-  override name = 'HeadMovedError';
-
-  constructor(generation: number) {
-    super(`the head is another generation ${generation} of this VM; the flush is to be tried again`);
-  }
 }
 
 export class DiskState {
@@ -196,7 +184,8 @@ export class DiskState {
   async judgeOverlay(own_since: number): Promise<OverlayVerdict> {
     const found = await this.#findOverlay();
     const { sidecar } = found;
-    const told = typeof sidecar === 'object' && sidecar.commit_id !== this.head.commit_id ? sidecar : null;
+    const is_head = typeof sidecar === 'object' && sidecar.commit_id === this.head.commit_id;
+    const told = typeof sidecar === 'object' && !(is_head && sidecar.clean) ? sidecar : null;
     const lineage = await (told ? this.#askLineage(told) : { known: true, continues: true });
     const verdict = judgeOverlay(found, this.head, own_since, lineage);
     if (verdict.use === 'none' || typeof sidecar !== 'object') return verdict;
@@ -217,7 +206,10 @@ export class DiskState {
     const { overlay } = overlayPaths(folder, this.instance_id);
     const sidecar = await readSidecar(folder, this.instance_id);
     if (!(await exists(overlay))) return { file: 'none', sidecar };
-    return { file: (await virtualSize(overlay)) === null ? 'damaged' : 'whole', sidecar };
+    const size_bytes = await virtualSize(overlay);
+    // A disk never shrinks: one that is larger has grown in a time that the database has lost.
+    const damaged = size_bytes === null || size_bytes > this.size_bytes;
+    return { file: damaged ? 'damaged' : 'whole', sidecar };
   }
 
   /** The overlay holds what this VM writes after the head. */

@@ -7,14 +7,16 @@ import { BlockMap } from '../../disk-format/block-map.ts';
 import { newId } from '../../lib/ids.ts';
 import { createLog } from '../../lib/log.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
-import { FencedError, type FlushOptions, flushMachine } from './flush-machine.ts';
+import { FencedError, type FlushOptions, flushMachine, HeadMovedError } from './flush-machine.ts';
 
+const HEAD = { generation: 0, commit_id: 'made', durable_at: null };
 const DISK = {
   ...{ instance_id: newId('inst'), key_prefix: 'disks/x', size_bytes: 65_536, write_key: null },
   ...{
-    head: { generation: 0, commit_id: 'made', durable_at: null },
+    head: HEAD,
     map: new BlockMap(),
     load: async () => undefined,
+    refresh: async () => HEAD,
   },
 };
 const RECORD = { epoch: 1, counts_from: 'made', full_compare: false, frozen: false, flush: null };
@@ -61,6 +63,17 @@ test('a receipt says crash where the guest was not frozen, also when nothing on 
   const receipt = await flushMachine(optionsOf(machine, 'freeze'));
   assert.deepEqual([receipt.consistency, receipt.uploaded_bytes], ['crash', 0]);
   await thawed.promise;
+});
+
+test('a receipt without a commit is not given for a head that the database has lost', async (t) => {
+  const machine = {
+    folder: { runtime: await runtimeFolder(t) },
+    ...{ qmp: { execute: async () => [] }, record: RECORD, gone: false, disk: UNKNOWN },
+    markedBytes: async () => 0,
+  };
+  const options = optionsOf(machine, 'offline');
+  const disk = { ...options.disk, refresh: async () => ({ ...HEAD, commit_id: 'before' }) };
+  await assert.rejects(flushMachine({ ...options, disk } as never), HeadMovedError);
 });
 
 test('a copy that QEMU began and whose speed it does not answer for is cancelled, and its guest goes on', async (t) => {

@@ -32,6 +32,18 @@ export class FencedError extends Error {
   override name = 'FencedError';
 }
 
+/**
+ * The head is another one of this very VM: a commit that an agent before us had asked for was carried out after its end, or
+ * the database has lost our last ones. Nothing is lost: the overlay holds it all, and the flush is done again with all of it.
+ */
+export class HeadMovedError extends Error {
+  override name = 'HeadMovedError';
+
+  constructor(generation: number) {
+    super(`the head is another generation ${generation} of this VM; the flush is to be tried again`);
+  }
+}
+
 const JOB_MS = 6 * 3_600_000;
 const TARGET_NODE = 'flush-target';
 /** Bytes a second; thawing took up to 1.8 s beside a copy at full speed, and 41 to 49 ms beside this. */
@@ -57,7 +69,10 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   // The bitmap says what was written since another head: only a comparison finds what this one lacks.
   if (machine.record.counts_from !== commit_id) await machine.update({ full_compare: true });
   const found = options.quiesce === 'freeze' ? await askGuest(machine) : options.quiesce;
-  if (found === 'untouched') return receiptOf(disk, started, { consistency: 'filesystem' });
+  if (found === 'untouched') {
+    await requireHead(disk, commit_id);
+    return receiptOf(disk, started, { consistency: 'filesystem' });
+  }
   const generation = disk.head.generation + 1;
   const job_id = `flush-${generation}`;
   await clearLeftovers(machine);
@@ -83,6 +98,7 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
     const { consistency, dirty } = await begin({ ...options, quiesce: found }, server.path, job_id);
     if (!dirty) {
       await sink.abort();
+      await requireHead(disk, commit_id);
       return receiptOf(disk, started, { consistency });
     }
     return await complete(options, sink, { generation, job_id, consistency, started });
@@ -92,6 +108,12 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   } finally {
     await server.close(1_000);
   }
+}
+
+/** A receipt without a commit is for the head that the database has, and not one that it has lost. @throws HeadMovedError */
+async function requireHead(disk: DiskState, commit_id: string): Promise<void> {
+  const { commit_id: now, generation } = await disk.refresh();
+  if (now !== commit_id) throw new HeadMovedError(generation);
 }
 
 function receiptOf(
@@ -254,7 +276,7 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
       options.context.lease.require();
       sink.keep();
       await disk.commit(options.context.client, machine.record, flush, signal);
-    }
+    } else await requireHead(disk, disk.head.commit_id);
     committed = true;
     await finalize(machine, job_id);
     await machine.update({ flush: null, full_compare: false, counts_from: disk.head.commit_id });

@@ -13,19 +13,19 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
-import { removeAside, removeOverlay } from '../vm/overlay.ts';
+import { removeAside, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
 import { isAlive, userOf } from '../vm/process-identity.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
 import { boundLog } from '../vm/qemu-process.ts';
 import { takeRuntimeDir } from '../vm/uid.ts';
 import type { MachineView } from './decide.ts';
-import { DiskState, HeadMovedError, InstanceGoneError } from './disk-state.ts';
-import { type FlushOptions, flushMachine, settleFlush } from './flush-machine.ts';
-import { type BootWrites, isLost } from './judge-overlay.ts';
+import { DiskState, InstanceGoneError } from './disk-state.ts';
+import { type FlushOptions, flushMachine, HeadMovedError, settleFlush } from './flush-machine.ts';
+import { type BootWrites, isLost, type OverlayVerdict } from './judge-overlay.ts';
 import { fillMachine, launchMachine, type Owner, vmOwner } from './launch-machine.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
 import { Machine } from './machine.ts';
-import { recoveredFrom } from './prepare-overlay.ts';
+import { recoveredFrom, SET_ASIDE } from './prepare-overlay.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from './record.ts';
 import { coldReason, launchOrResume } from './resume-machine.ts';
 import { runOn, suspendMachine } from './suspend-machine.ts';
@@ -257,7 +257,10 @@ export class HeldMachine {
   async endSuspended(assignment: Assignment, { generation }: MemoryRef): Promise<void> {
     await this.end();
     await this.disk.refresh();
+    const { filled } = this.disk;
     const { use } = await this.disk.judgeOverlay(assignment.own_since);
+    // As it was while its QEMU ran, which has just ended in order.
+    this.disk.setFilled(filled);
     if (use === 'unsaved' && this.disk.head.generation === generation) await this.disk.vouchClean(assignment);
     this.#unsaved = false;
   }
@@ -317,14 +320,21 @@ export class HeldMachine {
       this.lost = isLost(verdict, writes) ? recoveredFrom(generation, 'the next one', verdict) : null;
       this.recovered = this.lost ?? this.recovered;
       // The head is all that the guest wrote: its memory goes on from that alone.
-      if (this.#unsaved && writes.all_durable) {
-        await removeOverlay(this.#context.paths.overlays, this.#instance_id);
-        this.#unsaved = false;
-      }
+      if (this.#unsaved && writes.all_durable) await this.#giveUpOverlay(verdict);
     } catch (error) {
       if (!(error instanceof InstanceGoneError)) throw error;
       this.#unsaved = false;
     }
+  }
+
+  async #giveUpOverlay(verdict: OverlayVerdict): Promise<void> {
+    const { overlays } = this.#context.paths;
+    this.#unsaved = false;
+    if (verdict.otherwise === 'remove') return removeOverlay(overlays, this.#instance_id);
+    const kept = await setAsideOverlay(overlays, this.#instance_id);
+    this.#context.log.error({ kept }, SET_ASIDE);
+    this.lost = recoveredFrom(this.disk.head.generation, 'the next one', verdict);
+    this.recovered = this.lost;
   }
 
   #writesOf({ vm_id, suspended, resume, previous_failed }: Assignment): BootWrites {

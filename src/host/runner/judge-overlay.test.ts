@@ -30,7 +30,14 @@ const ROWS: readonly Row[] = [
     same: true,
     decision: 'remove',
   },
-  { why: 'the head and more', file: 'whole', sidecar: 'written', same: true, own: true, decision: 'unsaved' },
+  {
+    why: 'the head and more',
+    ...{ file: 'whole', sidecar: 'written', same: true, own: true, known: true, decision: 'unsaved' },
+  },
+  {
+    why: 'the head and more, by a VM that the database has lost',
+    ...{ file: 'whole', sidecar: 'written', same: true, own: true, known: false, decision: 'set aside' },
+  },
   {
     why: 'the head and more, torn',
     file: 'damaged',

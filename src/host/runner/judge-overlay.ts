@@ -20,7 +20,7 @@ export type OverlayUse = 'clean' | 'unsaved' | 'none';
 
 export interface OverlayVerdict {
   readonly use: OverlayUse;
-  /** What becomes of the files where they are not used. */
+  /** What becomes of the files where they are not used; `remove`: all that they hold beyond the head may go. */
   readonly otherwise: 'remove' | 'set aside';
 }
 
@@ -29,7 +29,7 @@ const SET_ASIDE: OverlayVerdict = { use: 'none', otherwise: 'set aside' };
 
 /**
  * `own_since`: the first epoch since which every placement was on this host. `lineage`: what the database knows of the head
- * that the sidecar names; asked for where that is not the head.
+ * that the sidecar names, and of its VM; asked for but where the overlay is clean and of the head.
  */
 export function judgeOverlay(
   { file, sidecar }: FoundOverlay,
@@ -44,7 +44,9 @@ export function judgeOverlay(
     if (sidecar.clean) return file === 'whole' ? { use: 'clean', otherwise: 'remove' } : REMOVE;
     // Another host has had the disk: what is here was given up, and that was said.
     if (!own) return REMOVE;
-    return file === 'whole' ? { use: 'unsaved', otherwise: 'set aside' } : SET_ASIDE;
+    // Written in a time that the database has lost, though it began from this head.
+    if (!lineage.known) return SET_ASIDE;
+    return file === 'whole' ? { use: 'unsaved', otherwise: 'remove' } : SET_ASIDE;
   }
   // Its VM has committed this head, before or after the one that the sidecar names, or began from it.
   if (lineage.continues && own)

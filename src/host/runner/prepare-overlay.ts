@@ -4,6 +4,10 @@ import { createOverlay, ensureRoom, growOverlay, removeOverlay, setAsideOverlay 
 import type { OverlayVerdict } from './judge-overlay.ts';
 import type { Launch, Owner } from './launch-machine.ts';
 
+/** What the log says of one. */
+export const SET_ASIDE =
+  'an overlay is ahead of what the database knows, or is damaged; it is kept aside, and the disk comes from the object store';
+
 /** Removes, or sets aside, what is there and not used. */
 export async function prepareOverlay(launch: Launch, verdict: OverlayVerdict, owner: Owner): Promise<void> {
   if (verdict.use !== 'none') return growOverlayOf(launch);
@@ -58,8 +62,5 @@ export function recoveredFrom(
 async function setAside({ context, assignment: { instance_id }, disk }: Launch): Promise<void> {
   const kept = await setAsideOverlay(context.paths.overlays, instance_id);
   const { generation } = disk.head;
-  context.log.error(
-    { instance_id, kept, generation },
-    'an overlay is ahead of what the database knows, or is damaged; it is kept aside, and the disk comes from the object store',
-  );
+  context.log.error({ instance_id, kept, generation }, SET_ASIDE);
 }

@@ -25,6 +25,8 @@ import { type VmFolder, vmFolder } from './record.ts';
 import { Reporter } from './reporter.ts';
 import { Suspension } from './suspension.ts';
 
+/** Longer than a guest that is well takes to answer. */
+const SILENT_MS = 20_000;
 /** After the first boot; its first caller is let in before. */
 const FIRST_FLUSH_MS = 2_000;
 
@@ -44,6 +46,8 @@ export class VmRunner {
   #assignment: Assignment | null | undefined = undefined;
   /** The VM whose end was said; a failed one may still be saved by a stop, a suspended one is to be said stopped. */
   #ended: { readonly vm_id: string; readonly how: 'stopped' | 'suspended' | 'failed' } | null = null;
+  /** The machine that has not answered yet since it was last waited for. */
+  #silent: Machine | null = null;
   /** The machine that was last said to run. */
   #running: Machine | null = null;
   /** What was last said of the guest's waiting for this host's disk. */
@@ -61,7 +65,7 @@ export class VmRunner {
     this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
       this.#reporter.keys({ vm_id, epoch, applied_keys }),
     );
-    this.#auto = new AutoFlush(() => this.#wantNow());
+    this.#auto = new AutoFlush(() => this.#news.come());
     const parts = {
       held: this.#held,
       reporter: this.#reporter,
@@ -96,14 +100,6 @@ export class VmRunner {
     }
     if (assignment) this.#keys.want(assignment.authorized_keys);
     this.#auto.configure(assignment?.desired === 'running' ? assignment.spec.auto_flush_seconds : null);
-    if (this.#saver.isAsked(assignment) || assignment?.reboots !== before?.reboots) this.#wantNow();
-    this.#news.come();
-  }
-
-  /** A guest that is silent since an earlier agent left it is not waited for meanwhile. */
-  #wantNow(): void {
-    if (this.#step?.name === 'await_guest' && this.#held.machine?.is_to_be_kept)
-      this.#step.abort.abort(new Error('something is wanted of it'));
     this.#news.come();
   }
 
@@ -175,8 +171,8 @@ export class VmRunner {
   }
 
   #isOver(): boolean {
-    if (this.#held.machine || this.#news.there || this.#assignment === undefined) return false;
     const wanted = this.#assignment;
+    if (this.#held.machine || this.#news.there || wanted === undefined) return false;
     const over = wanted !== null && ['stopped', 'suspended', 'deleted'].includes(wanted.desired);
     return wanted === null || (over && this.#hasEnded(wanted));
   }
@@ -207,7 +203,7 @@ export class VmRunner {
       unsaved: this.#held.unsaved === true,
       saved: this.#held.savedMemory(vm_id) !== null,
       standing: this.#held.standing,
-      kept: this.#held.machine?.is_to_be_kept === true,
+      silent: this.#silent?.is_to_be_kept === true && this.#silent === this.#held.machine,
       ended: assignment !== null && this.#hasEnded(assignment),
       reboots_wanted: assignment?.reboots ?? 0,
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
@@ -263,8 +259,7 @@ export class VmRunner {
   get #current(): Assignment {
     return present(this.#step?.of, 'assignment');
   }
-
-  /** A failed start is over, unless only the control plane was away or something else is wanted. */
+  /** Over when it fails, unless only the control plane was away or something else is wanted. */
   async #start(signal: AbortSignal): Promise<void> {
     try {
       await this.#held.launch(this.#current, signal, { run: true });
@@ -286,8 +281,10 @@ export class VmRunner {
     }
     const { host_key_new } = this.#current;
     await this.#keys.rest();
-    const found = await this.#arrival.await(this.#current, machine, signal);
+    this.#silent = machine;
+    const found = await this.#arrival.await(this.#current, machine, this.#patience(machine, signal));
     if (found === null) return;
+    this.#silent = null;
     const { recovered, disk } = this.#held;
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
     this.#stall_said = null;
@@ -297,6 +294,12 @@ export class VmRunner {
     // The guest has just made its host key, or may have (a fork's): it must not depend on this host for longer than it takes.
     if (disk.isUnsavedYet || host_key_new) this.#auto.hurry(FIRST_FLUSH_MS);
     await this.#held.saidToRun();
+  }
+
+  /** One that an earlier agent left, and that is silent, is asked again and again: what else is wanted is done in between. */
+  #patience(machine: Machine, signal: AbortSignal): AbortSignal {
+    if (!machine.is_to_be_kept || this.#current.user_data) return signal;
+    return AbortSignal.any([signal, AbortSignal.timeout(SILENT_MS)]);
   }
 
   async #reboot(signal: AbortSignal): Promise<void> {
@@ -312,7 +315,6 @@ export class VmRunner {
     this.#auto.ended(await this.#saver.flush(this.#current, signal));
   }
 
-  /** Only when all is durable and the machine gone is it stopped. */
   async #save(signal: AbortSignal): Promise<void> {
     await this.#saver.save(this.#current, signal);
     await this.#sayStopped();
@@ -391,7 +393,6 @@ export class VmRunner {
     this.#ended = { vm_id, how: 'failed' };
   }
 
-  /** For what cannot be decided without the control plane. */
   #insist(work: () => Promise<void>): Promise<void> {
     const { log } = this.#context;
     return insist(work, { log, signal: this.#closing.signal, over: () => this.#held.machine?.gone === true });

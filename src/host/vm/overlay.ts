@@ -8,7 +8,7 @@
  * - a new overlay never takes the place of an old one while that one's sidecar still stands.
  */
 import { execFile } from 'node:child_process';
-import { chmod, chown, mkdir, open, readdir, rename, rm, statfs } from 'node:fs/promises';
+import { chmod, chown, copyFile, mkdir, open, readdir, rename, rm, statfs } from 'node:fs/promises';
 import { isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
@@ -146,17 +146,13 @@ export async function setAsideOverlay(folder: string, instance_id: string): Prom
   await mkdir(aside, { recursive: true, mode: 0o700 });
   const stamp = new Date().toISOString().replaceAll(/[:.]/g, '-');
   const kept = join(aside, `${instance_id}-${stamp}.qcow2`);
-  for (const [from, to] of [
-    [paths.overlay, kept],
-    [paths.sidecar, kept.replace(/qcow2$/, 'json')],
-  ] as const) {
-    try {
-      await rename(from, to);
-      if (process.getuid?.() === 0) await chown(to, 0, 0);
-    } catch (error) {
-      if (errnoOf(error) !== 'ENOENT') throw error;
-    }
-  }
+  // Its note first, which an operator needs: a crash in between leaves the overlay where it is.
+  await copyFile(paths.sidecar, kept.replace(/qcow2$/, 'json')).catch((error: unknown) => {
+    if (errnoOf(error) !== 'ENOENT') throw error;
+  });
+  await rename(paths.overlay, kept);
+  if (process.getuid?.() === 0) await chown(kept, 0, 0);
+  await rm(paths.sidecar, { force: true });
   await syncFolder(aside);
   await syncFolder(folder);
   return kept;
