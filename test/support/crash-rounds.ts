@@ -189,15 +189,27 @@ export class CrashRounds {
     if (!is_dead) this.#covered(done, disk.generation);
   }
 
+  /** Of a dead QEMU's VM, a flush saves what its overlay has: what the guest has flushed. */
   async #flush(): Promise<void> {
     const { done, flushed } = this.#writer.listen();
+    const is_dead = this.#killed || !(await this.#qemuIsAlive());
     const { status, body } = await this.#berth.client.request<ReceiptBody>(
       'POST',
       `${this.#guest.path}/vm/flush`,
     );
     if (status !== 200) return;
     this.total.receipts += 1;
-    this.#covered(this.#killed ? flushed : done, body.generation);
+    this.#covered(is_dead ? flushed : done, body.generation);
+  }
+
+  async #qemuIsAlive(): Promise<boolean> {
+    const { isAlive } = await import('../../src/host/vm/process-identity.ts');
+    try {
+      return isAlive(this.#guest.qemu);
+    } catch {
+      // Its record goes with it.
+      return false;
+    }
   }
 
   #covered(survived: number, generation: number): void {
