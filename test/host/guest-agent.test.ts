@@ -32,6 +32,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
   let answer: Answer;
   let seen: string[];
   let connections: number;
+  let lost_syncs: number;
 
   /** Cuts the stream as qemu-ga does: 0xFF ends a half command, a line is a command. */
   function serve(socket: Socket): void {
@@ -46,6 +47,10 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
         held = held.slice(end + 1);
         const command = JSON.parse(line) as Command;
         seen.push(command.execute);
+        if (command.execute === 'guest-sync-delimited' && lost_syncs > 0) {
+          lost_syncs--;
+          continue;
+        }
         const reply =
           command.execute === 'guest-sync-delimited'
             ? `\xff${JSON.stringify({ return: command.arguments['id'] })}\n`
@@ -61,6 +66,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     greeting = '';
     seen = [];
     connections = 0;
+    lost_syncs = 0;
     answer = () => '{"return": {}}\n';
     server = createServer(serve).listen(path);
     await once(server, 'listening');
@@ -70,6 +76,12 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     agent.close();
     server.close();
     rmSync(folder, { recursive: true, force: true });
+  });
+
+  test('a sync that the guest has thrown away is sent again within the time that one may take', async () => {
+    answer = ({ execute }) => (execute === 'guest-ping' ? '{"return": {}}\n' : null);
+    lost_syncs = 1;
+    await agent.waitUntilUp(2_000);
   });
 
   test('a guest that booted for minutes answers all that was asked meanwhile at once, and is in step', async () => {

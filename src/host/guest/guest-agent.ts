@@ -23,6 +23,9 @@ import {
 const DEFAULT_TIMEOUT_MS = 5_000;
 /** How long guest-shutdown is listened to for a refusal; success never answers. */
 const SHUTDOWN_REFUSAL_MS = 500;
+/** How long the first sync of a guest that comes up is waited for; each later one twice as long, up to the second. */
+const FIRST_SYNC_MS = 125;
+const LATER_SYNCS_MS = 2_000;
 
 export interface AgentCallOptions {
   /** For the whole call, waiting behind earlier calls and getting back in step included. Default 5 s. */
@@ -84,18 +87,19 @@ export class GuestAgent {
   }
 
   /**
-   * Returns once the agent answers, at the latest after `timeout_ms`. One sync is sent and waits in QEMU until the
-   * guest opens its end of the port, so this costs nothing while booting; it is repeated only against loss.
+   * Returns once the agent answers, at the latest after `timeout_ms`. A sync waits in QEMU until the guest opens its end of
+   * the port. One that reaches a guest whose first process has just the port open is lost when that process closes it, so
+   * the sync is repeated: soon at first, then every two seconds.
    * Rejects with {@link GuestAgentTimeoutError}, {@link GuestAgentClosedError}, or the signal's reason.
    */
   async waitUntilUp(timeout_ms: number, signal?: AbortSignal): Promise<void> {
     const deadline = performance.now() + timeout_ms;
-    for (;;) {
+    for (let wait_ms = FIRST_SYNC_MS; ; wait_ms = Math.min(2 * wait_ms, LATER_SYNCS_MS)) {
       signal?.throwIfAborted();
       const left_ms = deadline - performance.now();
       if (left_ms <= 0)
         throw new GuestAgentTimeoutError(`the guest agent did not come up in ${timeout_ms} ms`);
-      const attempt = this.ping({ timeout_ms: Math.min(left_ms, 2_000) }).then(
+      const attempt = this.ping({ timeout_ms: Math.min(left_ms, wait_ms) }).then(
         () => true,
         (error: unknown) => {
           if (error instanceof GuestAgentTimeoutError) return false;
