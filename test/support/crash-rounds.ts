@@ -18,6 +18,7 @@ import { chances } from './chances.ts';
 import type { Disaster } from './disasters.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import type { Installation } from './installation.ts';
+import { OwnImage } from './own-image.ts';
 import { type Allowed, type BlockContent, readRegion, verifyRegion } from './region-oracle.ts';
 import { RegionWriter } from './region-writer.ts';
 import type { ReceiptBody } from './rest-client.ts';
@@ -26,7 +27,7 @@ import { until, untilWorks } from './waiting.ts';
 const WORK = [
   ...['flush', 'flush', 'flush', 'silent flush', 'silent flush', 'silent flush'],
   ...['nothing', 'start', 'start', 'stop', 'force stop', 'restart', 'suspend', 'resume', 'lazy start'],
-  ...['fork', 'compact', 'backup', 'killed and stopped', 'killed and started'],
+  ...['fork', 'compact', 'backup', 'template', 'image', 'killed and stopped', 'killed and started'],
 ] as const;
 /** Percents of FLUSHes and of discards. */
 const WRITERS = [
@@ -36,6 +37,8 @@ const WRITERS = [
   { flush: 30, discard: 5 },
 ] as const;
 const LONGEST_MS = 4_000;
+/** An image is unpacked, written, booted and stored one after the other. */
+const LONGEST_IMAGE_MS = 25_000;
 const PATIENCE = { timeout_ms: 600_000, every_ms: 200 };
 /** What keeps objects few, as the control plane schedules it. */
 const UPKEEP = ['drop-generations', 'checkpoint-disks', 'compact-disks', 'free-segments', 'sweep-orphans'];
@@ -58,6 +61,7 @@ export class CrashRounds {
   readonly #guest: GuestInstance;
   readonly #writer: RegionWriter;
   readonly #disasters: readonly Disaster[];
+  readonly #image: OwnImage;
   readonly #random: () => number;
   #seed: number;
   /** The newest. */
@@ -68,10 +72,12 @@ export class CrashRounds {
     berth: Installation,
     disasters: readonly Disaster[],
     writer: RegionWriter,
+    image: OwnImage,
     seed: number,
   ) {
     this.#berth = berth;
     this.#disasters = disasters;
+    this.#image = image;
     this.#writer = writer;
     this.#guest = writer.guest;
     this.#random = chances(seed);
@@ -82,10 +88,11 @@ export class CrashRounds {
     berth: Installation,
     disasters: readonly Disaster[],
     guest: GuestInstance,
-    seed: number,
+    { seed, scratch_dir }: { readonly seed: number; readonly scratch_dir: string },
   ): Promise<CrashRounds> {
     const writer = await RegionWriter.install(guest);
-    const rounds = new CrashRounds(berth, disasters, writer, seed);
+    const image = new OwnImage(berth, scratch_dir);
+    const rounds = new CrashRounds(berth, disasters, writer, image, seed);
     writer.oracle.begin(await writer.read());
     await rounds.#flush();
     return rounds;
@@ -95,7 +102,8 @@ export class CrashRounds {
   async once(): Promise<string> {
     const work = this.#pick(WORK);
     const writer = this.#pick(WRITERS);
-    const after_ms = Math.floor(this.#random() ** 2 * LONGEST_MS);
+    const longest_ms = work === 'image' ? LONGEST_IMAGE_MS : LONGEST_MS;
+    const after_ms = Math.floor(this.#random() ** 2 * longest_ms);
     const disaster = this.#pick(this.#disasters);
     const what = `${work}, a writer with ${writer.flush} % FLUSHes and ${writer.discard} % discards, ${disaster.name} ${after_ms} ms later`;
     try {
@@ -131,10 +139,13 @@ export class CrashRounds {
   /** What must be over before the work begins. */
   async #prepare(work: (typeof WORK)[number]): Promise<void> {
     if (work === 'silent flush') await this.#guest.sh('kill -STOP $(pidof qemu-ga)');
-    if (work === 'start' || work === 'lazy start') {
+    if (work === 'start' || work === 'lazy start' || work === 'template') {
       await this.#stop(false);
       if (work === 'lazy start') await this.#berth.removeOverlays(this.#guest.id);
+      // Beside a boot without one, a new template is made.
+      if (work === 'template') rmSync(this.#berth.paths.templates, { recursive: true, force: true });
     }
+    if (work === 'image') await this.#image.prepare();
     if (work === 'resume') {
       await this.#writer.stop();
       await this.#guest.suspend();
@@ -152,6 +163,7 @@ export class CrashRounds {
     if (work === 'suspend') await client.request('POST', `${guest.path}/vm/suspend`);
     if (work === 'restart') await client.request('POST', `${guest.path}/vm/restart`);
     if (work === 'backup') await this.#backup();
+    if (work === 'image') await this.#image.add();
     if (work === 'fork') {
       const name = `fork-${this.#seed}`;
       const { body } = await client.request<{ id: string }>('POST', `${guest.path}/fork`, { name });
@@ -164,7 +176,7 @@ export class CrashRounds {
       await this.#flush();
       for (const task of UPKEEP) await this.#berth.addJob(task);
     }
-    if (['start', 'lazy start', 'resume', 'killed and started'].includes(work)) {
+    if (['start', 'lazy start', 'template', 'resume', 'killed and started'].includes(work)) {
       await client.request('POST', `${guest.path}/vm`);
       await guest.reached('running');
       await this.#flush();
@@ -243,6 +255,7 @@ export class CrashRounds {
     if (this.#receipt) verifyRegion(content, this.#onwards(this.#receipt.allowed), 'what the receipt covers');
     oracle.begin(content);
     this.#killed = false;
+    await this.#image.verify();
     // What is there now is on its way to a generation that is looked at as it is.
     const receipt = await untilWorks('a flush', () => guest.flush(), PATIENCE);
     this.total.receipts += 1;

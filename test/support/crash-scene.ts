@@ -37,7 +37,7 @@ export async function crashScene(disaster: (typeof DISASTERS)[number], seed: num
   await berth.client.takeKey();
   const guest = await GuestInstance.running(berth, 'crashes');
   const disasters = disk === undefined ? kills(berth, guest) : [powerCut(berth, disk)];
-  const rounds = await CrashRounds.begin(berth, disasters, guest, seed);
+  const rounds = await CrashRounds.begin(berth, disasters, guest, { seed, scratch_dir: key_dir });
   const kept = cleanup.move();
   return { berth, rounds, [Symbol.asyncDispose]: () => kept.disposeAsync() };
 }
