@@ -128,6 +128,12 @@ create table flushes (
   constraint flushes_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text])))
 );
 
+create table free_ssh_ports (
+  port integer not null,
+  quarantined_at timestamp with time zone,
+  constraint free_ssh_ports_pkey PRIMARY KEY (port)
+);
+
 create table generations (
   instance_id text not null,
   generation bigint not null,
@@ -397,12 +403,6 @@ create table recovery_codes (
   constraint recovery_codes_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
-create table resting_ports (
-  port integer not null,
-  until timestamp with time zone not null,
-  constraint resting_ports_pkey PRIMARY KEY (port)
-);
-
 create table schema_migrations (
   name text not null,
   sha256 text not null,
@@ -640,6 +640,7 @@ CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, s
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
+CREATE INDEX free_ssh_ports_order ON public.free_ssh_ports USING btree (quarantined_at NULLS FIRST, port);
 CREATE INDEX generations_dropped ON public.generations USING btree (instance_id) WHERE (NOT retained);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree (image_id) WHERE current;

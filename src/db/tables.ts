@@ -218,7 +218,7 @@ export interface Database extends DeliveryTables {
     updated_at: Generated<Date>;
   };
   instance_ssh_keys: { instance_id: InstanceId; ssh_key_id: SshKeyId };
-  resting_ports: { port: number; until: Date };
+  free_ssh_ports: { port: number; quarantined_at: Date | null };
   disks: {
     instance_id: InstanceId;
     size_bytes: number;

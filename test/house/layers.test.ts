@@ -43,7 +43,7 @@ const ROOMS: Record<string, readonly string[]> = {
   launch: ['lib', 'config', 'agent-api'],
   roles: [
     ...['lib', 'config', 'db', 'events', 'agent-api', 'object-store', 'audit', 'mail', 'auth', 'hosts'],
-    ...['disks', 'disk-format', 'vms', 'api-keys', 'webhooks', 'notifications'],
+    ...['disks', 'disk-format', 'instances', 'vms', 'api-keys', 'webhooks', 'notifications'],
     ...['tasks', 'http', 'host', 'ingress', 'launch'],
   ],
   backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'host', 'launch'],
