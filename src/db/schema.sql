@@ -389,10 +389,8 @@ create table organisations (
   name text not null,
   billing_email text not null,
   created_at timestamp with time zone not null default now(),
-  quota_instances integer,
-  quota_cpus integer,
-  quota_memory_mib bigint,
-  quota_disk_gib bigint,
+  quotas jsonb not null default '{}'::jsonb,
+  created_by text,
   constraint organisations_pkey PRIMARY KEY (id)
 );
 
@@ -660,6 +658,7 @@ CREATE INDEX notifications_age ON public.notifications USING brin (created_at);
 CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((recipient || ' '::text) || kind) || ' '::text) || COALESCE(resource_id, ''::text))), id DESC) WHERE ((read_at IS NULL) AND (kind <> 'api_key.created'::text));
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
+CREATE INDEX organisations_maker ON public.organisations USING btree (created_by);
 CREATE INDEX segment_holders_instance ON public.segment_holders USING btree (instance_id);
 CREATE INDEX segments_unheld ON public.segments USING btree (unheld_at) WHERE (unheld_at IS NOT NULL);
 CREATE INDEX service_accounts_page ON public.service_accounts USING btree (org_id, id DESC);

@@ -8,6 +8,7 @@ import { currentImage, imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { holdFreePort, type PortRange, takePort } from './port-store.ts';
 import { findInstance, type InstanceRow, insertInstance } from './store.ts';
@@ -37,6 +38,7 @@ export interface SshEndpoint extends PortRange {
 export interface CreationContext {
   readonly ssh: SshEndpoint;
   readonly disk_keys: DiskKeys;
+  readonly quotas: QuotaLimits;
 }
 
 /**
@@ -46,7 +48,7 @@ export interface CreationContext {
 export async function createInstance(
   tx: Tx,
   principal: Principal,
-  { ssh, disk_keys }: CreationContext,
+  context: CreationContext,
   request: InstanceRequest,
 ): Promise<InstanceRow> {
   if (!(await imageKnown(tx, request.image))) {
@@ -58,8 +60,8 @@ export async function createInstance(
   if (request.disk_gib < least_gib) {
     throw invalid('disk_gib', `the image "${request.image}" takes at least ${least_gib}`);
   }
-  await checkQuota(tx, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
-  const id = await insertNew(tx, principal, { ssh, disk_keys }, request);
+  await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
+  const id = await insertNew(tx, principal, context, request);
   return announce(tx, principal, id, 'instance.created', {});
 }
 

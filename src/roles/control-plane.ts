@@ -182,6 +182,7 @@ async function appContext(
       secrets: new Sealer(secret_key, 'berth webhooks v1'),
     },
     signups: config.signups,
+    quotas: config.quotas,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
     public_url: config.public_url,

@@ -23,6 +23,7 @@ import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
 import { offerPorts } from '../../src/instances/port-store.ts';
 import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
@@ -113,6 +114,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     },
     mailbox,
     signups: 'closed',
+    quotas: QUOTA_DEFAULTS,
     rate_limits: null,
     ssh: {
       host: loopbackAddress(),
