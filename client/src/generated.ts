@@ -655,6 +655,10 @@ export type OrgQuota = {
   cpus: QuotaUse;
   memory_mib: QuotaUse;
   disk_gib: QuotaUse;
+  api_keys: QuotaUse;
+  service_accounts: QuotaUse;
+  webhooks: QuotaUse;
+  streams: QuotaUse;
 };
 
 export type PasskeyOptionsRequest = {
@@ -672,6 +676,8 @@ export type PingWebhookResponse = {
 
 export type QuotaUse = {
   limit: number | null;
+  /** Whether the operator has set it for this organisation */
+  source: 'default' | 'set';
   used: number;
 };
 

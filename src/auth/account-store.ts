@@ -3,6 +3,7 @@ import type { Tx } from '../db/pool.ts';
 import { violates } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type UserId } from '../lib/ids.ts';
+import type { OwnQuotas } from '../lib/quotas.ts';
 
 /** Of an organisation's name, in characters. */
 const NAME_LENGTH = 100;
@@ -13,8 +14,8 @@ export interface NewAccount {
   readonly password_hash: string;
 }
 
-/** Makes an account with an organisation of its own. @throws AppError CONFLICT when the address is taken */
-export async function insertAccount(tx: Tx, account: NewAccount): Promise<UserId> {
+/** Makes an account with an organisation of its own, which has `quotas`. @throws AppError CONFLICT when the address is taken */
+export async function insertAccount(tx: Tx, account: NewAccount, quotas: OwnQuotas = {}): Promise<UserId> {
   const user_id = newId('usr');
   const org_id = newId('org');
   try {
@@ -30,8 +31,11 @@ export async function insertAccount(tx: Tx, account: NewAccount): Promise<UserId
     });
   }
   const name = [...(account.name || account.email)].slice(0, NAME_LENGTH).join('');
-  const org = { id: org_id, name, billing_email: account.email };
-  await tx.insertInto('organisations').values(org).execute();
+  const org = { id: org_id, name, billing_email: account.email, created_by: user_id };
+  await tx
+    .insertInto('organisations')
+    .values({ ...org, quotas: JSON.stringify(quotas) })
+    .execute();
   // Earlier than whatever is joined in the same transaction: it is the one that it first belonged to.
   const created_at = sql<Date>`now() - interval '1 millisecond'`;
   await tx.insertInto('memberships').values({ org_id, user_id, role: 'owner', created_at }).execute();

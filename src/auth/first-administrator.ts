@@ -1,10 +1,11 @@
 import { type Db, transaction } from '../db/pool.ts';
+import { allQuotas } from '../lib/quotas.ts';
 import { insertAccount } from './account-store.ts';
 import { hashPassword } from './passwords.ts';
 import { hasUsers, lockUsers } from './store.ts';
 
 /**
- * Makes the first account, the owner of the first organisation, unless there is an account already.
+ * Makes the first account, the owner of the first organisation, whose quotas are unlimited, unless there is an account already.
  * Returns whether it did. `keep` runs before it is committed: no account is made whose password nobody has.
  */
 export async function createFirstAdministrator(
@@ -18,7 +19,7 @@ export async function createFirstAdministrator(
   return transaction(db, async (tx) => {
     await lockUsers(tx);
     if (await hasUsers(tx)) return false;
-    await insertAccount(tx, { email, name: 'Administrator', password_hash });
+    await insertAccount(tx, { email, name: 'Administrator', password_hash }, allQuotas(null));
     await keep();
     return true;
   });

@@ -2,10 +2,11 @@ import type { AuditLog } from '../audit/append.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { UserId } from '../lib/ids.ts';
+import { type QuotaLimits, requireWithin } from '../lib/quotas.ts';
 import { noteLogin } from './known-places.ts';
 import { beginAttempt, fail, succeed, withdraw } from './lockout.ts';
 import { type Caller, type OpenedSession, openSession } from './sessions.ts';
-import { findUser, findUserByEmail, firstOrganisation, lockUser } from './store.ts';
+import { countSessions, findUser, findUserByEmail, firstOrganisation, lockUser } from './store.ts';
 import { checkPassword } from './verify-account.ts';
 
 /** What the caller brought besides the password; the verdict on it is `verifySecondFactor`'s. */
@@ -20,6 +21,7 @@ export interface LoginRequest extends Caller {
 export interface LoginParts {
   readonly db: Db;
   readonly audit: AuditLog;
+  readonly quotas: QuotaLimits;
   readonly verifySecondFactor: (user_id: UserId) => Promise<FactorVerdict>;
 }
 
@@ -27,7 +29,7 @@ const WRONG = { message: 'The e-mail address or the password is wrong.' };
 
 /**
  * Opens a session. The same work and the same answer for an unknown address and a wrong password.
- * @throws AppError UNAUTHENTICATED, MFA_REQUIRED, ACCOUNT_LOCKED
+ * @throws AppError UNAUTHENTICATED, MFA_REQUIRED, ACCOUNT_LOCKED, QUOTA_EXCEEDED
  */
 export async function login(parts: LoginParts, request: LoginRequest) {
   const { db } = parts;
@@ -57,10 +59,10 @@ export async function login(parts: LoginParts, request: LoginRequest) {
 
 /**
  * After whatever proved who it is. `proved_by`: the hash of the password that did; where that is another by now, the
- * sessions it opened have ended, and none is opened. @throws AppError UNAUTHENTICATED
+ * sessions it opened have ended, and none is opened. @throws AppError UNAUTHENTICATED, QUOTA_EXCEEDED
  */
 export async function finishLogin(
-  { db, audit }: Pick<LoginParts, 'db' | 'audit'>,
+  { db, audit, quotas }: Pick<LoginParts, 'db' | 'audit' | 'quotas'>,
   user_id: UserId,
   caller: Caller & { readonly request_id: string },
   proved_by?: string,
@@ -73,6 +75,7 @@ export async function finishLogin(
     if (proved_by !== undefined && proved_by !== user.password_hash) {
       throw new AppError('UNAUTHENTICATED', WRONG);
     }
+    requireWithin('sessions', quotas.sessions, await countSessions(tx, user_id));
     const { ip, user_agent } = caller;
     const session: OpenedSession = await openSession(tx, user.id, { ip, user_agent });
     await noteLogin(tx, user.id, session, { ip, user_agent });

@@ -119,6 +119,17 @@ export async function deleteOtherSessions(tx: Tx, user_id: UserId, keep: Session
   await tx.deleteFrom('sudo_grants').where('user_id', '=', user_id).execute();
 }
 
+/** Those that are live. */
+export async function countSessions(tx: Tx, user_id: UserId): Promise<number> {
+  const row = await tx
+    .selectFrom('sessions')
+    .select(sql<number>`count(*)`.as('count'))
+    .where('user_id', '=', user_id)
+    .where('ends_at', '>', sql<Date>`now()`)
+    .executeTakeFirstOrThrow();
+  return row.count;
+}
+
 export async function listSessions(tx: Tx, user_id: UserId, before: string | null, limit: number) {
   return tx
     .selectFrom('sessions')

@@ -168,6 +168,7 @@ async function store(
   const after = await transaction(db, async (tx) => {
     const row = await importDisk(
       tx,
+      config.quotas,
       { ...imported, segments: packed.segments, changed_bytes, disk_gib },
       'operator',
     );

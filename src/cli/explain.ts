@@ -13,7 +13,8 @@ const NEXT: Readonly<Record<string, string>> = {
   FORBIDDEN: 'berth whoami, and ask an owner or admin of the organisation, or use a key with that scope',
   ACCOUNT_LOCKED: 'wait, or on the server: berth user unlock EMAIL',
   RATE_LIMITED: 'wait a minute, then the same again',
-  QUOTA_EXCEEDED: 'berth rm what is not needed any more, or on the server: berth org quota ORG',
+  QUOTA_EXCEEDED:
+    'remove what is not needed any more, or ask the operator: berth org quota ORG on the server',
   UNAVAILABLE: 'berth doctor',
   UNEXPECTED: 'berth doctor',
 };

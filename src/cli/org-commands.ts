@@ -2,14 +2,12 @@
 import { listLogs } from '../audit/store.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import type { OrgId } from '../lib/ids.ts';
-import { readQuota, setQuota } from '../orgs/quotas.ts';
+import { ORGANISATION_QUOTAS, type OrganisationQuota, parseLimit, UNLIMITED } from '../lib/quotas.ts';
+import { type QuotaChange, readQuota, setQuota } from '../orgs/quotas.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import type { ServerContext } from './server-context.ts';
 import { table } from './table.ts';
-
-export const QUOTA_NAMES = ['instances', 'cpus', 'memory_mib', 'disk_gib'] as const;
-export type QuotaName = (typeof QUOTA_NAMES)[number];
 
 /** An organisation by id or name; a name must be unambiguous. */
 async function findOrg(db: Db, text: string): Promise<{ id: OrgId; name: string }> {
@@ -49,22 +47,23 @@ export async function listOrgs({ db }: ServerContext): Promise<string> {
   );
 }
 
-/** Shows the quota of an organisation, after changing what is given: a number, or `none`. */
+/** Shows the quotas of an organisation, after changing those that are given: a number, `unlimited` or `default`. */
 export async function orgQuota(
-  { db, audit }: ServerContext,
+  { db, audit, config }: ServerContext,
   org: string,
-  change: Partial<Record<QuotaName, string>>,
+  change: Partial<Record<OrganisationQuota, string>>,
 ): Promise<string> {
   const { id, name } = await findOrg(db, org);
-  const limits: Partial<Record<QuotaName, number | null>> = {};
-  for (const [key, text] of Object.entries(change) as [QuotaName, string][]) {
-    const value = text === 'none' ? null : Number(text);
-    if (value !== null && (!Number.isInteger(value) || value < 0)) {
-      throw new CommandError(`--${key.replaceAll('_', '-')} takes a whole number or none, not ${text}`, {
-        exit_code: EXIT.usage,
-      });
+  const limits: QuotaChange = {};
+  for (const [quota, text] of Object.entries(change) as [OrganisationQuota, string][]) {
+    const limit = text === 'default' ? text : parseLimit(text);
+    if (limit === undefined) {
+      throw new CommandError(
+        `--${quota.replaceAll('_', '-')} takes a whole number up to 2147483647, unlimited or default, not ${text}`,
+        { exit_code: EXIT.usage },
+      );
     }
-    limits[key] = value;
+    limits[quota] = limit;
   }
   if (Object.keys(limits).length > 0) {
     await transaction(db, async (tx) => {
@@ -73,13 +72,12 @@ export async function orgQuota(
       await audit.append(tx, id, { ...entry, data: limits });
     });
   }
-  const quota = await readQuota(db, id);
-  const rows = QUOTA_NAMES.map((key) => [
-    key,
-    String(quota[key].used),
-    quota[key].limit === null ? 'none' : String(quota[key].limit),
-  ]);
-  return `${name} (${id})\n${table(['RESOURCE', 'USED', 'LIMIT'], rows)}`;
+  const states = await readQuota(db, config.quotas, id, null);
+  const rows = ORGANISATION_QUOTAS.map((quota) => {
+    const { used, limit, source } = states[quota];
+    return [quota, String(used ?? '-'), String(limit ?? UNLIMITED), source];
+  });
+  return `${name} (${id})\n${table(['QUOTA', 'USED', 'LIMIT', 'FROM'], rows)}`;
 }
 
 interface Logged {

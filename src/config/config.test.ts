@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
+import { QUOTA_DEFAULTS } from '../lib/quotas.ts';
 import { type Config, localOrigin, parseConfig } from './config.ts';
 import { SETTINGS } from './settings.ts';
 
@@ -30,6 +31,11 @@ test('an empty environment gives the defaults of the contract', () => {
     accel: 'auto',
     secret_key: null,
     signups: 'closed',
+    quotas: {
+      ...{ instances: 20, cpus: 32, memory_mib: 65_536, disk_gib: 512 },
+      ...{ api_keys: 100, service_accounts: 50, webhooks: 20, streams: 100 },
+      ...{ organisations: 5, sessions: 50, ssh_keys: 50, factors: 10 },
+    },
     fast_start: true,
     rate_limits: { principal: 1_200, address: 60 },
     smtp_url: null,
@@ -64,6 +70,7 @@ test('every setting is read', () => {
     BERTH_ACCEL: 'tcg',
     BERTH_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
     BERTH_SIGNUPS: 'open',
+    BERTH_QUOTA_DEFAULTS: 'instances=3, cpus=unlimited,sessions=0',
     BERTH_FAST_START: 'off',
     BERTH_RATE_LIMITS: 'address=5',
     BERTH_SMTP_URL: 'smtps://u:p@mail.example.org:465',
@@ -91,6 +98,7 @@ test('every setting is read', () => {
   assert.equal(config.accel, 'tcg');
   assert.deepEqual(config.secret_key, Buffer.alloc(32, 7));
   assert.equal(config.signups, 'open');
+  assert.deepEqual(config.quotas, { ...QUOTA_DEFAULTS, instances: 3, cpus: null, sessions: 0 });
   assert.equal(config.fast_start, false);
   assert.deepEqual(config.rate_limits, { principal: 1_200, address: 5 });
   assert.deepEqual(config.metrics_listen, { host: '127.0.0.1', port: 9464 });
@@ -139,6 +147,17 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_RATE_LIMITS', 'address=0', /^BERTH_RATE_LIMITS: .*1 to 1000000/],
   ['BERTH_RATE_LIMITS', 'address=5,address=6', /^BERTH_RATE_LIMITS: .*either or both/],
   ['BERTH_RATE_LIMITS', 'principal=10,', /^BERTH_RATE_LIMITS: .*principal=1200,address=60/],
+  [
+    'BERTH_QUOTA_DEFAULTS',
+    'instances=-1',
+    /^BERTH_QUOTA_DEFAULTS: "instances=-1" is not valid; expected quotas such as/,
+  ],
+  ['BERTH_QUOTA_DEFAULTS', 'instances=none', /^BERTH_QUOTA_DEFAULTS: .*whole number or unlimited/],
+  ['BERTH_QUOTA_DEFAULTS', 'instances=2147483648', /^BERTH_QUOTA_DEFAULTS: /],
+  ['BERTH_QUOTA_DEFAULTS', 'instances=1,instances=2', /^BERTH_QUOTA_DEFAULTS: .*each once/],
+  ['BERTH_QUOTA_DEFAULTS', 'ram=5', /^BERTH_QUOTA_DEFAULTS: .*memory_mib/],
+  ['BERTH_QUOTA_DEFAULTS', '20', /^BERTH_QUOTA_DEFAULTS: /],
+  ['BERTH_QUOTA_DEFAULTS', 'instances=20,', /^BERTH_QUOTA_DEFAULTS: /],
   ['BERTH_SMTP_URL', 'mail.example.org', /^BERTH_SMTP_URL: .*smtp:/],
   ['BERTH_LOG_LEVEL', 'loud', /^BERTH_LOG_LEVEL: /],
   ['BERTH_S3_BUCKET', 'Berth_1', /^BERTH_S3_BUCKET: "Berth_1" is not valid; expected a bucket name/],

@@ -3,6 +3,7 @@
  * is opened and nothing is resolved; what needs the machine is checked by `launch/`. An empty variable counts as unset.
  */
 import { resolve } from 'node:path';
+import { QUOTA_DEFAULTS, type QuotaLimits } from '../lib/quotas.ts';
 import type { Env } from './env.ts';
 import { dataDirProblem } from './paths.ts';
 import {
@@ -23,6 +24,7 @@ import {
   parseOrigin,
   parsePassword,
   parsePorts,
+  parseQuotas,
   parseRateLimits,
   parseSecretKey,
   parseSmtpUrl,
@@ -71,6 +73,8 @@ export interface Config {
   /** 32 bytes; null: the one in the data folder. */
   readonly secret_key: Buffer | null;
   readonly signups: 'open' | 'closed';
+  /** Of accounts, and of organisations for which none was set. */
+  readonly quotas: QuotaLimits;
   /** Boots go on from templates of their host. */
   readonly fast_start: boolean;
   /** Null: none. */
@@ -145,6 +149,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     accel: reader.read('BERTH_ACCEL', parseChoice(ACCELERATORS), 'auto'),
     secret_key: reader.read('BERTH_SECRET_KEY', parseSecretKey, null),
     signups: reader.read('BERTH_SIGNUPS', parseChoice(['open', 'closed']), 'closed'),
+    quotas: reader.read('BERTH_QUOTA_DEFAULTS', parseQuotas, QUOTA_DEFAULTS),
     fast_start: reader.read('BERTH_FAST_START', parseChoice(['on', 'off']), 'on') === 'on',
     rate_limits: reader.read('BERTH_RATE_LIMITS', parseRateLimits, DEFAULT_RATE_LIMITS),
     smtp_url: reader.read('BERTH_SMTP_URL', parseSmtpUrl, null),

@@ -4,6 +4,7 @@
  */
 import { BlockList, isIP } from 'node:net';
 import { nearest } from '../lib/nearest.ts';
+import { type Limit, parseLimit, QUOTA_DEFAULTS, QUOTAS, type QuotaLimits } from '../lib/quotas.ts';
 
 export const SETTINGS = [
   'BERTH_DATA_DIR',
@@ -24,6 +25,7 @@ export const SETTINGS = [
   'BERTH_FAST_START',
   'BERTH_SECRET_KEY',
   'BERTH_SIGNUPS',
+  'BERTH_QUOTA_DEFAULTS',
   'BERTH_RATE_LIMITS',
   'BERTH_SMTP_URL',
   'BERTH_WEBHOOK_ALLOW_CIDRS',
@@ -236,6 +238,23 @@ export function parseRateLimits(text: string): RateLimitsConfig | null {
     given[name] = limit;
   }
   return { ...DEFAULT_RATE_LIMITS, ...given };
+}
+
+/** What is not named keeps its default. */
+export function parseQuotas(text: string): QuotaLimits {
+  const given: Record<string, Limit> = {};
+  for (const part of text.split(',')) {
+    const [name = '', value = '', ...more] = part.trim().split('=');
+    const limit = parseLimit(value);
+    const known = QUOTAS.some((quota) => quota === name);
+    if (!known || limit === undefined || more.length > 0 || name in given) {
+      throw new Expected(
+        `quotas such as instances=20,cpus=unlimited: each once, a whole number or unlimited; there are ${QUOTAS.join(', ')}`,
+      );
+    }
+    given[name] = limit;
+  }
+  return { ...QUOTA_DEFAULTS, ...given };
 }
 
 /** Whole seconds, as milliseconds. */

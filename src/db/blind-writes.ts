@@ -41,7 +41,7 @@ export class DisprovedError extends Error {
 }
 
 interface Change {
-  readonly proof: Proof | undefined;
+  readonly proofs: readonly Proof[];
   /** All committed, or none. */
   readonly statements: readonly CompiledQuery[];
   readonly resolve: () => void;
@@ -57,9 +57,9 @@ class BlindWrites {
     this.#pool = pool;
   }
 
-  write(statements: readonly CompiledQuery[], proof: Proof | undefined): Promise<void> {
+  write(statements: readonly CompiledQuery[], proofs: readonly Proof[]): Promise<void> {
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ statements, proof, resolve, reject });
+      this.#waiting.push({ statements, proofs, resolve, reject });
       if (this.#under_way < MAX_UNDER_WAY) void this.#work();
     });
   }
@@ -106,8 +106,8 @@ class BlindWrites {
 
 /** Before anything else: what one of them refuses is not begun. */
 function proofsOf(changes: readonly Change[]): readonly CompiledQuery[] {
-  const proofs = changes.flatMap(({ proof }) => proof ?? []);
-  return [...Map.groupBy(proofs, ({ by }) => by)].map(([by, them]) => by.of(them.map(({ told }) => told)));
+  const all = changes.flatMap(({ proofs }) => proofs);
+  return [...Map.groupBy(all, ({ by }) => by)].map(([by, them]) => by.of(them.map(({ told }) => told)));
 }
 
 const writers = new WeakMap<Db, BlindWrites>();
@@ -122,16 +122,20 @@ function writerOf(db: Db): BlindWrites {
  * A transaction whose work writes with {@link atCommit} alone and asks nothing of the database. It needs no connection
  * of its own. `work` runs once. @throws DisprovedError
  */
-export async function blindTransaction<T>(db: Db, work: (tx: Tx) => Promise<T>, proof?: Proof): Promise<T> {
+export async function blindTransaction<T>(
+  db: Db,
+  work: (tx: Tx) => Promise<T>,
+  proofs: readonly Proof[] = [],
+): Promise<T> {
   const ending = newEnding();
   // A Kysely of its own: what is gathered is known by it.
   const tx: Tx = composer.withTables<Record<never, never>>();
   gatherEnding(tx, ending);
   const result = await work(tx);
   try {
-    if (ending.last.length > 0 || proof) await writerOf(db).write(ending.last, proof);
+    if (ending.last.length > 0 || proofs.length > 0) await writerOf(db).write(ending.last, proofs);
   } catch (error) {
-    if (proof && sqlStateOf(error) === DIVISION_BY_ZERO)
+    if (proofs.length > 0 && sqlStateOf(error) === DIVISION_BY_ZERO)
       throw new DisprovedError('not so any more', { cause: error });
     throw meant(ending, error);
   }

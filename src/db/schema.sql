@@ -128,6 +128,12 @@ create table flushes (
   constraint flushes_state_check CHECK ((state = ANY (ARRAY['queued'::text, 'running'::text, 'done'::text, 'failed'::text])))
 );
 
+create table free_ssh_ports (
+  port integer not null,
+  quarantined_at timestamp with time zone,
+  constraint free_ssh_ports_pkey PRIMARY KEY (port)
+);
+
 create table generations (
   instance_id text not null,
   generation bigint not null,
@@ -383,10 +389,8 @@ create table organisations (
   name text not null,
   billing_email text not null,
   created_at timestamp with time zone not null default now(),
-  quota_instances integer,
-  quota_cpus integer,
-  quota_memory_mib bigint,
-  quota_disk_gib bigint,
+  quotas jsonb not null default '{}'::jsonb,
+  created_by text,
   constraint organisations_pkey PRIMARY KEY (id)
 );
 
@@ -395,12 +399,6 @@ create table recovery_codes (
   code_hash bytea not null,
   constraint recovery_codes_pkey PRIMARY KEY (user_id, code_hash),
   constraint recovery_codes_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
-);
-
-create table resting_ports (
-  port integer not null,
-  until timestamp with time zone not null,
-  constraint resting_ports_pkey PRIMARY KEY (port)
 );
 
 create table schema_migrations (
@@ -640,6 +638,7 @@ CREATE UNIQUE INDEX events_sequence ON public.events USING btree (instance_id, s
 CREATE INDEX flushes_finished ON public.flushes USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 CREATE UNIQUE INDEX flushes_queued ON public.flushes USING btree (instance_id) WHERE (state = 'queued'::text);
 CREATE UNIQUE INDEX flushes_running ON public.flushes USING btree (instance_id) WHERE (state = 'running'::text);
+CREATE INDEX free_ssh_ports_order ON public.free_ssh_ports USING btree (quarantined_at NULLS FIRST, port);
 CREATE INDEX generations_dropped ON public.generations USING btree (instance_id) WHERE (NOT retained);
 CREATE INDEX idempotency_keys_expiry ON public.idempotency_keys USING btree (expires_at);
 CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree (image_id) WHERE current;
@@ -659,6 +658,7 @@ CREATE INDEX notifications_age ON public.notifications USING brin (created_at);
 CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((recipient || ' '::text) || kind) || ' '::text) || COALESCE(resource_id, ''::text))), id DESC) WHERE ((read_at IS NULL) AND (kind <> 'api_key.created'::text));
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
+CREATE INDEX organisations_maker ON public.organisations USING btree (created_by);
 CREATE INDEX segment_holders_instance ON public.segment_holders USING btree (instance_id);
 CREATE INDEX segments_unheld ON public.segments USING btree (unheld_at) WHERE (unheld_at IS NOT NULL);
 CREATE INDEX service_accounts_page ON public.service_accounts USING btree (org_id, id DESC);

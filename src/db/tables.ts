@@ -17,6 +17,7 @@ import type {
   UserId,
   VmId,
 } from '../lib/ids.ts';
+import type { OwnQuotas } from '../lib/quotas.ts';
 import type { VmState } from '../vms/model.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 
@@ -50,10 +51,9 @@ export interface Database extends DeliveryTables {
     name: string;
     billing_email: string;
     created_at: Generated<Date>;
-    quota_instances: number | null;
-    quota_cpus: number | null;
-    quota_memory_mib: number | null;
-    quota_disk_gib: number | null;
+    quotas: ColumnType<OwnQuotas, string | undefined, string>;
+    /** Null: made before this was kept. */
+    created_by: ColumnType<UserId | null, UserId | undefined, never>;
   };
   memberships: { org_id: OrgId; user_id: UserId; role: Role; created_at: Generated<Date> };
   sessions: {
@@ -218,7 +218,7 @@ export interface Database extends DeliveryTables {
     updated_at: Generated<Date>;
   };
   instance_ssh_keys: { instance_id: InstanceId; ssh_key_id: SshKeyId };
-  resting_ports: { port: number; until: Date };
+  free_ssh_ports: { port: number; quarantined_at: Date | null };
   disks: {
     instance_id: InstanceId;
     size_bytes: number;

@@ -18,6 +18,7 @@ import { lazySchemas } from './lazy-schemas.ts';
 import { registerLookAgain } from './look-again.ts';
 import { openApiOptions } from './openapi.ts';
 import { CursorSealer } from './pagination.ts';
+import { Places } from './places.ts';
 import { RateLimits } from './rate-limits.ts';
 import { newRequestId } from './request-id.ts';
 import { EmptyBody } from './schemas.ts';
@@ -114,8 +115,9 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   registerAccess(fastify, context.db, limits);
   registerLookAgain(fastify, context.db, context.slow_ms);
   const cursors = new CursorSealer(context.secret_key);
-  const streams = new EventStreams(fastify, context);
-  new ConsoleStreams(fastify, context, addressOf(context));
+  const places = new Places();
+  const streams = new EventStreams(fastify, context, places);
+  new ConsoleStreams(fastify, context, places, addressOf(context));
 
   await fastify.register(async () => {
     registerHealth(app, context);
@@ -127,7 +129,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
     );
     registerApiKeys(app, context, cursors);
     registerServiceAccounts(app, context, cursors);
-    registerOrgs(app, context);
+    registerOrgs(app, context, cursors, places);
     registerMembers(app, context, cursors);
     registerInvitations(app, context, cursors);
     registerAudit(app, context, cursors);

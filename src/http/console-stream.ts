@@ -13,10 +13,11 @@ import type { FastifyInstance } from 'fastify';
 import { type RawData, WebSocket, WebSocketServer } from 'ws';
 import { AppError, messageOf } from '../lib/errors.ts';
 import { isId } from '../lib/ids.ts';
+import { streamLimit } from '../orgs/quotas.ts';
 import { type ConsoleHolder, consolePlace, consumeConsoleTicket } from '../vms/console.ts';
 import type { AppContext } from './context.ts';
 import { refuseUpgrade } from './errors.ts';
-import { Places } from './places.ts';
+import type { Places } from './places.ts';
 import { newRequestId } from './request-id.ts';
 
 const PATH = /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/;
@@ -26,8 +27,6 @@ const LOOK_AGAIN_MS = 15_000;
 const SILENT_MS = 30_000;
 const MESSAGE_BYTES = 64 * 1024;
 const BUFFER_BYTES = 256 * 1024;
-export const CONSOLES_PER_ORGANISATION = 50;
-const CONSOLES_IN_ALL = 200;
 
 /** Close codes (RFC 6455, section 7.4.1, and its registry). */
 const CLOSE = { over: 1000, going_away: 1001, revoked: 1008 } as const;
@@ -37,7 +36,7 @@ export function isConsoleStream(request: Pick<IncomingMessage, 'url' | 'headers'
   return PATH.test(request.url ?? '') && request.headers.upgrade?.toLowerCase() === 'websocket';
 }
 
-type Context = Pick<AppContext, 'db' | 'host_calls' | 'log' | 'public_url' | 'heartbeat_ms'>;
+type Context = Pick<AppContext, 'db' | 'host_calls' | 'log' | 'public_url' | 'quotas' | 'heartbeat_ms'>;
 
 export class ConsoleStreams {
   readonly #context: Context;
@@ -48,17 +47,18 @@ export class ConsoleStreams {
     clientTracking: true,
   });
 
-  readonly #places = new Places({
-    what: 'consoles',
-    per_holder: CONSOLES_PER_ORGANISATION,
-    in_all: CONSOLES_IN_ALL,
-  });
-
+  readonly #places: Places;
   readonly #ids = new WeakMap<IncomingMessage, string>();
 
   /** `ipOf`: the caller's address, as Fastify tells it of its own requests. */
-  constructor(app: FastifyInstance, context: Context, ipOf: (request: IncomingMessage) => string) {
+  constructor(
+    app: FastifyInstance,
+    context: Context,
+    places: Places,
+    ipOf: (request: IncomingMessage) => string,
+  ) {
     this.#context = context;
+    this.#places = places;
     app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
       const request_id = newRequestId();
       this.#ids.set(request, request_id);
@@ -85,16 +85,17 @@ export class ConsoleStreams {
   }
 
   async #accept(request: IncomingMessage, socket: Duplex, head: Buffer, ip: string): Promise<void> {
-    const { db, host_calls, log } = this.#context;
+    const { db, host_calls, log, quotas } = this.#context;
     const id = PATH.exec(request.url ?? '')?.[1] ?? '';
     this.#refuseForeign(request);
     const query = new URL(request.url ?? '', 'http://console').searchParams;
     if (!isId('inst', id)) throw new AppError('NOT_FOUND');
     const holder = await consumeConsoleTicket(db, id, query.get('ticket') ?? '');
     const { host_id, instance_id, vm_id } = await consolePlace(db, holder, ip);
+    const limit = await streamLimit(db, quotas, holder.org_id);
     // Nobody is there to be answered.
     if (socket.destroyed) return;
-    socket.once('close', this.#places.take(holder.org_id));
+    socket.once('close', this.#places.take(holder.org_id, limit));
     const gone = new AbortController();
     socket.once('close', () => gone.abort());
     const call = { kind: 'console', instance_id, vm_id } as const;

@@ -5,6 +5,7 @@ import type { DiskKeys } from '../disks/data-keys.ts';
 import type { HostCalls } from '../hosts/host-calls.ts';
 import type { SshEndpoint } from '../instances/create-instance.ts';
 import type { Log } from '../lib/log.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import type { Sealer } from '../lib/seal.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -32,6 +33,8 @@ export interface AppContext {
   /** The way to the receivers, and what seals their secrets. */
   readonly webhooks: { readonly outbound: Outbound; readonly secrets: Sealer };
   readonly ssh: SshEndpoint;
+  /** The limits of accounts, and of organisations for which none was set. */
+  readonly quotas: QuotaLimits;
   /** The origin people use; no slash at its end. */
   readonly public_url: string;
   readonly signups: 'open' | 'closed';

@@ -6,19 +6,21 @@
  * - Nothing is read while the reader does not take what it was sent: memory is one batch a stream. A reader that takes
  *   nothing for a minute is cut off.
  * - Its credential is looked at again before each batch and at each heartbeat; without it the stream ends.
- * - Streams are bounded for each holder and for the process, and end at once when the server closes.
+ * - Streams are bounded for each organisation and for the process, and end at once when the server closes.
  */
 import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import { actorOf, type Principal } from '../auth/principal.ts';
+import type { Principal } from '../auth/principal.ts';
 import type { NotifyHub, Topic } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
 import { headPosition, positionOf } from '../events/read-store.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { isId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
+import { streamLimit } from '../orgs/quotas.ts';
 import { authenticateAgain, principalOf } from './access.ts';
 import { hangUp } from './hang-up.ts';
-import { Places } from './places.ts';
+import type { Places } from './places.ts';
 
 const HEARTBEAT_MS = 15_000;
 const STALLED_MS = 60_000;
@@ -27,8 +29,6 @@ const BATCH = 100;
 const BUFFER_BYTES = 64 * 1024;
 /** After how long a reader whose stream broke tries again. */
 const RETRY_MS = 2_000;
-export const STREAMS_PER_HOLDER = 20;
-const STREAMS_IN_ALL = 1_000;
 
 export interface StreamFrame {
   /** Where a stream goes on; absent: nothing that can be gone on from. */
@@ -54,29 +54,27 @@ export interface StreamSource {
 export interface StreamContext {
   readonly db: Db;
   readonly hub: NotifyHub;
+  readonly quotas: QuotaLimits;
   readonly heartbeat_ms?: number;
 }
 
 export class EventStreams {
   readonly #context: StreamContext;
   readonly #closing = new AbortController();
-  readonly #places = new Places({
-    what: 'streams',
-    per_holder: STREAMS_PER_HOLDER,
-    in_all: STREAMS_IN_ALL,
-  });
+  readonly #places: Places;
 
-  constructor(app: FastifyInstance, context: StreamContext) {
+  constructor(app: FastifyInstance, context: StreamContext, places: Places) {
     this.#context = context;
+    this.#places = places;
     app.addHook('preClose', async () => this.#closing.abort());
   }
 
-  /** Answers with a stream of `source`. @throws AppError RATE_LIMITED, UNAVAILABLE, INVALID_REQUEST */
+  /** Answers with a stream of `source`. @throws AppError QUOTA_EXCEEDED, UNAVAILABLE, INVALID_REQUEST */
   async answer(request: FastifyRequest, reply: FastifyReply, source: StreamSource): Promise<FastifyReply> {
-    const { db } = this.#context;
-    const holder = actorOf(principalOf(request));
+    const { db, quotas } = this.#context;
+    const { org_id } = principalOf(request);
     const start = await startOf(db, request.headers['last-event-id']);
-    const leave = this.#places.take(holder);
+    const leave = this.#places.take(org_id, await streamLimit(db, quotas, org_id));
     const ended = hangUp(reply);
     const signal = AbortSignal.any([ended, this.#closing.signal]);
     this.#cutOff(reply, ended);

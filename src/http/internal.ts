@@ -72,7 +72,9 @@ const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
 /** A host that vanished says nothing; the SSH connections to it are found to be over by this. */
 const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 
-export interface InternalContext extends Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'> {
+type Shared = 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls' | 'quotas';
+
+export interface InternalContext extends Pick<AppContext, Shared> {
   /** Of hosts that are not the only one. */
   readonly host_lease_ms: number;
 }
@@ -232,7 +234,7 @@ function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void
   });
 }
 
-function registerIngress(app: FastifyInstance, { db, hub }: InternalContext): void {
+function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalContext): void {
   app.post<{ Body: RoutesRequest }>(
     '/internal/v1/routes',
     async (request, reply): Promise<RoutesResponse> => {
@@ -251,7 +253,7 @@ function registerIngress(app: FastifyInstance, { db, hub }: InternalContext): vo
   app.post<{ Body: WakeRequest }>('/internal/v1/wake', async (request): Promise<WakeResponse> => {
     const { instance_id } = request.body;
     try {
-      return await transaction(db, (tx) => wakeVm(tx, instance_id));
+      return await transaction(db, (tx) => wakeVm(tx, quotas, instance_id));
     } catch (error) {
       if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE', 'CONFLICT'].includes(error.code))
         throw error;

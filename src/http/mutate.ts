@@ -5,7 +5,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { AuditLog } from '../audit/append.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
-import { blindTransaction, DisprovedError } from '../db/blind-writes.ts';
+import { blindTransaction, DisprovedError, type Proof } from '../db/blind-writes.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { Sealer } from '../lib/seal.ts';
@@ -28,8 +28,11 @@ export interface MutationContext {
 export interface Mutation {
   /** As the audit log has it. */
   readonly action: string;
-  /** The work asks nothing of the database. */
-  readonly blind?: boolean;
+  /**
+   * Whether the work can be done for the principal without asking the database anything: what it goes by then, which its
+   * transaction proves. Null: it has to ask.
+   */
+  readonly blind?: (principal: Principal) => Proof | null;
   /** Of work that goes on after its answer was kept: whether it has not failed since. If it has, it is done again. */
   readonly holds?: (tx: Tx, kept: unknown) => Promise<boolean>;
 }
@@ -55,10 +58,10 @@ export async function mutate<Status extends number, Body>(
   request: FastifyRequest,
   reply: FastifyReply,
   mutation: Mutation,
-  work: (tx: Tx, principal: Principal) => Promise<Outcome<Status, Body>>,
+  work: (tx: Tx, principal: Principal, blind: boolean) => Promise<Outcome<Status, Body>>,
 ): Promise<{ status: Status; body: Body }> {
-  const change = async (tx: Tx, principal: Principal, wanted: Claim | null) => {
-    const { status, body, target, data, unchanged } = await work(tx, principal);
+  const change = async (tx: Tx, principal: Principal, wanted: Claim | null, blind = false) => {
+    const { status, body, target, data, unchanged } = await work(tx, principal, blind);
     if (wanted) await keep(tx, context.idempotency, wanted, { status, body });
     if (unchanged !== true) {
       await context.audit.append(tx, principal.org_id, {
@@ -73,15 +76,21 @@ export async function mutate<Status extends number, Body>(
     return { status, body };
   };
   const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;
-  const blind = mutation.blind === true && key === null;
+  const blindly = async (principal: Principal, proofs: readonly Proof[]) => {
+    const proof = key === null ? mutation.blind?.(principal) : null;
+    if (!proof) return null;
+    const work_of_it = (tx: Tx) => change(tx, principal, null, true);
+    return blindTransaction(context.db, work_of_it, [...proofs, proof]);
+  };
   const { supposed } = request;
-  if (supposed && blind) {
+  if (supposed) {
     try {
-      const work_of_supposed = (tx: Tx) => change(tx, supposed.principal, null);
-      const done = await blindTransaction(context.db, work_of_supposed, supposed.proof);
-      request.principal = supposed.principal;
-      request.supposed = null;
-      return done;
+      const done = await blindly(supposed.principal, [supposed.proof]);
+      if (done) {
+        request.principal = supposed.principal;
+        request.supposed = null;
+        return done;
+      }
     } catch (error) {
       // Nothing was done. What is refused to one who is only supposed to call is refused to nobody yet.
       if (!(error instanceof DisprovedError || error instanceof AppError)) throw error;
@@ -89,7 +98,12 @@ export async function mutate<Status extends number, Body>(
   }
   await supposed?.settle();
   const principal = principalOf(request);
-  if (blind) return blindTransaction(context.db, (tx) => change(tx, principal, null));
+  const done = await blindly(principal, []).catch((error: unknown) => {
+    // Nothing was done: the work asks the database after all.
+    if (!(error instanceof DisprovedError)) throw error;
+    return null;
+  });
+  if (done) return done;
   const wanted = key === null ? null : claimOf(request, principal, key);
   return transaction(context.db, async (tx) => {
     const before = wanted && (await claim(tx, context.idempotency, wanted, mutation.holds ?? always));

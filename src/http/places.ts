@@ -1,47 +1,38 @@
-/** Places that are held for as long as something goes on: so many for each holder, and so many in all. */
+/**
+ * Places of live streams and consoles, held for as long as they are open: each organisation has as many as its quota
+ * says, and the process a number in all. They are counted by each control plane process by itself.
+ */
 import { AppError } from '../lib/errors.ts';
+import type { OrgId } from '../lib/ids.ts';
+import { type Limit, requireWithin } from '../lib/quotas.ts';
 
+const IN_ALL = 2_000;
 const RETRY_S = 15;
 
-export interface PlacesOptions {
-  /** In the plural, for those who get none. */
-  readonly what: string;
-  readonly per_holder: number;
-  readonly in_all: number;
-}
-
 export class Places {
-  readonly #options: PlacesOptions;
-  readonly #held = new Map<string, number>();
+  readonly #held = new Map<OrgId, number>();
   #count = 0;
 
-  constructor(options: PlacesOptions) {
-    this.#options = options;
-  }
-
-  /** Takes a place; what it answers gives it back, and is called once. @throws AppError RATE_LIMITED, UNAVAILABLE */
-  take(holder: string): () => void {
-    const { what, per_holder, in_all } = this.#options;
-    const own = this.#held.get(holder) ?? 0;
-    if (own >= per_holder) {
-      throw new AppError('RATE_LIMITED', {
-        message: `At most ${per_holder} ${what} at once. Close one first.`,
-        retry_after_seconds: RETRY_S,
-      });
-    }
-    if (this.#count >= in_all) {
+  /** Takes a place; what it answers gives it back, and is called once. @throws AppError QUOTA_EXCEEDED, UNAVAILABLE */
+  take(org_id: OrgId, limit: Limit): () => void {
+    requireWithin('streams', limit, this.heldBy(org_id));
+    if (this.#count >= IN_ALL) {
       throw new AppError('UNAVAILABLE', {
-        message: `Too many ${what} are open.`,
+        message: 'Too many streams and consoles are open. Try again shortly.',
         retry_after_seconds: RETRY_S,
       });
     }
-    this.#held.set(holder, own + 1);
+    this.#held.set(org_id, this.heldBy(org_id) + 1);
     this.#count += 1;
     return () => {
-      const left = (this.#held.get(holder) ?? 1) - 1;
-      if (left === 0) this.#held.delete(holder);
-      else this.#held.set(holder, left);
+      const left = this.heldBy(org_id) - 1;
+      if (left <= 0) this.#held.delete(org_id);
+      else this.#held.set(org_id, left);
       this.#count -= 1;
     };
+  }
+
+  heldBy(org_id: OrgId): number {
+    return this.#held.get(org_id) ?? 0;
   }
 }

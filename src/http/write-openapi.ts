@@ -11,6 +11,7 @@ import { openPool } from '../db/pool.ts';
 import { diskKeys } from '../disks/data-keys.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
 import { createLog } from '../lib/log.ts';
+import { QUOTA_DEFAULTS } from '../lib/quotas.ts';
 import { Sealer } from '../lib/seal.ts';
 import { Mailbox } from '../mail/mailbox.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -38,6 +39,7 @@ export async function openApiText(): Promise<string> {
     webhooks: { outbound, secrets: new Sealer(secret_key, 'berth webhooks v1') },
     mailbox: new Mailbox(new Sealer(secret_key, 'berth mails v1')),
     signups: 'closed',
+    quotas: QUOTA_DEFAULTS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',

@@ -6,6 +6,7 @@ import { append } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import {
   findInstance,
@@ -27,6 +28,7 @@ const SIZES = ['cpus', 'memory_mib', 'disk_gib'] as const;
  */
 export async function changeInstance(
   tx: Tx,
+  quotas: QuotaLimits,
   principal: Principal,
   id: InstanceId,
   change: InstanceChange,
@@ -47,7 +49,7 @@ export async function changeInstance(
         message: `The VM is ${state}; cpus, memory_mib and disk_gib change while it is stopped.`,
       });
     }
-    if (more_gib > 0) await checkQuota(tx, principal.org_id, { disk_gib: more_gib });
+    if (more_gib > 0) await checkQuota(tx, quotas, principal.org_id, { disk_gib: more_gib });
     await updateInstance(tx, id, change);
     if (change.disk_gib !== undefined) await growDisk(tx, id, change.disk_gib);
     if (row.host_id) await notify(tx, 'host', row.host_id);

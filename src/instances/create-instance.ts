@@ -8,8 +8,10 @@ import { currentImage, imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
-import { findInstance, freePort, type InstanceRow, insertInstance } from './store.ts';
+import { holdFreePort, type PortRange, takePort } from './port-store.ts';
+import { findInstance, type InstanceRow, insertInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
 export interface InstanceRequest {
@@ -29,15 +31,14 @@ export interface InstanceRequest {
 }
 
 /** Where instances' SSH ports are opened. */
-export interface SshEndpoint {
+export interface SshEndpoint extends PortRange {
   readonly host: string;
-  readonly first_port: number;
-  readonly last_port: number;
 }
 
 export interface CreationContext {
   readonly ssh: SshEndpoint;
   readonly disk_keys: DiskKeys;
+  readonly quotas: QuotaLimits;
 }
 
 /**
@@ -47,7 +48,7 @@ export interface CreationContext {
 export async function createInstance(
   tx: Tx,
   principal: Principal,
-  { ssh, disk_keys }: CreationContext,
+  context: CreationContext,
   request: InstanceRequest,
 ): Promise<InstanceRow> {
   if (!(await imageKnown(tx, request.image))) {
@@ -59,8 +60,8 @@ export async function createInstance(
   if (request.disk_gib < least_gib) {
     throw invalid('disk_gib', `the image "${request.image}" takes at least ${least_gib}`);
   }
-  await checkQuota(tx, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
-  const id = await insertNew(tx, principal, { ssh, disk_keys }, request);
+  await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
+  const id = await insertNew(tx, principal, context, request);
   return announce(tx, principal, id, 'instance.created', {});
 }
 
@@ -71,7 +72,7 @@ export async function insertNew(
   { ssh, disk_keys }: CreationContext,
   request: InstanceRequest,
 ): Promise<InstanceId> {
-  const ssh_port = await openablePort(tx, ssh);
+  const ssh_port = await takeOpenablePort(tx, ssh);
   const id = newId('inst');
   try {
     await insertInstance(tx, {
@@ -111,18 +112,21 @@ export async function announce(
 }
 
 /** Ports that another program of this machine holds are found by trying, and passed over. */
-async function openablePort(tx: Tx, ssh: SshEndpoint): Promise<number> {
-  const taken: number[] = [];
+async function takeOpenablePort(tx: Tx, ssh: SshEndpoint): Promise<number> {
+  const foreign: number[] = [];
   for (;;) {
-    const port = await freePort(tx, ssh.first_port, ssh.last_port, taken);
+    const port = await holdFreePort(tx, ssh, foreign);
     if (port === undefined) {
       throw new AppError('UNAVAILABLE', {
-        message: `All SSH ports (${ssh.first_port}-${ssh.last_port}) are in use. Delete an instance, or widen BERTH_SSH_PORTS.`,
+        message: `SSH ports ${ssh.first_port}-${ssh.last_port} are all in use. Delete an instance, or widen BERTH_SSH_PORTS.`,
         retry_after_seconds: 60,
       });
     }
-    if (await portIsFree(ssh.host, port)) return port;
-    taken.push(port);
+    if (await portIsFree(ssh.host, port)) {
+      await takePort(tx, port);
+      return port;
+    }
+    foreign.push(port);
   }
 }
 

@@ -40,7 +40,7 @@ export async function forkInstance(
       message: 'The disk has no durable generation yet. Start the VM and flush it (POST …/vm/flush) first.',
     });
   }
-  await checkQuota(tx, principal.org_id, { instances: 1, disk_gib: parent.disk_gib });
+  await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: parent.disk_gib });
   const { image, cpus, memory_mib, disk_gib, auto_flush_seconds, idle_timeout_seconds } = parent;
   const { keep_last, keep_daily_days } = parent;
   const id = await insertNew(tx, principal, context, {

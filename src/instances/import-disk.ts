@@ -8,6 +8,7 @@ import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import {
   getInstance,
@@ -52,7 +53,12 @@ export async function requireStoredImage(tx: Tx, image: string, version: string)
  * Makes what was imported the head: a generation more, of an epoch of its own, so that no overlay of before is believed.
  * Which host key the guest shows is asked at its next boot. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED
  */
-export async function importDisk(tx: Tx, imported: ImportedDisk, actor: string): Promise<InstanceRow> {
+export async function importDisk(
+  tx: Tx,
+  quotas: QuotaLimits,
+  imported: ImportedDisk,
+  actor: string,
+): Promise<InstanceRow> {
   const { id, segments, changed_bytes, disk_gib } = imported;
   await lockInstance(tx, id);
   const row = await getInstance(tx, id);
@@ -64,7 +70,7 @@ export async function importDisk(tx: Tx, imported: ImportedDisk, actor: string):
   }
   await requireStoredImage(tx, row.image, imported.image_version);
   if (disk_gib > row.disk_gib) {
-    await checkQuota(tx, row.org_id, { disk_gib: disk_gib - row.disk_gib });
+    await checkQuota(tx, quotas, row.org_id, { disk_gib: disk_gib - row.disk_gib });
     await updateInstance(tx, id, { disk_gib });
     await growDisk(tx, id, disk_gib);
   }

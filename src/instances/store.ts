@@ -5,6 +5,7 @@ import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
 import type { InstanceId, OrgId } from '../lib/ids.ts';
+import { releasePort } from './port-store.ts';
 
 /** An instance with its disk and its newest VM (null before the first start). */
 export type InstanceRow = Awaited<ReturnType<typeof findInstance>> & object;
@@ -204,33 +205,17 @@ export async function markDeleting(tx: Tx, id: InstanceId): Promise<void> {
     .execute();
 }
 
-/** The lowest port of the range that no instance has, that does not rest, and that is not in `avoid`. */
-export async function freePort(
-  tx: Tx,
-  from: number,
-  to: number,
-  avoid: readonly number[],
-): Promise<number | undefined> {
-  await sql`select pg_advisory_xact_lock(7400002)`.execute(tx);
-  await tx.deleteFrom('resting_ports').where('until', '<', sql<Date>`now()`).execute();
-  const { rows } = await sql<{ port: number }>`
-    select port from generate_series(${from}::int, ${to}::int) as port
-    where not exists (select from instances where ssh_port = port)
-      and not exists (select from resting_ports r where r.port = port.port)
-      and port <> all(${[...avoid]}::int[])
-    order by port limit 1`.execute(tx);
-  return rows[0]?.port;
-}
-
-/** Removes the last of an instance; its port rests for a day. */
+/** Removes the last of an instance, and gives its port back. */
 export async function removeInstance(tx: Tx, id: InstanceId): Promise<void> {
+  const ran = await tx
+    .selectFrom('vms')
+    .select('id')
+    .where('instance_id', '=', id)
+    .where('started_at', 'is not', null)
+    .limit(1)
+    .executeTakeFirst();
   const row = await tx.deleteFrom('instances').where('id', '=', id).returning('ssh_port').executeTakeFirst();
-  if (!row) return;
-  await tx
-    .insertInto('resting_ports')
-    .values({ port: row.ssh_port, until: sql`now() + interval '1 day'` })
-    .onConflict((conflict) => conflict.column('port').doUpdateSet({ until: sql`excluded.until` }))
-    .execute();
+  if (row) await releasePort(tx, row.ssh_port, ran !== undefined);
 }
 
 export async function setHostKeys(

@@ -23,7 +23,7 @@ export const ERROR_CODES = {
   IDEMPOTENCY_KEY_REUSED: { status: 422, message: 'This Idempotency-Key was used for another request.' },
   ACCOUNT_LOCKED: { status: 423, message: 'Too many failed attempts. The account is locked for a while.' },
   RATE_LIMITED: { status: 429, message: 'Too many requests.' },
-  QUOTA_EXCEEDED: { status: 429, message: 'The quota of the organisation is used up.' },
+  QUOTA_EXCEEDED: { status: 429, message: 'A quota is used up.' },
   INTERNAL: { status: 500, message: 'Something went wrong on our side.' },
   UNAVAILABLE: { status: 503, message: 'A part of the service is unavailable. Try again shortly.' },
 } as const;

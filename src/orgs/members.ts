@@ -6,6 +6,7 @@ import type { Role } from '../db/tables.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
 import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import { ensureOrganisation } from './create-organisation.ts';
@@ -63,6 +64,7 @@ export async function changeRole(
  */
 export async function removeMember(
   tx: Tx,
+  quotas: QuotaLimits,
   principal: Principal,
   user_id: UserId,
   check: Check = () => undefined,
@@ -79,7 +81,7 @@ export async function removeMember(
   }
   check(member);
   await endMembership(tx, org_id, member, actorOf(principal), itself ? 'leave' : 'be removed');
-  await ensureOrganisation(tx, user_id);
+  await ensureOrganisation(tx, quotas, user_id);
   return member;
 }
 

@@ -1,58 +1,104 @@
 import { sql } from 'kysely';
+import type { Proof } from '../db/blind-writes.ts';
+import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import type { OrgId } from '../lib/ids.ts';
+import type { Limit, OrganisationQuota, OwnQuotas } from '../lib/quotas.ts';
 
-export const QUOTAS = ['instances', 'cpus', 'memory_mib', 'disk_gib'] as const;
-export type Quota = (typeof QUOTAS)[number];
+/** All but those whose use is in the control plane's memory. */
+export const COUNTED_QUOTAS = [
+  'instances',
+  'cpus',
+  'memory_mib',
+  'disk_gib',
+  'api_keys',
+  'service_accounts',
+  'webhooks',
+] as const;
+export type CountedQuota = (typeof COUNTED_QUOTAS)[number];
 
-/** `limit` null: none. */
-export type QuotaState = Record<Quota, { readonly limit: number | null; readonly used: number }>;
-export type QuotaChange = Partial<Record<Quota, number | null>>;
-
-/** What VMs in these states take is not a host's any more. */
-const IDLE_STATES = sql`('stopped', 'suspended', 'failed')`;
-
-/** Undefined when there is no such organisation. */
-export async function loadQuota(tx: Tx, org_id: OrgId): Promise<QuotaState | undefined> {
-  const limits = await tx
+/** What was set for the organisation; undefined when there is none. */
+export async function findQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | undefined> {
+  const row = await tx
     .selectFrom('organisations')
-    .select([
-      'quota_instances as instances',
-      'quota_cpus as cpus',
-      'quota_memory_mib as memory_mib',
-      'quota_disk_gib as disk_gib',
-    ])
+    .select('quotas')
     .where('id', '=', org_id)
     .executeTakeFirst();
-  if (!limits) return undefined;
-  const { rows } = await sql<Record<Quota, number>>`
-    select count(*) as instances,
-           coalesce(sum(i.disk_gib), 0)::bigint as disk_gib,
-           coalesce(sum(i.cpus) filter (where v.state not in ${IDLE_STATES}), 0)::bigint as cpus,
-           coalesce(sum(i.memory_mib) filter (where v.state not in ${IDLE_STATES}), 0)::bigint as memory_mib
-    from instances i
-    left join lateral (
-      select state from vms where instance_id = i.id order by boot desc limit 1
-    ) v on true
-    where i.org_id = ${org_id}`.execute(tx);
-  const used = present(rows[0], 'use of quotas');
-  const state = (quota: Quota) => ({ limit: limits[quota], used: used[quota] });
-  return {
-    instances: state('instances'),
-    cpus: state('cpus'),
-    memory_mib: state('memory_mib'),
-    disk_gib: state('disk_gib'),
-  };
+  return row?.quotas;
 }
 
-export async function updateQuota(tx: Tx, org_id: OrgId, change: QuotaChange): Promise<void> {
-  const columns = Object.fromEntries(
-    QUOTAS.filter((quota) => change[quota] !== undefined).map((quota) => [`quota_${quota}`, change[quota]]),
-  );
-  await tx
-    .updateTable('organisations')
-    .set({ id: org_id, ...columns })
+/** The same, and the organisation is held as `lockOrganisation` holds it. */
+export async function lockQuotas(tx: Tx, org_id: OrgId): Promise<OwnQuotas | undefined> {
+  const row = await tx
+    .selectFrom('organisations')
+    .select('quotas')
     .where('id', '=', org_id)
-    .execute();
+    .forNoKeyUpdate()
+    .executeTakeFirst();
+  return row?.quotas;
+}
+
+/** The resources of VMs in these states are free for others. */
+const IDLE_STATES = sql`('stopped', 'suspended', 'failed')`;
+
+function countOf(quota: CountedQuota, org_id: OrgId) {
+  switch (quota) {
+    case 'instances':
+      return sql`(select count(*) from instances where org_id = ${org_id})`;
+    case 'disk_gib':
+      return sql`(select coalesce(sum(disk_gib), 0)::bigint from instances where org_id = ${org_id})`;
+    case 'cpus':
+    case 'memory_mib':
+      return sql`(
+        select coalesce(sum(i.${sql.ref(quota)}), 0)::bigint from instances i
+        cross join lateral (select state from vms where instance_id = i.id order by boot desc limit 1) v
+        where i.org_id = ${org_id} and v.state not in ${IDLE_STATES})`;
+    case 'api_keys':
+    case 'service_accounts':
+    case 'webhooks':
+      return sql`(select count(*) from ${sql.table(quota)} where org_id = ${org_id})`;
+  }
+}
+
+/** What the organisation uses of each of these quotas. */
+export async function countUsed<Q extends CountedQuota>(
+  tx: Tx,
+  org_id: OrgId,
+  quotas: readonly Q[],
+): Promise<Record<Q, number>> {
+  const columns = quotas.map((quota) => sql`${countOf(quota, org_id)} as ${sql.ref(quota)}`);
+  const { rows } = await sql<Record<Q, number>>`select ${sql.join(columns)}`.execute(tx);
+  return present(rows[0], 'use of quotas');
+}
+
+/** Sets the limits of `set`, and takes those of `reset` back to the default. False when there is no such organisation. */
+export async function updateQuotas(
+  tx: Tx,
+  org_id: OrgId,
+  set: OwnQuotas,
+  reset: readonly OrganisationQuota[],
+): Promise<boolean> {
+  const { numUpdatedRows } = await tx
+    .updateTable('organisations')
+    .set({ quotas: sql`(quotas - ${[...reset]}::text[]) || ${JSON.stringify(set)}::jsonb` })
+    .where('id', '=', org_id)
+    .executeTakeFirst();
+  return numUpdatedRows > 0n;
+}
+
+/** Fails, by a division by zero, where the API keys of an organisation are limited. */
+const KEYS_ARE_UNLIMITED = new LookUpStatement(
+  ['text', 'jsonb'],
+  (values) => `
+  select 1 / (not exists (
+    select from (${values}) as told (org_id, default_limit)
+    where told.org_id is not null and not exists (
+      select from organisations o
+      where o.id = told.org_id and coalesce(o.quotas -> 'api_keys', told.default_limit) = 'null')
+  ))::int`,
+);
+
+export function proofOfUnlimitedKeys(org_id: OrgId, default_limit: Limit): Proof {
+  return { by: KEYS_ARE_UNLIMITED, told: [org_id, JSON.stringify(default_limit)] };
 }

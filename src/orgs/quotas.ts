@@ -1,67 +1,135 @@
-/** Quotas: how many instances, and how much disk, an organisation has, and how many cpus and memory run at a time. */
+/** The quotas of organisations: the limits that were set or that are the default, what is used, and refusals. */
+import type { Proof } from '../db/blind-writes.ts';
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
 import {
-  loadQuota,
-  QUOTAS,
-  type Quota,
-  type QuotaChange,
-  type QuotaState,
-  updateQuota,
+  isLimit,
+  type Limit,
+  ORGANISATION_QUOTAS,
+  type OrganisationQuota,
+  type OwnQuotas,
+  type QuotaLimits,
+  requireWithin,
+} from '../lib/quotas.ts';
+import {
+  COUNTED_QUOTAS,
+  type CountedQuota,
+  countUsed,
+  findQuotas,
+  lockQuotas,
+  proofOfUnlimitedKeys,
+  updateQuotas,
 } from './quota-store.ts';
-import { lockOrganisation } from './store.ts';
 
-const WORDS: Record<Quota, string> = {
-  instances: 'instances',
-  cpus: 'cpus of running VMs',
-  memory_mib: 'memory_mib of running VMs',
-  disk_gib: 'disk_gib of instances',
-};
+function limitOf(quota: OrganisationQuota, own: OwnQuotas, defaults: QuotaLimits): Limit {
+  const set = own[quota];
+  return set === undefined ? defaults[quota] : set;
+}
 
-/** Limits and what is used of them. @throws AppError NOT_FOUND */
-export async function readQuota(tx: Tx, org_id: OrgId): Promise<QuotaState> {
-  const state = await loadQuota(tx, org_id);
-  if (!state) throw new AppError('NOT_FOUND');
-  return state;
+export interface QuotaState<Used> {
+  readonly limit: Limit;
+  readonly source: 'default' | 'set';
+  readonly used: Used;
+}
+
+/** `streams`: how many are used, which the control plane has in memory. @throws AppError NOT_FOUND */
+export async function readQuota<Streams extends number | null>(
+  tx: Tx,
+  defaults: QuotaLimits,
+  org_id: OrgId,
+  streams: Streams,
+): Promise<Record<OrganisationQuota, QuotaState<number | Streams>>> {
+  const own = await findQuotas(tx, org_id);
+  if (!own) throw new AppError('NOT_FOUND');
+  const used = { ...(await countUsed(tx, org_id, COUNTED_QUOTAS)), streams };
+  const state = (quota: OrganisationQuota) => ({
+    limit: limitOf(quota, own, defaults),
+    source: own[quota] === undefined ? ('default' as const) : ('set' as const),
+    used: used[quota],
+  });
+  return Object.fromEntries(ORGANISATION_QUOTAS.map((quota) => [quota, state(quota)])) as Record<
+    OrganisationQuota,
+    QuotaState<number | Streams>
+  >;
 }
 
 /**
- * Refuses what would go beyond a quota. Call it in the transaction that then takes it: the organisation is held until
- * the transaction's end, so that any number at once do not overshoot together. What holds an instance as well has
- * locked that first.
- * @throws AppError QUOTA_EXCEEDED naming the first quota that does not allow it
+ * Refuses a request past a quota. Call it in the transaction that makes what counts: the organisation is held until
+ * its end, so that requests at once do not go past the quota together. An instance is locked before its organisation.
+ * What is unlimited is not counted. Answers whether anything was limited.
+ * @throws AppError QUOTA_EXCEEDED naming the first quota that does not allow it, NOT_FOUND
  */
-export async function checkQuota(tx: Tx, org_id: OrgId, more: Partial<Record<Quota, number>>): Promise<void> {
-  await lockOrganisation(tx, org_id);
-  // A statement of its own: it sees what was committed while this one waited for the lock.
-  const state = await readQuota(tx, org_id);
-  const exceeded = QUOTAS.find((quota) => {
-    const wanted = more[quota] ?? 0;
-    const { limit, used } = state[quota];
-    return wanted > 0 && limit !== null && used + wanted > limit;
-  });
-  if (exceeded === undefined) return;
-  const { limit, used } = state[exceeded];
-  throw new AppError('QUOTA_EXCEEDED', {
-    message: `The organisation's quota of ${WORDS[exceeded]} is ${limit}; ${used} used, ${more[exceeded]} more wanted.`,
-    details: [{ field: exceeded, issue: `quota ${limit}, used ${used}, wanted ${more[exceeded]}` }],
-  });
+export async function checkQuota(
+  tx: Tx,
+  defaults: QuotaLimits,
+  org_id: OrgId,
+  more: Partial<Record<CountedQuota, number>>,
+): Promise<boolean> {
+  const own = await lockQuotas(tx, org_id);
+  if (!own) throw new AppError('NOT_FOUND');
+  const limited = COUNTED_QUOTAS.filter(
+    (quota) => more[quota] !== undefined && limitOf(quota, own, defaults) !== null,
+  );
+  if (limited.length === 0) return false;
+  // A statement after the lock: it sees what was committed while this transaction waited.
+  const used = await countUsed(tx, org_id, limited);
+  for (const quota of limited) requireWithin(quota, limitOf(quota, own, defaults), used[quota], more[quota]);
+  return true;
 }
 
-/**
- * Sets the quotas that are named (null: no limit) and answers all. What is in use already stays, even beyond.
- * @throws AppError NOT_FOUND, INVALID_REQUEST
- */
-export async function setQuota(tx: Tx, org_id: OrgId, change: QuotaChange): Promise<QuotaState> {
-  for (const quota of QUOTAS) {
+/** How many streams the organisation may have. @throws AppError NOT_FOUND */
+export async function streamLimit(tx: Tx, defaults: QuotaLimits, org_id: OrgId): Promise<Limit> {
+  const own = await findQuotas(tx, org_id);
+  if (!own) throw new AppError('NOT_FOUND');
+  return limitOf('streams', own, defaults);
+}
+
+export type QuotaChange = Partial<Record<OrganisationQuota, Limit | 'default'>>;
+
+/** Sets the quotas that are named. What is used already stays, even past its quota. @throws AppError NOT_FOUND, INVALID_REQUEST */
+export async function setQuota(tx: Tx, org_id: OrgId, change: QuotaChange): Promise<void> {
+  const set: Partial<Record<OrganisationQuota, Limit>> = {};
+  const reset: OrganisationQuota[] = [];
+  for (const quota of ORGANISATION_QUOTAS) {
     const limit = change[quota];
-    if (limit === undefined || limit === null) continue;
-    if (Number.isSafeInteger(limit) && limit >= 0 && limit <= 2 ** 31 - 1) continue;
-    throw new AppError('INVALID_REQUEST', {
-      message: `${quota}: must be a whole number from 0 to 2147483647, or null for no limit`,
-    });
+    if (limit === undefined) continue;
+    if (limit === 'default') reset.push(quota);
+    else if (isLimit(limit)) set[quota] = limit;
+    else {
+      throw new AppError('INVALID_REQUEST', {
+        message: `${quota}: must be a whole number from 0 to 2147483647, or null for unlimited`,
+      });
+    }
   }
-  await updateQuota(tx, org_id, change);
-  return readQuota(tx, org_id);
+  if (!(await updateQuotas(tx, org_id, set, reset))) throw new AppError('NOT_FOUND');
+}
+
+/** Organisations that are remembered; when there are more, all are forgotten. */
+const MAX_REMEMBERED = 10_000;
+
+/**
+ * Organisations whose API keys were unlimited when last one was made there. Their next keys are made by transactions
+ * that read nothing, each of which proves that this is still so.
+ */
+export class UnlimitedKeys {
+  readonly #defaults: QuotaLimits;
+  readonly #seen = new Set<OrgId>();
+
+  constructor(defaults: QuotaLimits) {
+    this.#defaults = defaults;
+  }
+
+  /** Null where keys have to be counted, as far as is known. */
+  proof(org_id: OrgId): Proof | null {
+    return this.#seen.has(org_id) ? proofOfUnlimitedKeys(org_id, this.#defaults.api_keys) : null;
+  }
+
+  /** Counts one more key, which is made in the same transaction. @throws AppError QUOTA_EXCEEDED */
+  async check(tx: Tx, org_id: OrgId): Promise<void> {
+    this.#seen.delete(org_id);
+    if (await checkQuota(tx, this.#defaults, org_id, { api_keys: 1 })) return;
+    if (this.#seen.size >= MAX_REMEMBERED) this.#seen.clear();
+    this.#seen.add(org_id);
+  }
 }

@@ -2,16 +2,36 @@
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
+import type { OwnQuotas } from '../lib/quotas.ts';
 
 const SHOWN = ['id', 'name', 'billing_email', 'created_at'] as const;
 
 export type OrganisationRow = Awaited<ReturnType<typeof insertOrganisation>>;
 
-export async function insertOrganisation(
-  tx: Tx,
-  organisation: { readonly id: OrgId; readonly name: string; readonly billing_email: string },
-) {
-  return tx.insertInto('organisations').values(organisation).returning(SHOWN).executeTakeFirstOrThrow();
+export interface NewOrganisation {
+  readonly id: OrgId;
+  readonly name: string;
+  readonly billing_email: string;
+  readonly created_by: UserId;
+  readonly quotas: OwnQuotas;
+}
+
+export async function insertOrganisation(tx: Tx, { quotas, ...organisation }: NewOrganisation) {
+  return tx
+    .insertInto('organisations')
+    .values({ ...organisation, quotas: JSON.stringify(quotas) })
+    .returning(SHOWN)
+    .executeTakeFirstOrThrow();
+}
+
+/** The organisations that a user has made and that still exist. */
+export async function countMadeBy(tx: Tx, user_id: UserId): Promise<number> {
+  const row = await tx
+    .selectFrom('organisations')
+    .select(sql<number>`count(*)`.as('count'))
+    .where('created_by', '=', user_id)
+    .executeTakeFirstOrThrow();
+  return row.count;
 }
 
 export async function findOrganisation(tx: Tx, id: OrgId) {

@@ -15,7 +15,7 @@ import type { Address, Setting } from '../config/settings.ts';
 import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
-import { type Db, openPool } from '../db/pool.ts';
+import { type Db, openPool, transaction } from '../db/pool.ts';
 import { dataKeysOpen, diskKeys } from '../disks/data-keys.ts';
 import { dropOldGenerations } from '../disks/generation-store.ts';
 import { knownMarks } from '../disks/mark-store.ts';
@@ -27,6 +27,7 @@ import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
 import { createInternalApp, type InternalContext } from '../http/internal.ts';
 import { createMetricsApp, RequestMetrics } from '../http/metrics.ts';
+import { offerPorts } from '../instances/port-store.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
@@ -94,6 +95,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const base = await appContext(config, secrets, { db, hub, log });
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
+  await transaction(db, (tx) => offerPorts(tx, context.ssh));
   const internal = { ...context, host_lease_ms: config.host_lease_ms };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
   const far = await listenToHosts(config, paths, internal);
@@ -180,6 +182,7 @@ async function appContext(
       secrets: new Sealer(secret_key, 'berth webhooks v1'),
     },
     signups: config.signups,
+    quotas: config.quotas,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
     public_url: config.public_url,

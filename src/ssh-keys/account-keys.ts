@@ -4,24 +4,24 @@ import { type Tx, violates } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type SshKeyId } from '../lib/ids.ts';
+import { type QuotaLimits, requireWithin } from '../lib/quotas.ts';
 import { parsePublicKey } from './public-key.ts';
 import { countSshKeys, deleteSshKey, hostsOfUserKeys, insertSshKey, lockSshKey } from './store.ts';
 import { tellOfKeys } from './tell-of-keys.ts';
 import { sshKeyView } from './view.ts';
 
-export const MAX_KEYS_PER_ACCOUNT = 100;
-
 /** Registers a key on the caller's account. @throws AppError INVALID_REQUEST, CONFLICT, QUOTA_EXCEEDED */
-export async function addSshKey(tx: Tx, principal: Principal, request: { name: string; public_key: string }) {
+export async function addSshKey(
+  tx: Tx,
+  quotas: QuotaLimits,
+  principal: Principal,
+  request: { name: string; public_key: string },
+) {
   const { type, fingerprint, line } = parsePublicKey(request.public_key);
   const user_id = userOf(principal);
   // The account's keys come one after the other, so that they are counted as they are.
   await lockUser(tx, user_id);
-  if ((await countSshKeys(tx, user_id)) >= MAX_KEYS_PER_ACCOUNT) {
-    throw new AppError('QUOTA_EXCEEDED', {
-      message: `An account has at most ${MAX_KEYS_PER_ACCOUNT} SSH keys.`,
-    });
-  }
+  requireWithin('ssh_keys', quotas.ssh_keys, await countSshKeys(tx, user_id));
   const key = { id: newId('key'), user_id, name: request.name, type, fingerprint, public_key: line };
   const row = await insertSshKey(tx, key).catch((error: unknown) => {
     if (!violates(error, 'ssh_keys_user_id_fingerprint_key')) throw error;

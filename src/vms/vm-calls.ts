@@ -14,6 +14,7 @@ import { findInstance, getInstance, type InstanceRow, lockInstance } from '../in
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import { type HostId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { listIdle } from './activity-store.ts';
 import { failFlushes } from './flushes.ts';
@@ -83,9 +84,15 @@ async function call(
 }
 
 /** Starts a new boot, on the host that fits; 200 if one is starting or running already. */
-export function startVm(tx: Tx, principal: Principal, id: InstanceId, check: CallCheck): Promise<CallResult> {
+export function startVm(
+  tx: Tx,
+  quotas: QuotaLimits,
+  principal: Principal,
+  id: InstanceId,
+  check: CallCheck,
+): Promise<CallResult> {
   return call(tx, principal, id, 'start', check, (row, reason) =>
-    insertBoot(tx, row, reason('start_requested', 'A start was asked for.')),
+    insertBoot(tx, quotas, row, reason('start_requested', 'A start was asked for.')),
   );
 }
 
@@ -93,7 +100,7 @@ export function startVm(tx: Tx, principal: Principal, id: InstanceId, check: Cal
  * Starts the VM because a connection waits at its port: under the same rules, as `system`.
  * @throws AppError QUOTA_EXCEEDED, UNAVAILABLE, CONFLICT
  */
-export async function wakeVm(tx: Tx, id: InstanceId): Promise<WakeResponse> {
+export async function wakeVm(tx: Tx, quotas: QuotaLimits, id: InstanceId): Promise<WakeResponse> {
   await lockInstance(tx, id);
   const row = await getInstance(tx, id);
   if (!row || row.deleting) return { outcome: 'refused', why: 'there is no such instance' };
@@ -102,15 +109,15 @@ export async function wakeVm(tx: Tx, id: InstanceId): Promise<WakeResponse> {
   if (state === 'failed') return { outcome: 'refused', why: 'the VM has failed' };
   if (ruleFor(state, 'start') !== 'accepted') return { outcome: 'coming' };
   const message = 'A connection came to its SSH port.';
-  const host_id = await insertBoot(tx, row, { code: 'woken', message, actor: 'system' });
+  const host_id = await insertBoot(tx, quotas, row, { code: 'woken', message, actor: 'system' });
   await notify(tx, 'host', host_id);
   await notify(tx, 'instance', id);
   return { outcome: 'coming' };
 }
 
 /** The instance is locked. */
-async function insertBoot(tx: Tx, row: InstanceRow, reason: VmReason): Promise<HostId> {
-  await checkQuota(tx, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
+async function insertBoot(tx: Tx, quotas: QuotaLimits, row: InstanceRow, reason: VmReason): Promise<HostId> {
+  await checkQuota(tx, quotas, row.org_id, { cpus: row.cpus, memory_mib: row.memory_mib });
   const image = await currentImage(tx, row.image);
   const last = { id: row.host_id, unsaved: row.state === 'failed' };
   const host = await placeVm(tx, { ...row, image: image ? null : row.image }, last);

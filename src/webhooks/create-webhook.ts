@@ -1,13 +1,14 @@
 import { actorOf, type Principal } from '../auth/principal.ts';
 import type { Tx } from '../db/pool.ts';
-import { AppError } from '../lib/errors.ts';
 import { newId } from '../lib/ids.ts';
+import type { QuotaLimits } from '../lib/quotas.ts';
 import type { Sealer } from '../lib/seal.ts';
 import { presentAdmin } from '../orgs/owners.ts';
+import { checkQuota } from '../orgs/quotas.ts';
 import { lockOrganisation } from '../orgs/store.ts';
-import { MAX_WEBHOOKS, type Wanted } from './model.ts';
+import type { Wanted } from './model.ts';
 import { newSecret } from './sign.ts';
-import { countWebhooks, insertWebhook, type WebhookRow } from './store.ts';
+import { insertWebhook, type WebhookRow } from './store.ts';
 
 export interface WebhookRequest {
   readonly name: string;
@@ -22,6 +23,7 @@ export interface WebhookRequest {
  */
 export async function createWebhook(
   tx: Tx,
+  quotas: QuotaLimits,
   principal: Principal,
   secrets: Sealer,
   { name, url, events }: WebhookRequest,
@@ -29,11 +31,7 @@ export async function createWebhook(
   const { org_id } = principal;
   await lockOrganisation(tx, org_id);
   await presentAdmin(tx, principal);
-  if ((await countWebhooks(tx, org_id)) >= MAX_WEBHOOKS) {
-    throw new AppError('QUOTA_EXCEEDED', {
-      message: `An organisation has at most ${MAX_WEBHOOKS} webhooks. Delete one first.`,
-    });
-  }
+  await checkQuota(tx, quotas, org_id, { webhooks: 1 });
   const id = newId('wh');
   const secret = newSecret();
   const row = await insertWebhook(tx, {

@@ -13,7 +13,6 @@ export const WANTED = [...EVENT_TYPES, '*'] as const;
 export type Wanted = (typeof WANTED)[number];
 export const MAX_WANTED = 50;
 
-export const MAX_WEBHOOKS = 100;
 export const MAX_GRACE_S = 7 * 86_400;
 export const DEFAULT_GRACE_S = 86_400;
 /**

@@ -37,15 +37,6 @@ export async function insertWebhook(tx: Tx, webhook: NewWebhook) {
   return tx.insertInto('webhooks').values(webhook).returning(SHOWN).executeTakeFirstOrThrow();
 }
 
-export async function countWebhooks(tx: Tx, org_id: OrgId): Promise<number> {
-  const { count } = await tx
-    .selectFrom('webhooks')
-    .select(sql<number>`count(*)`.as('count'))
-    .where('org_id', '=', org_id)
-    .executeTakeFirstOrThrow();
-  return count;
-}
-
 export async function listWebhooks(tx: Tx, org_id: OrgId, before: string | null, limit: number) {
   let query = tx.selectFrom('webhooks').select(SHOWN).where('org_id', '=', org_id);
   if (before !== null) query = query.where('id', '<', before as WebhookId);

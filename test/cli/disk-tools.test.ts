@@ -19,6 +19,7 @@ import { importDisk } from '../../src/instances/import-disk.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { AppError } from '../../src/lib/errors.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
+import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
@@ -357,7 +358,7 @@ describe('berth disk export and import', () => {
     assert.match(refused.err, /is not in the object store yet/);
     const made = { id, generation: 0, epoch: 0, image_version: VERSION, disk_gib: 1 };
     const late = transaction(api.db, (tx) =>
-      importDisk(tx, { ...made, segments: [], changed_bytes: 0 }, 'operator'),
+      importDisk(tx, QUOTA_DEFAULTS, { ...made, segments: [], changed_bytes: 0 }, 'operator'),
     );
     await assert.rejects(late, /is not in the object store yet/);
     await stored(null);

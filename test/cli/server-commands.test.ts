@@ -129,15 +129,21 @@ describe('berth org', () => {
   test('quota shows what is used, sets limits that the API then keeps, and takes them away', async () => {
     const who = await person();
     await api.instance(who);
-    assert.match(await done('org', 'quota', who.org_id), /^instances +1 +\S+$/m);
-    assert.match(await done('org', 'quota', who.org_id, '--instances', '1'), /^instances +1 +1$/m);
+    const quota = (...change: string[]) => done('org', 'quota', who.org_id, ...change);
+    const shown = await quota();
+    assert.match(shown, /^instances +1 +20 +default$/m);
+    assert.match(shown, /^service_accounts +0 +50 +default$/m);
+    assert.match(shown, /^streams +- +100 +default$/m);
+    assert.match(await quota('--instances', '1', '--api-keys=3'), /^instances +1 +1 +set$/m);
     assertError(await api.as(who).post('/v1/instances', { name: 'second' }), 'QUOTA_EXCEEDED');
     const read = await api.as(who).get<{ instances: unknown }>(`/v1/orgs/${who.org_id}/quota`);
-    assert.deepEqual(read.body.instances, { limit: 1, used: 1 });
-    assert.match(await done('org', 'quota', who.org_id, '--instances', 'none'), /^instances +1 +none$/m);
+    assert.deepEqual(read.body.instances, { limit: 1, source: 'set', used: 1 });
+    assert.match(await quota('--instances', 'unlimited'), /^instances +1 +unlimited +set$/m);
     assert.equal((await api.as(who).post('/v1/instances', { name: 'second' })).status, 201);
     const changes = (await actions(who.org_id)).filter((each) => each.startsWith('org.change_quota'));
     assert.deepEqual(changes, Array(2).fill('org.change_quota by operator'));
+    assert.match(await quota('--instances', 'default'), /^instances +2 +20 +default$/m);
+    assert.match(await quota(), /^api_keys +0 +3 +set$/m);
   });
 
   test('ls names every organisation', async () => {
@@ -286,6 +292,7 @@ describe('exit codes', () => {
       [3, ['org', 'quota', 'org_nothing']],
       [2, ['org', 'quota', (await person()).org_id, '--cpus', '-1']],
       [2, ['org', 'quota', (await person()).org_id, '--cpus=1.5']],
+      [2, ['org', 'quota', (await person()).org_id, '--cpus', 'none']],
     ];
     for (const [expected, args] of cases) {
       const { code, out, err } = await berth(...args);

@@ -43,7 +43,7 @@ const ROOMS: Record<string, readonly string[]> = {
   launch: ['lib', 'config', 'agent-api'],
   roles: [
     ...['lib', 'config', 'db', 'events', 'agent-api', 'object-store', 'audit', 'mail', 'auth', 'hosts'],
-    ...['disks', 'disk-format', 'vms', 'api-keys', 'webhooks', 'notifications'],
+    ...['disks', 'disk-format', 'instances', 'vms', 'api-keys', 'webhooks', 'notifications'],
     ...['tasks', 'http', 'host', 'ingress', 'launch'],
   ],
   backup: ['lib', 'config', 'db', 'object-store', 'images', 'disks', 'vms', 'host', 'launch'],
@@ -118,6 +118,7 @@ test('what people type speaks HTTP by the client alone; only the commands on the
     'src/config/env.ts',
     'src/lib/errors.ts',
     'src/lib/nearest.ts',
+    'src/lib/quotas.ts',
   ]);
   // Those of the server are loaded when they are typed, and not before.
   assert.deepEqual(

@@ -5,7 +5,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { notify } from '../../src/db/notify.ts';
 import { append } from '../../src/events/append.ts';
-import { STREAMS_PER_HOLDER } from '../../src/http/event-stream.ts';
+import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { apiForFile, startApi } from '../support/api.ts';
 import { readEvents } from '../support/event-reader.ts';
 import { assertError } from '../support/expect.ts';
@@ -17,6 +17,7 @@ import { until } from '../support/waiting.ts';
 const api = await apiForFile({ context: { heartbeat_ms: 50 } });
 const { db, agent } = api;
 const PATH = '/v1/events/stream';
+const STREAMS = 20;
 const open = (who: Person | string, query = '', headers: Record<string, string> = {}) =>
   readEvents(`${api.origin}${PATH}${query}`, typeof who === 'string' ? who : who.session, headers);
 
@@ -157,7 +158,7 @@ describe('200', () => {
 describe('the end', () => {
   test('a reader that went away before its stream began holds no place', async (t) => {
     // Without heartbeats, which would find out.
-    const quiet = await startApi();
+    const quiet = await startApi({ context: { quotas: { ...QUOTA_DEFAULTS, streams: STREAMS } } });
     t.after(() => quiet.close());
     const { server } = quiet.app;
     let asked = 0;
@@ -169,11 +170,11 @@ describe('the end', () => {
     const request = `GET ${PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${who.session}\r\n\r\n`;
     await quiet.database.db.transaction().execute(async (tx) => {
       await sql`LOCK TABLE event_head`.execute(tx);
-      const sockets = Array.from({ length: STREAMS_PER_HOLDER }, () =>
+      const sockets = Array.from({ length: STREAMS }, () =>
         connect(Number(port), hostname).on('error', () => undefined),
       );
       for (const socket of sockets) socket.write(request);
-      await until('all to be asked for', () => asked === STREAMS_PER_HOLDER);
+      await until('all to be asked for', () => asked === STREAMS);
       for (const socket of sockets) socket.destroy();
       await until('their connections to end', async () => {
         const { promise, resolve } = Promise.withResolvers<number>();
@@ -183,7 +184,7 @@ describe('the end', () => {
     });
     // After those: places are taken in the order of the looks.
     const streams = await Promise.all(
-      Array.from({ length: STREAMS_PER_HOLDER }, () => readEvents(quiet.origin + PATH, who.session)),
+      Array.from({ length: STREAMS }, () => readEvents(quiet.origin + PATH, who.session)),
     );
     for (const stream of streams) await stream.cut();
   });

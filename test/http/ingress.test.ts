@@ -5,6 +5,7 @@ import { sql } from 'kysely';
 import type { IngressRoute } from '../../src/agent-api/ingress-types.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { setQuota } from '../../src/orgs/quotas.ts';
 import { stopIdle } from '../../src/tasks/stop-idle.ts';
 import { listIdle } from '../../src/vms/activity-store.ts';
 import { apiForFile } from '../support/api.ts';
@@ -141,7 +142,7 @@ describe('a wake', () => {
   test('is refused beyond the quota, with the reason', async () => {
     const poor = await makePerson(db);
     const id = await wakeable('stopped', poor);
-    await db.updateTable('organisations').set({ quota_cpus: 0 }).where('id', '=', poor.org_id).execute();
+    await setQuota(db, poor.org_id, { cpus: 0 });
     const answer = await wake(id);
     assert(answer.outcome === 'refused');
     assert.match(answer.why, /quota/);

@@ -7,7 +7,7 @@ import { after, describe, test } from 'node:test';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
 import { VM_STATES } from '../../src/vms/model.ts';
-import { apiForFile, type InstanceOut, newName, startApi } from '../support/api.ts';
+import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeKey } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
@@ -121,25 +121,6 @@ describe('202, then 404', () => {
     await freeDeleted(api.db, store, api.context.log);
     assertError(await waiting, 'NOT_FOUND');
   });
-});
-
-test('the port of a deleted instance rests for a day, then it is given out again', async (t) => {
-  const small = await startApi({ first_port: 22_000, last_port: 22_000 });
-  t.after(() => small.close());
-  const someone = await small.person();
-  const create = () => small.as(someone).post('/v1/instances', { name: newName() });
-  const { id } = await small.instance(someone);
-  await small.as(someone).delete(`/v1/instances/${id}`);
-  await freeDeleted(small.db, store, small.context.log);
-  assertError(await create(), 'UNAVAILABLE', /22000/);
-  const resting = await small.db.selectFrom('resting_ports').selectAll().execute();
-  const left_h = ((resting[0]?.until.getTime() ?? 0) - Date.now()) / 3_600_000;
-  assert.ok(left_h > 23.9 && left_h <= 24, String(left_h));
-  await small.db
-    .updateTable('resting_ports')
-    .set({ until: new Date(Date.now() - 1) })
-    .execute();
-  assert.equal((await create()).status, 201);
 });
 
 describe('400', () => {

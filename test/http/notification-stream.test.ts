@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { describe, test } from 'node:test';
-import { STREAMS_PER_HOLDER } from '../../src/http/event-stream.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile, startApi } from '../support/api.ts';
 import { readEvents } from '../support/event-reader.ts';
@@ -190,20 +189,6 @@ describe('the end', () => {
     } finally {
       await other.close();
     }
-  });
-
-  test('a reader that went away gives its place back', async () => {
-    const who = await api.person();
-    const streams = await Promise.all(Array.from({ length: STREAMS_PER_HOLDER }, () => open(who)));
-    assertError(await api.as(who).get(PATH), 'RATE_LIMITED');
-    assert.equal((await api.as(await api.person()).get(PATH)).status, 200, 'others have their own');
-    await streams[0]?.cut();
-    const again = await until('a place', async () => {
-      const answer = await api.as(who).get(PATH);
-      return answer.status === 200;
-    });
-    assert.ok(again);
-    for (const stream of streams) await stream.cut();
   });
 
   test('a reader that takes nothing holds up nobody, and gets all once it does', async () => {

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';
 import { newId } from '../../src/lib/ids.ts';
+import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { leaveAllOrganisations } from '../../src/orgs/members.ts';
 import { checkQuota, setQuota } from '../../src/orgs/quotas.ts';
 import { accessApiForFile, makeInstance } from '../support/access-api.ts';
@@ -17,7 +18,7 @@ describe('quotas', () => {
     const outcomes = await Promise.allSettled(
       Array.from({ length: 20 }, () =>
         transaction(db, async (tx) => {
-          await checkQuota(tx, org_id, { instances: 1, disk_gib: 10 });
+          await checkQuota(tx, QUOTA_DEFAULTS, org_id, { instances: 1, disk_gib: 10 });
           await makeInstance(tx as typeof db, org_id);
         }),
       ),
@@ -26,7 +27,7 @@ describe('quotas', () => {
     assert.equal(refused.length, 13);
     for (const error of refused) {
       assert.equal(error.code, 'QUOTA_EXCEEDED');
-      assert.match(error.message, /quota of instances is 7; 7 used/);
+      assert.match(error.message, /quota of instances is 7: 7 used, 1 more wanted\. Delete an instance/);
     }
   });
 
@@ -63,16 +64,20 @@ describe('quotas', () => {
       }
     }
     await setQuota(db, org_id, { cpus: 6, memory_mib: 3072 });
-    await transaction(db, (tx) => checkQuota(tx, org_id, { cpus: 2, memory_mib: 1024 }));
-    const cpus = transaction(db, (tx) => checkQuota(tx, org_id, { cpus: 3, memory_mib: 1024 }));
+    await transaction(db, (tx) => checkQuota(tx, QUOTA_DEFAULTS, org_id, { cpus: 2, memory_mib: 1024 }));
+    const cpus = transaction(db, (tx) =>
+      checkQuota(tx, QUOTA_DEFAULTS, org_id, { cpus: 3, memory_mib: 1024 }),
+    );
     await assert.rejects(cpus, {
       code: 'QUOTA_EXCEEDED',
-      message: /quota of cpus of running VMs is 6; 4 used/,
+      message: /quota of cpus is 6: 4 used, 3 more wanted\. It counts VMs that run/,
     });
-    const memory = transaction(db, (tx) => checkQuota(tx, org_id, { cpus: 1, memory_mib: 1025 }));
+    const memory = transaction(db, (tx) =>
+      checkQuota(tx, QUOTA_DEFAULTS, org_id, { cpus: 1, memory_mib: 1025 }),
+    );
     await assert.rejects(memory, { code: 'QUOTA_EXCEEDED', message: /memory_mib/ });
     await setQuota(db, org_id, { cpus: null, memory_mib: null });
-    await transaction(db, (tx) => checkQuota(tx, org_id, { cpus: 100, memory_mib: 100_000 }));
+    await transaction(db, (tx) => checkQuota(tx, QUOTA_DEFAULTS, org_id, { cpus: 100, memory_mib: 100_000 }));
   });
 
   test('a quota is a whole number that fits, of an organisation that is', async () => {

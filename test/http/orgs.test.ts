@@ -142,13 +142,20 @@ describe('200', () => {
   test('the quota shows limits and what is used', async () => {
     const owner = await api.member();
     await makeInstance(db, owner.org_id);
-    await setQuota(db, owner.org_id, { instances: 3, memory_mib: 4096 });
+    const service_account_id = await api.serviceAccount(owner.org_id, 'org:read');
+    await api.key({ org_id: owner.org_id, service_account_id }, 'org:read');
+    await setQuota(db, owner.org_id, { instances: 3, cpus: null, memory_mib: 1 });
+    await setQuota(db, owner.org_id, { memory_mib: 'default' });
     const answer = await api.as(owner).get<unknown>(`/v1/orgs/${owner.org_id}/quota`);
     assert.deepEqual(answer.body, {
-      instances: { limit: 3, used: 1 },
-      cpus: { limit: null, used: 0 },
-      memory_mib: { limit: 4096, used: 0 },
-      disk_gib: { limit: null, used: 10 },
+      instances: { limit: 3, source: 'set', used: 1 },
+      cpus: { limit: null, source: 'set', used: 0 },
+      memory_mib: { limit: 65_536, source: 'default', used: 0 },
+      disk_gib: { limit: 512, source: 'default', used: 10 },
+      api_keys: { limit: 100, source: 'default', used: 1 },
+      service_accounts: { limit: 50, source: 'default', used: 1 },
+      webhooks: { limit: 20, source: 'default', used: 0 },
+      streams: { limit: 100, source: 'default', used: 0 },
     });
   });
 });

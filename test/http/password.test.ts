@@ -109,7 +109,8 @@ test('a login whose password is another before it is through opens no session', 
     assert.equal((await change(who)).status, 204);
     return 'not_needed' as const;
   };
-  const parts = { db: api.db, audit: api.context.audit, verifySecondFactor: changed };
+  const { db, context } = api;
+  const parts = { db, audit: context.audit, quotas: context.quotas, verifySecondFactor: changed };
   const request = { email: who.email, password: OLD, ip: '127.0.0.1', user_agent: '', request_id: 'none' };
   await assert.rejects(loginWith(parts, request), { code: 'UNAUTHENTICATED' });
   const { rows } = await sql`select id from sessions where user_id = ${who.user_id}`.execute(api.db);

@@ -9,6 +9,7 @@ import { blindTransaction, DisprovedError } from '../../src/db/blind-writes.ts';
 import { append } from '../../src/events/append.ts';
 import { present } from '../../src/lib/assert.ts';
 import type { ApiKeyId } from '../../src/lib/ids.ts';
+import { setQuota } from '../../src/orgs/quotas.ts';
 import { accessApiForFile, auditOf, type Member } from '../support/access-api.ts';
 import { apiKeyCalls, type Key } from '../support/api-keys.ts';
 import { assertError } from '../support/expect.ts';
@@ -24,9 +25,10 @@ interface Caller {
   readonly key: string;
 }
 
-/** Whose key has made one already, and so is remembered. */
+/** Whose key has made one already, and so is remembered, in an organisation whose keys are unlimited. */
 async function remembered(scope = 'api_keys:write vm:read vm:write'): Promise<Caller> {
   const { org_id } = await api.member();
+  await setQuota(db, org_id, { api_keys: null });
   const ann = await api.member({ org_id, role: 'admin' });
   const { id, key } = await api.key({ org_id, user_id: ann.user_id }, scope);
   await make(key);
@@ -147,6 +149,30 @@ describe('201', () => {
   });
 });
 
+describe('429', () => {
+  test('a limit that came since a remembered key made one', async () => {
+    const who = await remembered();
+    await setQuota(db, who.ann.org_id, { api_keys: 3 });
+    assert.equal((await post(who)).status, 201);
+    assertError(await post(who), 'QUOTA_EXCEEDED', /quota of api_keys is 3: 3 used/);
+    assert.equal(await keysOf(who), 3);
+    await setQuota(db, who.ann.org_id, { api_keys: null });
+    assert.equal((await post(who)).status, 201);
+    assert.equal((await post(who)).status, 201);
+  });
+
+  test('it is one organisation alone of many at once', async () => {
+    const callers = await Promise.all(Array.from({ length: 12 }, () => remembered()));
+    const limited = new Set(callers.filter((_, at) => at % 5 === 0));
+    for (const { ann } of limited) await setQuota(db, ann.org_id, { api_keys: 2 });
+    const answers = await Promise.all(callers.map((who) => post(who)));
+    for (const [at, who] of callers.entries()) {
+      assert.equal(answers[at]?.status, limited.has(who) ? 429 : 201);
+      assert.equal(await keysOf(who), limited.has(who) ? 2 : 3);
+    }
+  });
+});
+
 test('a key is remembered from its look-up on, while its use need not be noted', async () => {
   const who = await remembered();
   const authenticator = new Authenticator(api.pool);
@@ -157,12 +183,12 @@ test('a key is remembered from its look-up on, while its use need not be noted',
   assert.deepEqual(known.principal, principal);
   const note = (type: 'api_key.created') => (tx: Parameters<typeof append>[0]) =>
     append(tx, { org_id: who.ann.org_id, type, data: {}, actor: who.ann.user_id }).then(() => undefined);
-  await blindTransaction(api.pool, note('api_key.created'), known.proof);
+  await blindTransaction(api.pool, note('api_key.created'), [known.proof]);
   await change(who.id, { scope: 'vm:read' });
-  const disproved = blindTransaction(api.pool, note('api_key.created'), known.proof);
+  const disproved = blindTransaction(api.pool, note('api_key.created'), [known.proof]);
   await assert.rejects(disproved, DisprovedError);
   await assert.rejects(
-    blindTransaction(api.pool, async () => undefined, known.proof),
+    blindTransaction(api.pool, async () => undefined, [known.proof]),
     DisprovedError,
     'also of what writes nothing',
   );

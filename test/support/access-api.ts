@@ -24,6 +24,7 @@ import {
   type UserId,
 } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
@@ -98,6 +99,7 @@ export async function accessApiForFile(
     },
     mailbox,
     signups: 'closed',
+    quotas: QUOTA_DEFAULTS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1',

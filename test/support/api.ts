@@ -12,7 +12,7 @@ import { Agent } from 'undici';
 import { AuditLog } from '../../src/audit/append.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { NotifyHub } from '../../src/db/notify.ts';
-import { type Db, openPool } from '../../src/db/pool.ts';
+import { type Db, openPool, transaction } from '../../src/db/pool.ts';
 import { diskKeys } from '../../src/disks/data-keys.ts';
 import { HostCalls } from '../../src/hosts/host-calls.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
@@ -20,8 +20,10 @@ import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import { createInternalApp } from '../../src/http/internal.ts';
 import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
+import { offerPorts } from '../../src/instances/port-store.ts';
 import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
+import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
@@ -112,6 +114,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     },
     mailbox,
     signups: 'closed',
+    quotas: QUOTA_DEFAULTS,
     rate_limits: null,
     ssh: {
       host: loopbackAddress(),
@@ -123,6 +126,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     tls: null,
     ...options.context,
   };
+  await transaction(database.db, (tx) => offerPorts(tx, context.ssh));
   const app = await createApp(context);
   const internal = createInternalApp({ ...context, host_lease_ms: options.host_lease_ms ?? 40_000 });
   hub.start();

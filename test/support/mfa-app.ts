@@ -17,6 +17,7 @@ import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import { SUDO_COOKIE } from '../../src/http/cookies.ts';
 import { newId, type OrgId, type SessionId, type UserId } from '../../src/lib/ids.ts';
+import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
@@ -85,6 +86,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     webhooks: { outbound, secrets: new Sealer(secret_key, 'test webhooks') },
     mailbox,
     signups: 'closed',
+    quotas: QUOTA_DEFAULTS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',

@@ -7,7 +7,8 @@ import { type Db, type Tx, violates } from '../../db/pool.ts';
 import { appendPrivate } from '../../events/append.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { type MfaFactorId, newId, type UserId } from '../../lib/ids.ts';
-import { type FactorType, MAX_FACTORS, MAX_WRONG_CODES, type MfaContext } from './model.ts';
+import { requireWithin } from '../../lib/quotas.ts';
+import { type FactorType, MAX_WRONG_CODES, type MfaContext } from './model.ts';
 import { hashRecoveryCode, newRecoveryCodes } from './recovery-codes.ts';
 import { openSecret } from './second-factor.ts';
 import {
@@ -48,10 +49,7 @@ export async function addFactor(
   const account = await lockAccount(tx, user_id);
   if (!account) throw new AppError('UNAUTHENTICATED');
   await sweepUnconfirmedFactors(tx, user_id);
-  if ((await countFactors(tx, user_id)) >= MAX_FACTORS) {
-    const message = `An account has at most ${MAX_FACTORS} factors, unconfirmed ones included. Remove one first.`;
-    throw new AppError('QUOTA_EXCEEDED', { message });
-  }
+  requireWithin('factors', context.quotas.factors, await countFactors(tx, user_id));
   const id = newId('mfa');
   if (type === 'totp') {
     const secret = newTotpSecret();

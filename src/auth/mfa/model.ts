@@ -8,13 +8,12 @@
  * is confirmed while the account has none, and go with the last one.
  */
 import type { Log } from '../../lib/log.ts';
+import type { QuotaLimits } from '../../lib/quotas.ts';
 import type { Sealer } from '../../lib/seal.ts';
 
 export const FACTOR_TYPES = ['totp', 'webauthn'] as const;
 export type FactorType = (typeof FACTOR_TYPES)[number];
 
-/** Confirmed or not. */
-export const MAX_FACTORS = 10;
 /** In a row, of one unconfirmed factor. */
 export const MAX_WRONG_CODES = 5;
 export const UNCONFIRMED_LIFETIME_MINUTES = 60;
@@ -26,6 +25,7 @@ export interface MfaContext {
   readonly factors: Sealer;
   /** The origin people use. */
   readonly public_url: string;
+  readonly quotas: QuotaLimits;
   readonly log: Pick<Log, 'info' | 'warn'>;
   /** Milliseconds since the epoch; default the system's clock. */
   readonly now?: () => number;

@@ -1,10 +1,10 @@
 /** On the server itself, on its settings and database. Loaded only when one of them is typed: they bring the database along. */
 import { extname, join } from 'node:path';
 import { readEnv } from '../../config/env.ts';
+import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../lib/quotas.ts';
 import type { Command } from '../command.ts';
 
-/** As `orgs/quotas.ts` names them, with hyphens. */
-const QUOTA_OPTIONS = ['instances', 'cpus', 'memory-mib', 'disk-gib'] as const;
+const optionOf = (quota: OrganisationQuota) => quota.replaceAll('_', '-');
 
 async function onServer(
   work: (parts: {
@@ -73,16 +73,19 @@ export const SERVER_COMMANDS: readonly Command[] = [
   {
     name: 'org quota',
     args: ['ORG'],
-    summary: "show an organisation's quota, after changing it",
-    example: 'berth org quota Acme --instances 20 --cpus none',
+    summary: "show an organisation's quotas, after changing some",
+    example: 'berth org quota Acme --instances 50 --cpus unlimited --disk-gib default',
     on_server: true,
     options: Object.fromEntries(
-      QUOTA_OPTIONS.map((name) => [name, { type: 'string', value: 'N', help: 'a number, or none' }] as const),
+      ORGANISATION_QUOTAS.map((quota) => [
+        optionOf(quota),
+        { type: 'string', value: 'N', help: 'a number, unlimited, or default' },
+      ]),
     ),
     run: ({ args: [org = ''], options }) => {
-      const given = QUOTA_OPTIONS.flatMap((name) => {
-        const value = options.text(name);
-        return value === undefined ? [] : [[name.replaceAll('-', '_'), value] as const];
+      const given = ORGANISATION_QUOTAS.flatMap((quota) => {
+        const value = options.text(optionOf(quota));
+        return value === undefined ? [] : [[quota, value] as const];
       });
       return onServer(({ context, orgs }) =>
         context.withServer((server) => orgs.orgQuota(server, org, Object.fromEntries(given))),

@@ -8,8 +8,10 @@ import { refuseEscalation } from '../../api-keys/scope-within.ts';
 import { findApiKey, listApiKeys } from '../../api-keys/store.ts';
 import { apiKeyView } from '../../api-keys/view.ts';
 import { requireKeysOf, viewerOf } from '../../api-keys/viewer.ts';
+import type { Principal } from '../../auth/principal.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId, type ServiceAccountId } from '../../lib/ids.ts';
+import { UnlimitedKeys } from '../../orgs/quotas.ts';
 import { checkCaller, principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
@@ -113,6 +115,7 @@ function refuseBeyondOwn(request: FastifyRequest): Promise<void> {
 }
 
 function registerCreate(app: App, context: AppContext): void {
+  const unlimited = new UnlimitedKeys(context.quotas);
   app.route({
     method: 'POST',
     url: '/v1/api-keys',
@@ -125,12 +128,23 @@ function registerCreate(app: App, context: AppContext): void {
       body: CreateApiKeyRequest,
       response: {
         201: CreateApiKeyResponse,
-        ...errors(...COMMON, 'NOT_FOUND', 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'),
+        ...errors(
+          ...COMMON,
+          'NOT_FOUND',
+          'QUOTA_EXCEEDED',
+          'IDEMPOTENCY_IN_PROGRESS',
+          'IDEMPOTENCY_KEY_REUSED',
+        ),
       },
     },
     handler: async (request, reply) => {
-      const mutation = { action: 'api_key.create', blind: request.body.service_account_id === undefined };
-      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+      const of_caller = request.body.service_account_id === undefined;
+      const mutation = {
+        action: 'api_key.create',
+        blind: ({ org_id }: Principal) => (of_caller ? unlimited.proof(org_id) : null),
+      };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal, blind) => {
+        if (!blind) await unlimited.check(tx, principal.org_id);
         const made = await createApiKey(tx, principal, request.body);
         const shown = apiKeyView(made);
         setEtag(reply, etagValue(made));

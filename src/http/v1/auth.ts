@@ -117,7 +117,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       tags: ['Accounts'],
       security: [],
       body: RegisterRequest,
-      response: { 201: SessionResponse, ...errors(...PUBLIC, 'CONFLICT') },
+      response: { 201: SessionResponse, ...errors(...PUBLIC, 'CONFLICT', 'QUOTA_EXCEEDED') },
     },
     handler: async (request, reply) => {
       const { email, password, name, invitation_token } = request.body;
@@ -136,12 +136,14 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
     schema: {
       operationId: 'login',
       summary: 'Open a session',
+      description:
+        'An account has as many live sessions as its quota `sessions` says. One past it is refused: end one, or reset the password, which ends all.',
       tags: ['Accounts'],
       security: [],
       body: LoginRequest,
       response: {
         200: SessionResponse,
-        ...errors(...PUBLIC, 'UNAUTHENTICATED', 'MFA_REQUIRED', 'ACCOUNT_LOCKED'),
+        ...errors(...PUBLIC, 'UNAUTHENTICATED', 'MFA_REQUIRED', 'ACCOUNT_LOCKED', 'QUOTA_EXCEEDED'),
       },
     },
     handler: async (request, reply) => {
@@ -153,6 +155,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       const parts = {
         db,
         audit: context.audit,
+        quotas: context.quotas,
         verifySecondFactor: (user_id: UserId) => verifySecondFactor(context, user_id, factor),
       };
       return sessionAnswer(reply, await login(parts, { email, password, ...callerOf(request) }));

@@ -145,7 +145,7 @@ function registerStream(app: App, { db }: AppContext, streams: EventStreams): vo
       tags: ['Events'],
       headers: LastEventId,
       querystring: closed(FILTERS),
-      response: { 200: eventStream(), ...errors(...COMMON, 'RATE_LIMITED') },
+      response: { 200: eventStream(), ...errors(...COMMON, 'QUOTA_EXCEEDED') },
     },
     handler: (request: FastifyRequest, reply) => {
       const filter = request.query as Filters;

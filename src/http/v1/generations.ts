@@ -157,7 +157,6 @@ function registerRestore(app: App, context: AppContext): void {
 }
 
 function registerFork(app: App, context: AppContext): void {
-  const { ssh, disk_keys } = context;
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/fork',
@@ -182,7 +181,7 @@ function registerFork(app: App, context: AppContext): void {
         reply,
         { action: 'instance.fork' },
         async (tx, principal) => {
-          const row = await forkInstance(tx, principal, { ssh, disk_keys }, from, { name, generation });
+          const row = await forkInstance(tx, principal, context, from, { name, generation });
           setEtag(reply, row.version);
           const data = { name, from, generation: row.generation };
           return { status: 201, body: instanceView(row), target: row.id, data };

@@ -104,7 +104,7 @@ export function registerInstances(app: App, context: AppContext, cursors: Cursor
 }
 
 function registerCollection(app: App, context: AppContext, cursors: CursorSealer): void {
-  const { db, ssh, disk_keys } = context;
+  const { db } = context;
   app.route({
     method: 'POST',
     url: '/v1/instances',
@@ -139,7 +139,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
         reply,
         { action: 'instance.create' },
         async (tx, principal) => {
-          const row = await createInstance(tx, principal, { ssh, disk_keys }, wanted);
+          const row = await createInstance(tx, principal, context, wanted);
           setEtag(reply, row.version);
           return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
         },
@@ -226,7 +226,7 @@ function registerOne(app: App, context: AppContext): void {
         reply,
         { action: 'instance.change' },
         async (tx, principal) => {
-          const row = await changeInstance(tx, principal, id, change, (version) =>
+          const row = await changeInstance(tx, context.quotas, principal, id, change, (version) =>
             requireMatch(request, version),
           );
           setEtag(reply, row.version);

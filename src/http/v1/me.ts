@@ -239,7 +239,7 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
     handler: async (request, reply) => {
       const mutation = { action: 'ssh_key.add' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const row = await addSshKey(tx, principal, request.body);
+        const row = await addSshKey(tx, context.quotas, principal, request.body);
         return { status: 201, body: sshKeyView(row), target: row.id, data: { fingerprint: row.fingerprint } };
       });
       return reply.status(201).send(body);

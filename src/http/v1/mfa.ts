@@ -7,7 +7,7 @@ import type { AuthenticationResponseJSON, RegistrationResponseJSON } from '@simp
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { addFactor, confirmFactor, proveFactor, removeFactor } from '../../auth/mfa/factors.ts';
-import { FACTOR_TYPES, type FactorType, MAX_FACTORS } from '../../auth/mfa/model.ts';
+import { FACTOR_TYPES, type FactorType } from '../../auth/mfa/model.ts';
 import { loginByPasskey, passkeyOptions } from '../../auth/mfa/passkey-login.ts';
 import { listFactors } from '../../auth/mfa/store.ts';
 import { userOf } from '../../auth/principal.ts';
@@ -175,7 +175,7 @@ function registerFactors(app: App, context: AppContext, cursors: CursorSealer): 
     schema: {
       operationId: 'addMfaFactor',
       summary: 'Add a second factor, to be confirmed within the hour',
-      description: `An account has at most ${MAX_FACTORS}.`,
+      description: 'It counts against the quota `factors` of the account.',
       tags: ['MFA'],
       body: CreateMfaFactorRequest,
       response: { 201: CreateMfaFactorResponse, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
@@ -299,6 +299,7 @@ function registerPasskeyLogin(
           'UNAUTHENTICATED',
           'FORBIDDEN',
           'RATE_LIMITED',
+          'QUOTA_EXCEEDED',
           'UNAVAILABLE',
           'INTERNAL',
         ),

@@ -227,7 +227,7 @@ function registerStream(app: App, { db }: AppContext, streams: EventStreams): vo
         'Events: `notification` with a Notification (again when its `count` rises), `unread` with `{count}` at the start and when it changes, `reset` when `Last-Event-ID` is not known any more, `end` with an error before the stream ends for want of a credential.',
       tags: ['Notifications'],
       headers: LastEventId,
-      response: { 200: eventStream(), ...errors(...COMMON, 'RATE_LIMITED') },
+      response: { 200: eventStream(), ...errors(...COMMON, 'QUOTA_EXCEEDED') },
     },
     handler: (request, reply) => streams.answer(request, reply, source) as never,
   });

@@ -2,6 +2,7 @@
 import { Type } from 'typebox';
 import { actorOf, userOf } from '../../auth/principal.ts';
 import { AppError } from '../../lib/errors.ts';
+import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../lib/quotas.ts';
 import { changeBillingEmail, renameOrganisation } from '../../orgs/change-organisation.ts';
 import { createOrganisation } from '../../orgs/create-organisation.ts';
 import { readQuota } from '../../orgs/quotas.ts';
@@ -13,8 +14,9 @@ import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { CursorSealer, pageOfList } from '../pagination.ts';
+import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
+import type { Places } from '../places.ts';
 import {
   COMMON,
   closed,
@@ -25,6 +27,7 @@ import {
   Name,
   named,
   nullable,
+  oneOf,
   pageOf,
   pageQuery,
   Time,
@@ -37,23 +40,21 @@ export const Org = named('Org', {
   created_at: Time,
 });
 const QuotaOf = named('QuotaUse', {
-  limit: nullable(Type.Integer({ description: 'null: no limit' })),
+  limit: nullable(Type.Integer({ description: 'null: unlimited' })),
+  source: oneOf(['default', 'set'], { description: 'Whether the operator has set it for this organisation' }),
   used: Type.Integer(),
 });
-const OrgQuota = named('OrgQuota', {
-  instances: QuotaOf,
-  cpus: QuotaOf,
-  memory_mib: QuotaOf,
-  disk_gib: QuotaOf,
-});
+const OrgQuota = named(
+  'OrgQuota',
+  Object.fromEntries(ORGANISATION_QUOTAS.map((quota) => [quota, QuotaOf])) as Record<
+    OrganisationQuota,
+    typeof QuotaOf
+  >,
+);
 
-export function registerOrgs(
-  app: App,
-  context: AppContext,
-  cursors = new CursorSealer(context.secret_key),
-): void {
+export function registerOrgs(app: App, context: AppContext, cursors: CursorSealer, places: Places): void {
   registerCollection(app, context, cursors);
-  registerReads(app, context);
+  registerReads(app, context, places);
   registerWrites(app, context);
 }
 
@@ -96,12 +97,15 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       summary: 'Make an organisation that the caller owns',
       tags: ['Organisations'],
       body: closed({ name: Name }),
-      response: { 201: Org, ...errors(...COMMON, 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED') },
+      response: {
+        201: Org,
+        ...errors(...COMMON, 'QUOTA_EXCEEDED', 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'),
+      },
     },
     handler: async (request, reply) => {
       const mutation = { action: 'org.create' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const row = await createOrganisation(tx, userOf(principal), request.body.name);
+        const row = await createOrganisation(tx, context.quotas, userOf(principal), request.body.name);
         await appendAudit(context, tx, request, row.id, {
           ...mutation,
           target: row.id,
@@ -115,7 +119,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   });
 }
 
-function registerReads(app: App, { db }: AppContext): void {
+function registerReads(app: App, { db, quotas }: AppContext, places: Places): void {
   app.route({
     method: 'GET',
     url: '/v1/orgs/:id',
@@ -145,13 +149,17 @@ function registerReads(app: App, { db }: AppContext): void {
       operationId: 'getOrgQuota',
       summary: 'What an organisation may have, and has',
       description:
-        'instances and disk_gib count every instance until its deletion ends; cpus and memory_mib count VMs that are not stopped, suspended or failed.',
+        'instances and disk_gib count every instance until its deletion ends; cpus and memory_mib count VMs that are not stopped, suspended or failed; ' +
+        'streams counts open event streams, notification streams and consoles.',
       tags: ['Organisations'],
       params: IdParams,
       querystring: EmptyBody,
       response: { 200: OrgQuota, ...errors(...COMMON, 'NOT_FOUND') },
     },
-    handler: async (request) => readQuota(db, pathOrganisation(request)),
+    handler: async (request) => {
+      const org_id = pathOrganisation(request);
+      return readQuota(db, quotas, org_id, places.heldBy(org_id));
+    },
   });
 }
 

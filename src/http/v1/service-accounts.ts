@@ -3,6 +3,7 @@ import { Type } from 'typebox';
 import { refuseEscalation } from '../../api-keys/scope-within.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
+import { checkQuota } from '../../orgs/quotas.ts';
 import { createServiceAccount } from '../../service-accounts/create-service-account.ts';
 import { removeServiceAccount } from '../../service-accounts/remove-service-account.ts';
 import { findServiceAccount, listServiceAccounts } from '../../service-accounts/store.ts';
@@ -100,12 +101,13 @@ function registerWrites(app: App, context: AppContext): void {
       body: closed({ name: Name, scope: Scope }),
       response: {
         201: ServiceAccount,
-        ...errors(...COMMON, 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'),
+        ...errors(...COMMON, 'QUOTA_EXCEEDED', 'IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'),
       },
     },
     handler: async (request, reply) => {
       const mutation = { action: 'service_account.create' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        await checkQuota(tx, context.quotas, principal.org_id, { service_accounts: 1 });
         const row = await createServiceAccount(tx, principal, request.body);
         const data = { name: row.name, scope: row.scope };
         setEtag(reply, row.id);

@@ -182,7 +182,8 @@ function registerCalls(app: App, context: AppContext): void {
         request,
         reply,
         { action: 'vm.start' },
-        async (tx, principal) => outcome(await startVm(tx, principal, id, unlessChanged(request))),
+        async (tx, principal) =>
+          outcome(await startVm(tx, context.quotas, principal, id, unlessChanged(request))),
       );
       return reply.status(status).send(body);
     },

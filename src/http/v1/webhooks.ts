@@ -106,7 +106,8 @@ export function registerWebhooks(app: App, context: AppContext, cursors: CursorS
 }
 
 function registerCreate(app: App, context: AppContext): void {
-  const { outbound, secrets } = context.webhooks;
+  const { quotas, webhooks } = context;
+  const { outbound, secrets } = webhooks;
   app.route({
     method: 'POST',
     url: '/v1/webhooks',
@@ -127,7 +128,10 @@ function registerCreate(app: App, context: AppContext): void {
       const mutation = { action: 'webhook.create' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         if ('refusal' in judged) throw judged.refusal;
-        const made = await createWebhook(tx, principal, secrets, { ...request.body, url: judged.href });
+        const made = await createWebhook(tx, quotas, principal, secrets, {
+          ...request.body,
+          url: judged.href,
+        });
         const shown = webhookView(made);
         setEtag(reply, etagValue(made));
         return {
