@@ -11,6 +11,7 @@ export interface NewAccount {
   readonly email: string;
   readonly name: string;
   readonly password_hash: string;
+  readonly email_confirmed: boolean;
 }
 
 /** Makes an account with an organisation of its own. @throws AppError CONFLICT when the address is taken */

@@ -18,7 +18,7 @@ export async function createFirstAdministrator(
   return transaction(db, async (tx) => {
     await lockUsers(tx);
     if (await hasUsers(tx)) return false;
-    await insertAccount(tx, { email, name: 'Administrator', password_hash });
+    await insertAccount(tx, { email, name: 'Administrator', password_hash, email_confirmed: true });
     await keep();
     return true;
   });

@@ -32,6 +32,8 @@ export interface AppContext {
   /** The way to the receivers, and what seals their secrets. */
   readonly webhooks: { readonly outbound: Outbound; readonly secrets: Sealer };
   readonly ssh: SshEndpoint;
+  /** Mail leaves the machine. Otherwise every address counts as confirmed: nothing can be sent there. */
+  readonly has_smtp: boolean;
   /** The origin people use; no slash at its end. */
   readonly public_url: string;
   readonly signups: 'open' | 'closed';
