@@ -31,7 +31,14 @@ function SendAgain({ email }: { readonly email: string }) {
     tell('good', `A mail to ${email} has a new token.`);
   };
   return (
-    <Section title="No mail?" lead={`It went to ${email}. If that is mistyped, change it in your account.`}>
+    <Section
+      title="No mail?"
+      lead={
+        <>
+          It went to {email}. If that is mistyped, <a href="/account">change it</a>.
+        </>
+      }
+    >
       <Form class="stack narrow" verb="Send it again" work={work}>
         {() => (
           <Field
