@@ -142,6 +142,8 @@ export type ConfirmPasswordResetRequest = {
   token: string;
   /** 12 to 256 characters */
   new_password: string;
+  /** Also remove every API key, SSH key and factor */
+  revoke_all?: boolean | undefined;
 };
 
 export type ConnectionDetails = {
@@ -384,6 +386,8 @@ export type Invitation = {
   role: 'owner' | 'admin' | 'member' | 'billing';
   /** RFC 3339, UTC, milliseconds */
   expires_at: string;
+  /** With the token, for the inviter to pass on; only where the server sends no mail, and shown this once */
+  accept_url?: string | undefined;
 };
 
 export type KeySet = {
@@ -808,6 +812,8 @@ export type User = {
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
   mfa_enabled: boolean;
+  /** Until it is, the account holds no API or SSH keys and accepts no invitation */
+  email_confirmed: boolean;
 };
 
 export type VerifyMfaFactorRequest = {
@@ -975,7 +981,7 @@ export interface Operations {
     input: { body: ChangeEmailRequest };
     answer: undefined;
   };
-  /** Confirm a new address by the token sent there */
+  /** Confirm an address, the first or a new one, by the token sent there */
   confirmEmail: {
     input: { body: ConfirmEmailRequest };
     answer: undefined;
@@ -1120,7 +1126,7 @@ export interface Operations {
     input: { path: { id: string; user_id: string } };
     answer: undefined;
   };
-  /** Invite an address; the token goes there by mail only, is good for 7 days and works once */
+  /** Invite an address; the token goes there by mail, is good for 7 days and works once */
   createInvitation: {
     input: { path: { id: string }; body: CreateInvitationRequest };
     answer: Invitation;

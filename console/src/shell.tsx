@@ -106,9 +106,21 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
         </div>
       </nav>
       <main id="content" tabIndex={-1}>
+        {here !== '/email' && <Unconfirmed />}
         {children}
       </main>
     </div>
+  );
+}
+
+/** What an account whose address is not confirmed cannot do yet, on every page. */
+function Unconfirmed() {
+  if (user.value?.email_confirmed !== false) return null;
+  return (
+    <p class="notice unconfirmed" role="status">
+      Your address {user.value.email} is not confirmed. Until it is, you can make no API key, add no SSH key
+      and accept no invitation. <a href="/email">Confirm it</a>
+    </p>
   );
 }
 

@@ -1,36 +1,20 @@
-/** What people do with their own account: password, address, and its end. */
-
+/** What people do with their own account: its making, password, and its end. */
 import { insertAccount } from '../auth/account-store.ts';
-import { unlock } from '../auth/lockout.ts';
-import {
-  consumeMailToken,
-  issueMailToken,
-  MAIL_TOKEN_LIFETIME_S,
-  voidMailTokens,
-} from '../auth/mail-token-store.ts';
 import { hashPassword } from '../auth/passwords.ts';
 import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
 import { setPassword } from '../auth/set-password.ts';
-import {
-  deleteUser,
-  findUser,
-  findUserByEmail,
-  lockUser,
-  lockUserForDeletion,
-  updateEmail,
-} from '../auth/store.ts';
-import { hashToken } from '../auth/tokens.ts';
+import { deleteUser, findUser, lockUserForDeletion } from '../auth/store.ts';
 import { holdProved, verifyAccountPassword } from '../auth/verify-account.ts';
-import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
-import { AppError, invalid } from '../lib/errors.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
-import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
-import type { Mail } from '../mail/mailer.ts';
+import type { Mailbox } from '../mail/mailbox.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { type LeftOrganisation, leaveAllOrganisations } from '../orgs/members.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
 import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
+import { postConfirmation } from './change-email.ts';
 
 export interface Registration {
   readonly email: string;
@@ -45,13 +29,21 @@ export function refuseUninvited(signups: 'open' | 'closed'): void {
   throw new AppError('FORBIDDEN', { message: 'Sign-ups are closed. Ask for an invitation.' });
 }
 
+export interface RegistrationContext {
+  readonly db: Db;
+  readonly mailbox: Mailbox;
+  readonly has_smtp: boolean;
+  readonly public_url: string;
+  readonly signups: 'open' | 'closed';
+}
+
 /**
- * Makes an account, with an organisation of its own; `joined` is told, in the same transaction, of the one that it
- * was invited to. @throws AppError FORBIDDEN, CONFLICT
+ * Makes an account, with an organisation of its own, and mails what confirms its address; an invitation's token proves
+ * the address already. `joined` is told, in the same transaction, of the organisation that it was invited to.
+ * @throws AppError FORBIDDEN, CONFLICT, RATE_LIMITED
  */
 export async function register(
-  db: Db,
-  signups: 'open' | 'closed',
+  { db, mailbox, has_smtp, public_url, signups }: RegistrationContext,
   request: Registration,
   joined: (tx: Tx, user_id: UserId, org_id: OrgId) => Promise<void>,
 ): Promise<UserId> {
@@ -64,7 +56,11 @@ export async function register(
   if (!fits) refuseUninvited(signups);
   const password_hash = await hashPassword(request.password);
   return transaction(db, async (tx) => {
-    const user_id = await insertAccount(tx, { email: request.email, name: request.name, password_hash });
+    const { email, name } = request;
+    // Without SMTP nothing can be sent there, nor the password reset by its owner.
+    const email_confirmed = fits || !has_smtp;
+    const user_id = await insertAccount(tx, { email, name, password_hash, email_confirmed });
+    if (!email_confirmed) await postConfirmation(tx, { mailbox, public_url }, user_id, email);
     if (invitation_token !== null) {
       const organisation = await acceptInvitation(tx, user_id, invitation_token);
       await joined(tx, user_id, organisation.id);
@@ -101,111 +97,6 @@ export async function changePassword(
   const keep = principal.credential.kind === 'session' ? principal.credential.id : null;
   await setPassword(tx, user_id, { password_hash, how: 'changed', actor: user_id, keep });
   return user_id;
-}
-
-/** Sends a reset link if there is such an account; says nothing either way. */
-export async function requestPasswordReset(
-  db: Db,
-  mailbox: Mailbox,
-  public_url: string,
-  email: string,
-): Promise<void> {
-  const user = await findUserByEmail(db, email);
-  if (!user) return;
-  await transaction(db, async (tx) => {
-    // A change of the address voids what went to the one before, or is seen here.
-    await lockUser(tx, user.id);
-    const now = await findUser(tx, user.id);
-    if (now?.email_key !== user.email_key) return;
-    const token = await issueMailToken(tx, 'password_reset', user.id, null);
-    const mail = resetMail(user.email, public_url, token);
-    await mailbox.post(tx, mail, MAIL_TOKEN_LIFETIME_S, hashToken(token));
-  });
-}
-
-function resetMail(to: string, public_url: string, token: string): Mail {
-  return {
-    to,
-    subject: 'Reset your Berth password',
-    text: [
-      'Someone, hopefully you, asked to reset the password of this account.',
-      '',
-      `Within an hour: ${public_url}/password-reset#token=${token}`,
-      '',
-      'The token by itself, for POST /v1/auth/password-reset/confirm with the new password:',
-      '',
-      token,
-      '',
-      'If it was not you, ignore this message: nothing has changed.',
-    ].join('\n'),
-  };
-}
-
-/**
- * Sets a new password by the token of the mail; ends every session and any lock. `done` is told in the same
- * transaction. @throws AppError INVALID_REQUEST
- */
-export async function confirmPasswordReset(
-  db: Db,
-  request: { token: string; new_password: string },
-  done: (tx: Tx, user_id: UserId) => Promise<void>,
-): Promise<UserId> {
-  const password_hash = await hashPassword(request.new_password);
-  return transaction(db, async (tx) => {
-    const used = await consumeMailToken(tx, 'password_reset', request.token);
-    if (!used) throw invalid('token', 'is not valid, was used already, or has expired');
-    await setPassword(tx, used.user_id, { password_hash, how: 'reset', actor: used.user_id });
-    const user = await findUser(tx, used.user_id);
-    if (user) await unlock(tx, user.email);
-    await done(tx, used.user_id);
-    return used.user_id;
-  });
-}
-
-/** Begins a change of address: the new one must prove itself; the old one is told. */
-export async function requestEmailChange(
-  db: Db,
-  mailbox: Mailbox,
-  public_url: string,
-  principal: Principal,
-  request: { email: string; password: string },
-  ip: string,
-): Promise<void> {
-  const user_id = userOf(principal);
-  const proved_by = await verifyAccountPassword(db, user_id, request.password, ip);
-  await transaction(db, async (tx) => {
-    const user = await holdProved(tx, user_id, proved_by);
-    const token = await issueMailToken(tx, 'email_change', user_id, request.email);
-    const asked = {
-      to: request.email,
-      subject: 'Confirm your new address',
-      text: `Within an hour: ${public_url}/email#token=${token}\n\nThe token by itself, for POST /v1/me/email/confirm:\n\n${token}`,
-    };
-    const told = {
-      to: user.email,
-      subject: 'Your Berth address is about to change',
-      text: `A change of this account's address to ${request.email} was asked for. If it was not you, change your password now.`,
-    };
-    await mailbox.post(tx, asked, MAIL_TOKEN_LIFETIME_S, hashToken(token));
-    await mailbox.post(tx, told, TOLD_FOR_S);
-  });
-}
-
-/** Takes the new address, by the token that was sent there. @throws AppError INVALID_REQUEST, CONFLICT */
-export async function confirmEmailChange(tx: Tx, principal: Principal, token: string): Promise<void> {
-  const used = await consumeMailToken(tx, 'email_change', token);
-  if (!used?.email || used.user_id !== userOf(principal)) {
-    throw invalid('token', 'is not valid, was used already, or has expired');
-  }
-  const { user_id, email } = used;
-  try {
-    await updateEmail(tx, user_id, email);
-  } catch (error) {
-    if (!violates(error, 'users_email_key_key')) throw error;
-    throw new AppError('CONFLICT', { message: 'Another account has this address.', cause: error });
-  }
-  // What went to the address before proves nothing any more.
-  await voidMailTokens(tx, 'password_reset', user_id);
 }
 
 type UserRow = NonNullable<Awaited<ReturnType<typeof findUser>>>;

@@ -12,6 +12,7 @@ export interface NewAccount {
   readonly email: string;
   readonly name: string;
   readonly password_hash: string;
+  readonly email_confirmed: boolean;
 }
 
 /** Makes an account with an organisation of its own, which has `quotas`. @throws AppError CONFLICT when the address is taken */

@@ -6,9 +6,11 @@ import type { Db, Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { type ApiKeyId, isId, type OrgId, type SessionId } from '../lib/ids.ts';
 import { effectiveScopes, parseScope } from './permissions.ts';
-import type { Principal } from './principal.ts';
+import type { Credential, Principal } from './principal.ts';
 import { findLiveSession, findSessionPrincipal, sessionExists, touchSession } from './store.ts';
 import { API_KEY_PREFIX, hashToken, SESSION_PREFIX, tokenPrefix } from './tokens.ts';
+
+type SessionCredential = Extract<Credential, { kind: 'session' }>;
 
 const MINUTE_MS = 60_000;
 
@@ -120,11 +122,19 @@ async function ofSession(tx: Tx, token_hash: Buffer, org_header: string | undefi
   }
   if (Date.now() - found.last_seen_at.getTime() > MINUTE_MS) await touchSession(tx, found.id);
   return {
-    credential: { kind: 'session', id: found.id, user_id: found.user_id },
+    credential: sessionCredential(found),
     org_id: found.org_id,
     role: found.role,
     scopes: effectiveScopes(found.role, null),
   };
+}
+
+function sessionCredential({
+  id,
+  user_id,
+  email_confirmed,
+}: Pick<SessionCredential, 'id' | 'user_id' | 'email_confirmed'>): SessionCredential {
+  return { kind: 'session', id, user_id, email_confirmed };
 }
 
 async function ofApiKey(tx: Tx, found: ApiKeyPrincipal | undefined, ip: string): Promise<Principal> {
@@ -194,7 +204,7 @@ export async function principalAgain(
   const found = await findLiveSession(db, credential.id, org_id);
   if (!found) throw new AppError('UNAUTHENTICATED');
   return {
-    credential: { kind: 'session', id: found.id, user_id: found.user_id },
+    credential: sessionCredential(found),
     org_id,
     role: found.role,
     scopes: effectiveScopes(found.role, null),

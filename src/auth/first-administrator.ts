@@ -19,7 +19,8 @@ export async function createFirstAdministrator(
   return transaction(db, async (tx) => {
     await lockUsers(tx);
     if (await hasUsers(tx)) return false;
-    await insertAccount(tx, { email, name: 'Administrator', password_hash }, allQuotas(null));
+    const account = { email, name: 'Administrator', password_hash, email_confirmed: true };
+    await insertAccount(tx, account, allQuotas(null));
     await keep();
     return true;
   });

@@ -4,7 +4,13 @@ import type { ApiKeyId, OrgId, ServiceAccountId, SessionId, UserId } from '../li
 import type { Scope } from './permissions.ts';
 
 export type Credential =
-  | { readonly kind: 'session'; readonly id: SessionId; readonly user_id: UserId }
+  | {
+      readonly kind: 'session';
+      readonly id: SessionId;
+      readonly user_id: UserId;
+      /** As it is stored: without SMTP every address counts as confirmed. */
+      readonly email_confirmed: boolean;
+    }
   | {
       readonly kind: 'api_key';
       readonly id: ApiKeyId;

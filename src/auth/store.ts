@@ -49,14 +49,14 @@ export async function lockUsers(tx: Tx): Promise<void> {
 export async function updateUser(
   tx: Tx,
   id: UserId,
-  change: { name?: string; password_hash?: string },
+  change: { name?: string; password_hash?: string; email_confirmed?: boolean },
 ): Promise<void> {
   await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }
 
-/** @throws unique violation `users_email_key_key` */
+/** Takes an address that was proved. @throws unique violation `users_email_key_key` */
 export async function updateEmail(tx: Tx, id: UserId, email: string): Promise<void> {
-  const change = { email, email_key: email.toLowerCase() };
+  const change = { email, email_key: email.toLowerCase(), email_confirmed: true };
   await tx.updateTable('users').set(change).where('id', '=', id).execute();
 }
 
@@ -148,7 +148,8 @@ export async function findSessionPrincipal(tx: Tx, token_hash: Buffer, org_id: O
     .selectFrom('session_tokens as t')
     .innerJoin('sessions as s', 's.id', 't.session_id')
     .innerJoin('memberships as m', 'm.user_id', 's.user_id')
-    .select(['s.id', 's.user_id', 's.last_seen_at', 'm.org_id', 'm.role'])
+    .innerJoin('users as u', 'u.id', 's.user_id')
+    .select(['s.id', 's.user_id', 's.last_seen_at', 'm.org_id', 'm.role', 'u.email_confirmed'])
     .where('t.token_hash', '=', token_hash)
     .where('t.expires_at', '>', sql<Date>`now()`)
     .where('s.ends_at', '>', sql<Date>`now()`)
@@ -164,7 +165,8 @@ export async function findLiveSession(tx: Tx, id: SessionId, org_id: OrgId) {
   return tx
     .selectFrom('sessions as s')
     .innerJoin('memberships as m', 'm.user_id', 's.user_id')
-    .select(['s.id', 's.user_id', 'm.org_id', 'm.role'])
+    .innerJoin('users as u', 'u.id', 's.user_id')
+    .select(['s.id', 's.user_id', 'm.org_id', 'm.role', 'u.email_confirmed'])
     .where('s.id', '=', id)
     .where('s.ends_at', '>', sql<Date>`now()`)
     .where('m.org_id', '=', org_id)

@@ -122,6 +122,7 @@ export interface DeliveryTables {
     due_at: Generated<Date>;
     good_until: Date;
   };
+  mail_counts: { address: string; kind: string; sent_at: Date[] };
   notification_preferences: { user_id: UserId; kind: string; mail: boolean };
   known_places: { user_id: UserId; place_hash: Buffer; last_seen_at: Generated<Date> };
 }

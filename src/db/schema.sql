@@ -280,6 +280,13 @@ create table lockouts (
   constraint lockouts_pkey PRIMARY KEY (email_key)
 );
 
+create table mail_counts (
+  address text not null,
+  kind text not null,
+  sent_at timestamp with time zone[] not null,
+  constraint mail_counts_pkey PRIMARY KEY (address, kind)
+);
+
 create table mail_tokens (
   token_hash bytea not null,
   kind text not null,
@@ -288,7 +295,7 @@ create table mail_tokens (
   expires_at timestamp with time zone not null,
   constraint mail_tokens_pkey PRIMARY KEY (token_hash),
   constraint mail_tokens_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE,
-  constraint mail_tokens_kind_check CHECK ((kind = ANY (ARRAY['password_reset'::text, 'email_change'::text])))
+  constraint mail_tokens_kind_check CHECK ((kind = ANY (ARRAY['password_reset'::text, 'confirm_email'::text])))
 );
 
 create table mails (
@@ -499,6 +506,7 @@ create table users (
   name text not null,
   password_hash text not null,
   created_at timestamp with time zone not null default now(),
+  email_confirmed boolean not null default false,
   constraint users_pkey PRIMARY KEY (id),
   constraint users_email_key_key UNIQUE (email_key)
 );

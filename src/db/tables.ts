@@ -44,6 +44,7 @@ export interface Database extends DeliveryTables {
     email_key: string;
     name: string;
     password_hash: string;
+    email_confirmed: Generated<boolean>;
     created_at: Generated<Date>;
   };
   organisations: {
@@ -77,7 +78,7 @@ export interface Database extends DeliveryTables {
   };
   mail_tokens: {
     token_hash: Buffer;
-    kind: 'password_reset' | 'email_change';
+    kind: 'password_reset' | 'confirm_email';
     user_id: UserId;
     email: string | null;
     expires_at: Date;

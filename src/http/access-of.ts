@@ -13,12 +13,20 @@ export interface RouteAccess {
   /** In the organisation; null: whatever role has the scope. */
   readonly roles: readonly Role[] | null;
   readonly sudo: boolean;
+  /** Not in a session of an account whose address is not confirmed. */
+  readonly confirmed_address?: boolean;
   /** An API key of a service account is let in. */
   readonly service_accounts: boolean;
 }
 
 export function accessOf(config: FastifyContextConfig): RouteAccess {
-  const { access = 'public', organisation, sudo = false, people_only = false } = config;
+  const {
+    access = 'public',
+    organisation,
+    sudo = false,
+    people_only = false,
+    confirmed_address = false,
+  } = config;
   const kind = access === 'public' ? 'public' : access.startsWith('session') ? 'session' : 'any';
   const own_scope = isScope(access) ? access : null;
   const roles = config.roles ?? organisation?.roles ?? null;
@@ -30,12 +38,13 @@ export function accessOf(config: FastifyContextConfig): RouteAccess {
     scope: organisation?.scope ?? own_scope,
     roles,
     sudo,
+    ...(confirmed_address ? { confirmed_address } : {}),
     service_accounts: kind === 'any' && !needs_person,
   };
 }
 
 export function describeAccess(access: RouteAccess): string {
-  const { kind, scope, any_scope, roles, sudo, service_accounts } = access;
+  const { kind, scope, any_scope, roles, sudo, confirmed_address, service_accounts } = access;
   if (kind === 'public') return '**Access**: no credential.';
   const parts = [
     kind === 'session' ? 'a session only' : 'a session or an API key',
@@ -43,6 +52,7 @@ export function describeAccess(access: RouteAccess): string {
     ...(any_scope === undefined ? [] : [`scope ${any_scope.map((each) => `\`${each}\``).join(' or ')}`]),
     ...(roles === null ? [] : [`role ${roles.join(' or ')}`]),
     ...(sudo ? ['a live sudo grant'] : []),
+    ...(confirmed_address === true ? ['a confirmed address'] : []),
     ...(kind === 'any' && !service_accounts ? ['not for service accounts'] : []),
   ];
   return `**Access**: ${parts.join('; ')}.`;

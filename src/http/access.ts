@@ -11,6 +11,7 @@ import type { Db } from '../db/pool.ts';
 import type { Role } from '../db/tables.ts';
 import { assert, present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
+import type { AppContext } from './context.ts';
 import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import type { RateLimits } from './rate-limits.ts';
 
@@ -31,6 +32,11 @@ declare module 'fastify' {
     any_scope?: readonly Scope[];
     /** Never with a service account. */
     people_only?: boolean;
+    /**
+     * Never in a session of an account whose address nobody has confirmed: what it gets would outlast a password reset by
+     * the address's owner.
+     */
+    confirmed_address?: boolean;
     /**
      * Begins a look-up that does not depend on who asks, beside the authentication: one round trip instead of two. What
      * it finds is for the handler, which runs only if the caller is let in. Only for callers with a token of ours.
@@ -59,7 +65,11 @@ export interface Supposed extends Remembered {
   readonly settle: () => Promise<void>;
 }
 
-export function registerAccess(app: FastifyInstance, db: Db, limits: RateLimits): void {
+export function registerAccess(
+  app: FastifyInstance,
+  { db, has_smtp }: Pick<AppContext, 'db' | 'has_smtp'>,
+  limits: RateLimits,
+): void {
   const authenticator = new Authenticator(db);
   app.decorateRequest('principal', null);
   app.decorateRequest('supposed', null);
@@ -77,6 +87,8 @@ export function registerAccess(app: FastifyInstance, db: Db, limits: RateLimits)
     request.principal = await principalNow(authenticator, request);
     await limits.countPrincipal(request.principal, reply);
     authorise(request, request.principal, access);
+    if (has_smtp && request.routeOptions.config.confirmed_address === true)
+      requireConfirmed(request.principal);
   });
   // After every 403 for a role or scope, those of a route's own hooks too, and before the body is read.
   app.addHook('preParsing', (request, _reply, _payload, done) => {
@@ -160,6 +172,15 @@ function authorise(request: FastifyRequest, principal: Principal, access: Access
       message: `This needs the role ${roles.join(' or ')} in the organisation.`,
     });
   }
+}
+
+/** An address that was confirmed stays so. An API key is held by an account that had confirmed its own. */
+function requireConfirmed({ credential }: Principal): void {
+  if (credential.kind !== 'session' || credential.email_confirmed) return;
+  throw new AppError('FORBIDDEN', {
+    message:
+      'The address of your account is not confirmed. Confirm it with the token that was mailed there (POST /v1/me/email/confirm); PUT /v1/me/email with the same address sends another.',
+  });
 }
 
 function isAuthorised(request: FastifyRequest, principal: Principal, access: Access): boolean {

@@ -112,7 +112,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   await registerDocs(fastify);
   if (context.console_dir !== undefined) registerConsole(fastify, context.console_dir);
   const limits = new RateLimits(context.rate_limits);
-  registerAccess(fastify, context.db, limits);
+  registerAccess(fastify, context, limits);
   registerLookAgain(fastify, context.db, context.slow_ms);
   const cursors = new CursorSealer(context.secret_key);
   const places = new Places();

@@ -35,6 +35,8 @@ export interface AppContext {
   readonly ssh: SshEndpoint;
   /** The limits of accounts, and of organisations for which none was set. */
   readonly quotas: QuotaLimits;
+  /** Mail leaves the machine. Otherwise every address counts as confirmed: nothing can be sent there. */
+  readonly has_smtp: boolean;
   /** The origin people use; no slash at its end. */
   readonly public_url: string;
   readonly signups: 'open' | 'closed';

@@ -9,8 +9,6 @@ import { AppError } from '../lib/errors.ts';
 import { firstGroups } from '../lib/ipv6.ts';
 
 const WINDOW_S = 60;
-/** Reset mails to one address: more would fill its box, and each makes the token before worthless. */
-const RESETS = { points: 5, duration: 900 };
 
 /** Requests in that time. */
 export interface RequestLimits {
@@ -21,14 +19,12 @@ export interface RequestLimits {
 export class RateLimits {
   readonly #principals: RateLimiterMemory | null;
   readonly #addresses: RateLimiterMemory | null;
-  readonly #resets: RateLimiterMemory | null;
 
   /** Null: none. */
   constructor(limits: RequestLimits | null) {
     const limiter = (points: number) => new RateLimiterMemory({ points, duration: WINDOW_S });
     this.#principals = limits && limiter(limits.principal);
     this.#addresses = limits && limiter(limits.address);
-    this.#resets = limits && new RateLimiterMemory(RESETS);
   }
 
   /** @throws AppError RATE_LIMITED */
@@ -40,18 +36,6 @@ export class RateLimits {
   async countAddress(request: FastifyRequest, reply: FastifyReply): Promise<void> {
     if (!this.#addresses) return;
     await consume(this.#addresses, 'address', addressGroup(request.ip), reply);
-  }
-
-  /** Whether one more reset may be mailed to `email`, whoever asks for it. */
-  async mayMailReset(email: string): Promise<boolean> {
-    if (!this.#resets) return true;
-    try {
-      await this.#resets.consume(email.toLowerCase());
-      return true;
-    } catch (error) {
-      if (error instanceof Error) throw error;
-      return false;
-    }
   }
 }
 

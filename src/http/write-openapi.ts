@@ -44,6 +44,7 @@ export async function openApiText(): Promise<string> {
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],
+    has_smtp: false,
     tls: null,
   });
   await app.ready();

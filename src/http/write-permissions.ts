@@ -39,6 +39,8 @@ const REFINEMENTS = `## Beside the tables
 - A key or service account is never made with more than its maker may do.
 - Notifications are one's own: a key reads its maker's, a service account those about itself.
 - Events of instances, VMs, disks and keys need \`instances:read\`, all others \`org:read\`; a caller with one scope sees those alone.
+- A session of an account whose address is not confirmed makes no API key, registers no SSH key and accepts no invitation: 403, until the
+  token of the mail is confirmed. Without \`BERTH_SMTP_URL\` every address counts as confirmed.
 - \`POST /v1/auth/sudo\` with an API key is 401: what is missing is a session.`;
 
 export async function permissionsText(): Promise<string> {

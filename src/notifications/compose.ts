@@ -156,7 +156,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
   'password.changed': (event, data) =>
     ofOwnAccount(event, data, 'password.changed', [
       'Your password was changed',
-      `The password of this account was ${HOW_CHANGED[text(data['how'])] ?? 'changed'}, and its other sessions have ended. If it was not you, reset it now.`,
+      `The password of this account was ${HOW_CHANGED[text(data['how'])] ?? 'changed'}, and its other sessions have ended. ${remaining(data)} If it was not you, reset it now.${text(data['how']) === 'first_reset' ? UNCONFIRMED_BEFORE : ''}`,
     ]),
   'billing_email.changed': (event, data) => {
     const organisation = objectOf(data['organisation']);
@@ -210,8 +210,27 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
 const HOW_CHANGED: Readonly<Record<string, string>> = {
   changed: 'changed',
   reset: 'reset by mail',
+  first_reset: 'reset by mail',
   server: 'reset on the server',
 };
+
+const UNCONFIRMED_BEFORE =
+  ' Nobody had confirmed your address before, so somebody else may have made this account: its keys and second factors were removed. Look at its organisations, their members and webhooks, or delete the account.';
+
+/** What a new password does not end. */
+function remaining(data: Json): string {
+  const counts = objectOf(data['remaining']);
+  const said = [
+    counted(counts['api_keys'], 'API key'),
+    counted(counts['ssh_keys'], 'SSH key'),
+    counted(counts['factors'], 'second factor'),
+  ].join(', ');
+  return `What it does not end: ${said}. Look at them and remove those that you do not know; a reset with "revoke_all" removes all.`;
+}
+
+function counted(count: unknown, noun: string): string {
+  return `${String(count ?? 0)} ${noun}${count === 1 ? '' : 's'}`;
+}
 
 interface ReasonSaid {
   readonly code: string;

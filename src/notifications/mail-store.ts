@@ -61,6 +61,7 @@ export interface DueMail {
   readonly email: string;
   /** What of one person goes into one mail. */
   readonly batch: string;
+  readonly kind: Kind;
   /** The first. */
   readonly notifications: readonly [MailedNotification, ...MailedNotification[]];
   /** How many come after those. */
@@ -96,7 +97,7 @@ export async function takeDueMails(tx: Tx, limit: number, lease_s: number): Prom
       returning m.*
     )
     select t.user_id, t.id, t.attempts, t.due_at::text, t.batch, t.more, u.email,
-           n.id as notification_id, n.title, n.body, n.count, n.raised_at
+           n.kind, n.id as notification_id, n.title, n.body, n.count, n.raised_at
     from taken t
     join users u on u.id = t.user_id
     cross join lateral unnest(t.notifications) as told (id)
@@ -110,9 +111,9 @@ export async function takeDueMails(tx: Tx, limit: number, lease_s: number): Prom
 
 function mailOf(rows: readonly Row[]): DueMail {
   const [row, ...others] = rows;
-  const { user_id, id, attempts, due_at, email, batch, more, ...first } = present(row, 'a row');
+  const { user_id, id, attempts, due_at, email, batch, kind, more, ...first } = present(row, 'a row');
   const notifications = [notificationOf(first), ...others.map(notificationOf)] as const;
-  return { user_id, id, attempts, due_at, email, batch, more, notifications };
+  return { user_id, id, attempts, due_at, email, batch, kind, more, notifications };
 }
 
 function notificationOf(row: Omit<Row, keyof DueMail>): MailedNotification {
@@ -134,6 +135,19 @@ export async function endMails(tx: Tx, mails: readonly DueMail[]): Promise<void>
 export async function postponeMail(tx: Tx, { user_id, id, due_at }: DueMail, wait_ms: number): Promise<void> {
   await sql`
     update notification_mails set due_at = now() + make_interval(secs => ${wait_ms / 1000})
+    where user_id = ${user_id} and id = ${id} and due_at = ${due_at}::timestamptz`.execute(tx);
+}
+
+/** There were too many of the kind. It was not tried, and once it may go, it goes together with all others of the kind. */
+export async function holdBackMail(
+  tx: Tx,
+  { user_id, id, due_at, kind }: DueMail,
+  wait_s: number,
+): Promise<void> {
+  await sql`
+    update notification_mails
+    -- One that was taken is never again one that waits to be joined, which has no attempts.
+    set batch = ${kind}, attempts = greatest(1, attempts - 1), due_at = now() + make_interval(secs => ${wait_s})
     where user_id = ${user_id} and id = ${id} and due_at = ${due_at}::timestamptz`.execute(tx);
 }
 

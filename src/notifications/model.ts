@@ -88,7 +88,7 @@ export const KINDS = {
   'password.changed': {
     severity: 'critical',
     mail: 'always',
-    when: 'The password was changed, reset by mail, or reset on the server.',
+    when: 'The password was changed, reset by mail, or reset on the server. Says how many API keys, SSH keys and factors remain (`data.remaining`).',
     whom: 'the account',
   },
   'billing_email.changed': {

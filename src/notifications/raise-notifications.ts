@@ -77,8 +77,8 @@ function raiseOf(
   before: Undated | undefined,
 ): Undated {
   const { kind, title, body, resource, data } = told;
-  const address = isId('usr', recipient) ? users.get(recipient)?.toLowerCase() : undefined;
-  const mailed = told.mailed.some((each) => each.toLowerCase() === address);
+  const address = isId('usr', recipient) ? (users.get(recipient) ?? null) : null;
+  const mailed = told.mailed.some((each) => each.toLowerCase() === address?.toLowerCase());
   return {
     recipient,
     kind,
@@ -90,7 +90,7 @@ function raiseOf(
     count: (before?.count ?? 0) + 1,
     position: event.position,
     event_id: event.id,
-    mailable: KINDS[kind].mail !== 'elsewhere' && !mailed,
+    mailable: KINDS[kind].mail !== 'elsewhere' && !mailed && address !== null,
     mail_always: KINDS[kind].mail === 'always',
   };
 }

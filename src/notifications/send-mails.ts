@@ -2,7 +2,8 @@
  * Sends the mails that notifications have put into the outbox: after their commit, never in a request. Mails that
  * are out are taken off at once; a process that dies in between sends them again, under the same Message-IDs. What is due
  * to one person of one kind at one time is one mail of bounded size: who makes a hundred keys gets few. What is critical
- * for the security of an account has a mail of its own each.
+ * for the security of an account has a mail of its own each. An address gets at most five mails of a kind in a quarter of an
+ * hour; what is raised meanwhile waits until there may be one more, and goes together as that one.
  */
 import type { Db } from '../db/pool.ts';
 import { backoffMs } from '../lib/backoff.ts';
@@ -10,10 +11,12 @@ import { rfc3339 } from '../lib/clock.ts';
 import { messageOf } from '../lib/errors.ts';
 import { inParallel } from '../lib/in-parallel.ts';
 import type { Log } from '../lib/log.ts';
+import { countMail, uncountMail } from '../mail/count-store.ts';
 import type { Deliver, SentMail } from '../mail/mailer.ts';
 import {
   type DueMail,
   endMails,
+  holdBackMail,
   MAX_TOLD,
   type MailedNotification,
   postponeMail,
@@ -37,7 +40,7 @@ const AT_ONCE = 100;
 /** Mails that are under way. */
 const SENT_AT_ONCE = 10;
 
-/** To one person of one kind: they go as one. */
+/** To one person of one kind: they go as one. What is mailed apart is one of its own. */
 type Digest = readonly [DueMail, ...DueMail[]];
 
 /** Until none is due, or `signal` aborts. */
@@ -56,11 +59,17 @@ export async function sendNotificationMails(parts: MailParts, signal?: AbortSign
 const byFirst = (a: DueMail, b: DueMail) => (a.notifications[0].id < b.notifications[0].id ? -1 : 1);
 
 async function send({ db, deliver, public_url, log }: MailParts, digest: Digest): Promise<void> {
+  const [{ email, kind, notifications, attempts }] = digest;
+  const counted = await countMail(db, email, kind);
+  if ('free_in_s' in counted) {
+    for (const due of digest) await holdBackMail(db, due, counted.free_in_s);
+    return;
+  }
   const again: DueMail[] = [];
   try {
     await deliver(composeMail(digest, public_url));
   } catch (error) {
-    const [{ notifications, attempts }] = digest;
+    await uncountMail(db, email, kind, counted.counted_at);
     const notification_id = notifications[0].id;
     log.warn({ reason: messageOf(error), notification_id, attempts }, 'a notification could not be mailed');
     again.push(...digest.filter((due) => due.attempts < MAX_ATTEMPTS));

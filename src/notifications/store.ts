@@ -44,14 +44,14 @@ export interface Concerned {
 export interface People {
   /** All of an organisation, with their roles. */
   readonly members: ReadonlyMap<OrgId, ReadonlyMap<UserId, string>>;
-  /** Those that have an account, with their addresses. */
-  readonly users: ReadonlyMap<UserId, string>;
+  /** Those that have an account, with their addresses; null: nobody has confirmed it, and it is somebody else's perhaps. */
+  readonly users: ReadonlyMap<UserId, string | null>;
   readonly service_accounts: ReadonlyMap<ServiceAccountId, OrgId>;
 }
 
 type PeopleRow =
   | { readonly of: 'member'; readonly org_id: OrgId; readonly id: UserId; readonly says: string }
-  | { readonly of: 'user'; readonly id: UserId; readonly says: string }
+  | { readonly of: 'user'; readonly id: UserId; readonly says: string | null }
   | { readonly of: 'service_account'; readonly org_id: OrgId; readonly id: ServiceAccountId };
 
 /**
@@ -66,7 +66,7 @@ export async function holdPeople(
     with members as materialized (
       select org_id, user_id, role from memberships where org_id = any(${org_ids}::text[])
     ), people as materialized (
-      select id, email from users
+      select id, case when email_confirmed then email end as email from users
       where id = any(${user_ids}::text[] || array(
         select user_id from members
         where org_id || ' ' || role = any(${roles}::text[])))
@@ -78,7 +78,7 @@ export async function holdPeople(
     union all select 'service_account', org_id, id, null from accounts
     union all select 'member', org_id, user_id, role from members`.execute(tx);
   const members = new Map<OrgId, Map<UserId, string>>();
-  const users = new Map<UserId, string>();
+  const users = new Map<UserId, string | null>();
   const service_accounts = new Map<ServiceAccountId, OrgId>();
   for (const row of rows) {
     if (row.of === 'user') users.set(row.id, row.says);

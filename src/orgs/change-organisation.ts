@@ -23,7 +23,9 @@ export async function renameOrganisation(
 }
 
 /**
- * Changes where the bills go. The address before and the new one are told by mail. @throws AppError NOT_FOUND
+ * Changes where the bills go. The address before and the new one are told by mail, and the change is refused where one of
+ * them was told too often: going to and fro fills nobody's mailbox, and nobody is silently not told.
+ * @throws AppError NOT_FOUND, RATE_LIMITED
  */
 export async function changeBillingEmail(
   tx: Tx,
@@ -51,6 +53,8 @@ export async function changeBillingEmail(
 
 If nobody of yours did this, look at the audit log of the organisation and change the passwords of its owners.
 `;
-  for (const to of [previous, email]) await mailbox.post(tx, { to, subject, text }, TOLD_FOR_S);
+  for (const to of [previous, email]) {
+    await mailbox.post(tx, { kind: 'billing_email', to, subject, text }, TOLD_FOR_S);
+  }
   return { row, previous };
 }

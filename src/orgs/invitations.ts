@@ -9,8 +9,7 @@ import { present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
 import { type InvitationId, newId, type OrgId, type UserId } from '../lib/ids.ts';
-import type { Mailbox } from '../mail/mailbox.ts';
-import type { Mail } from '../mail/mailer.ts';
+import type { Mailbox, Post } from '../mail/mailbox.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
 import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import {
@@ -30,8 +29,15 @@ import { memberView } from './view.ts';
 export const MAX_OPEN_INVITATIONS = 1_000;
 const DAY_S = 86_400;
 
+export interface Invited {
+  readonly row: InvitationRow;
+  /** Holds the token. */
+  readonly accept_url: string;
+}
+
 /**
- * Invites an address. Its token goes there by mail and nowhere else. @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED
+ * Invites an address; the token goes there by mail.
+ * @throws AppError FORBIDDEN, CONFLICT, QUOTA_EXCEEDED; RATE_LIMITED where the address was invited too often
  */
 export async function invite(
   tx: Tx,
@@ -39,7 +45,7 @@ export async function invite(
   { email, role }: { readonly email: string; readonly role: Role },
   mailbox: Mailbox,
   public_url: string,
-): Promise<InvitationRow> {
+): Promise<Invited> {
   const { org_id } = principal;
   const organisation = await lockOrganisation(tx, org_id);
   if (!organisation) throw new AppError('NOT_FOUND');
@@ -80,24 +86,26 @@ export async function invite(
       actor: userOf(principal),
     });
   }
-  const mail = mailOf(row, organisation, token, public_url);
+  // The token stands after the `#`: a browser sends it nowhere by itself.
+  const accept_url = `${public_url}/invitation#token=${token}`;
+  const mail = mailOf(row, organisation, token, accept_url);
   await mailbox.post(tx, mail, INVITATION_LIFETIME_DAYS * DAY_S, token_hash);
-  return row;
+  return { row, accept_url };
 }
 
-/** The token stands after the `#`: a browser sends it nowhere by itself. */
 function mailOf(
   { email, role, expires_at }: InvitationRow,
   organisation: OrganisationRow,
   token: string,
-  public_url: string,
-): Mail {
+  accept_url: string,
+): Post {
   return {
+    kind: 'invitation',
     to: email,
     subject: `Invitation to ${organisation.name}`,
     text: `You are invited to the organisation ${organisation.name} as ${role}.
 
-Accept: ${public_url}/invitation#token=${token}
+Accept: ${accept_url}
 
 The token by itself, for POST /v1/invitations/accept, or for POST /v1/auth/register as invitation_token:
 

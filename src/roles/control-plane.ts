@@ -185,6 +185,7 @@ async function appContext(
     quotas: config.quotas,
     rate_limits: config.rate_limits,
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
+    has_smtp: config.smtp_url !== null,
     public_url: config.public_url,
     console_dir: CONSOLE_DIR,
     trusted_proxies: config.trusted_proxies.map(({ address, prefix }) => `${address}/${prefix}`),

@@ -190,3 +190,9 @@ export async function hostsOfUserKeys(tx: Tx, user_id: UserId): Promise<HostId[]
     .execute();
   return rows.map((row) => row.host_id);
 }
+
+/** Of an account, whatever they are for. */
+export async function sshKeyIdsOf(tx: Tx, user_id: UserId): Promise<SshKeyId[]> {
+  const rows = await tx.selectFrom('ssh_keys').select('id').where('user_id', '=', user_id).execute();
+  return rows.map(({ id }) => id);
+}

@@ -5,6 +5,7 @@ import { deleteOldAnswers } from '../db/idempotency-store.ts';
 import { deleteDeadJobs } from '../db/jobs.ts';
 import type { Db } from '../db/pool.ts';
 import { deleteOldEvents } from '../events/store.ts';
+import { deleteOldMailCounts } from '../mail/count-store.ts';
 import { deleteOldNotifications } from '../notifications/store.ts';
 import { deleteExpiredInvitations } from '../orgs/invitation-store.ts';
 import { deleteExpiredTickets } from '../vms/console-ticket-store.ts';
@@ -22,6 +23,7 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   pruneDeliveries,
   deleteDeadJobs,
   deleteOldNotifications,
+  deleteOldMailCounts,
   deleteOldPlaces,
 ];
 

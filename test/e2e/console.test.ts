@@ -201,6 +201,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     for (const email of ['ada@example.org', 'bob@example.org']) {
       await page.getByLabel('E-mail').fill(email);
       await button('Invite').click();
+      await button('I have kept it').click();
       await page.getByRole('row').filter({ hasText: email }).filter({ hasText: 'member' }).waitFor();
     }
     await page.goto(`${origin}/instances/web`);

@@ -35,7 +35,7 @@ const ROOMS: Record<string, readonly string[]> = {
   audit: ['lib', 'db'],
   tasks: [
     ...['lib', 'db', 'events', 'agent-api', 'object-store', 'disk-format'],
-    ...['audit', 'auth', 'orgs', 'instances', 'disks', 'vms', 'webhooks', 'notifications'],
+    ...['audit', 'auth', 'mail', 'orgs', 'instances', 'disks', 'vms', 'webhooks', 'notifications'],
   ],
   http: ['lib', 'db', 'events', 'agent-api', 'audit', 'mail', ...DOMAINS],
   host: ['lib', 'config', 'agent-api', 'object-store', 'disk-format'],
@@ -58,7 +58,7 @@ const OF_A_DOMAIN = ['lib', 'db', 'events', 'agent-api'];
 
 const DOMAIN_TO_DOMAIN: Record<(typeof DOMAINS)[number], readonly string[]> = {
   auth: ['api-keys', 'audit'],
-  accounts: ['auth', 'mail', 'orgs', 'ssh-keys'],
+  accounts: ['auth', 'api-keys', 'mail', 'orgs', 'ssh-keys'],
   orgs: ['auth', 'api-keys', 'mail', 'ssh-keys'],
   'api-keys': ['auth', 'service-accounts'],
   'service-accounts': ['auth', 'api-keys'],

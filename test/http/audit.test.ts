@@ -68,7 +68,7 @@ const ACCOUNTS: Record<string, Call> = {
   },
   confirmEmail: async () => {
     const who = await api.person();
-    const token = await issueMailToken(api.db, 'email_change', who.user_id, 'changed@example.org');
+    const token = await issueMailToken(api.db, 'confirm_email', who.user_id, 'changed@example.org');
     return api.as(who).post('/v1/me/email/confirm', { token });
   },
   addMfaFactor: async () => api.as(await api.person()).post('/v1/me/mfa/factors', totp),

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { requestPasswordReset } from '../../src/accounts/change-account.ts';
+import { requestPasswordReset } from '../../src/accounts/reset-password.ts';
 import { updateEmail } from '../../src/auth/store.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';

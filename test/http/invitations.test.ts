@@ -9,7 +9,8 @@ import { accessApiForFile, auditOf, eventsOf, type Member, tokenOf } from '../su
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
 
-const api = await accessApiForFile();
+// By SMTP: without it the answer has the token too.
+const api = await accessApiForFile({ has_smtp: true });
 const { db } = api;
 const ACCEPT = '/v1/invitations/accept';
 

@@ -27,7 +27,14 @@ describe('200', () => {
   test('GET /v1/me shows the account and no secret', async () => {
     const { body, status } = await api.as(owner).get<Record<string, unknown>>('/v1/me');
     assert.equal(status, 200);
-    assert.deepEqual(Object.keys(body).sort(), ['created_at', 'email', 'id', 'mfa_enabled', 'name']);
+    assert.deepEqual(Object.keys(body).sort(), [
+      'created_at',
+      'email',
+      'email_confirmed',
+      'id',
+      'mfa_enabled',
+      'name',
+    ]);
     assert.equal(body['id'], owner.user_id);
   });
   test("GET shows the caller's keys only, also to a member of the same organisation", async () => {

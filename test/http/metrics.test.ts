@@ -61,7 +61,7 @@ test('VMs by state, every state; open flushes, pending deliveries, mails, the po
   await instanceIn(api, owner, 'running');
   await instanceIn(api, owner, 'failed');
   await api.instance(owner);
-  const mail = { to: 'ann@example.org', subject: 'One', text: 'A token.' };
+  const mail = { kind: 'invitation', to: 'ann@example.org', subject: 'One', text: 'A token.' } as const;
   await api.context.mailbox.post(api.db, mail, 60);
   await queueMails(api.db, [{ id: newId('ntf'), user_id: owner.user_id, kind: 'vm.failed' }]);
   const text = await scrape([]);

@@ -126,7 +126,7 @@ test('a cursor is good for three days and shows nothing of what it holds', async
   let now_ms = Date.now();
   const sealer = new CursorSealer(api.context.secret_key, () => now_ms);
   const principal = {
-    credential: { kind: 'session', id: who.session_id, user_id: who.user_id },
+    credential: { kind: 'session', id: who.session_id, user_id: who.user_id, email_confirmed: true },
     org_id: who.org_id,
     role: who.role,
     scopes: new Set<never>(),

@@ -188,7 +188,8 @@ describe('400', () => {
 describe('401', () => {
   test('a session that has ended while the password was verified', async () => {
     const who = await person();
-    const credential = { kind: 'session', id: who.session_id, user_id: who.user_id } as const;
+    const { session_id: id, user_id } = who;
+    const credential = { kind: 'session', id, user_id, email_confirmed: true } as const;
     await api.as(who).post('/v1/auth/logout');
     const { password_hash } = await accountOf(who);
     const principal: Principal = { credential, org_id: who.org_id, role: 'owner', scopes: new Set() };

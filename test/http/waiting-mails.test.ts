@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { beforeEach, test } from 'node:test';
 import { sql } from 'kysely';
-import { requestPasswordReset } from '../../src/accounts/change-account.ts';
+import { requestPasswordReset } from '../../src/accounts/reset-password.ts';
 import { transaction } from '../../src/db/pool.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { Sealer } from '../../src/lib/seal.ts';
@@ -57,7 +57,7 @@ test('a change that does not happen sends none; nobody is woken for it', async (
   const undo = onPosted(() => {
     woken += 1;
   });
-  const mail = { to: 'ann@example.org', subject: 'One', text: 'A token.' };
+  const mail = { kind: 'invitation', to: 'ann@example.org', subject: 'One', text: 'A token.' } as const;
   const failed = transaction(api.db, async (tx) => {
     await mailbox.post(tx, mail, 60);
     throw new Error('no');

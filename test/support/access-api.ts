@@ -73,7 +73,7 @@ export type KeyHolder =
 
 /** For a whole file, to be awaited at its top: ended after its tests, also when they fail. */
 export async function accessApiForFile(
-  options: Partial<Pick<AppContext, 'rate_limits' | 'trusted_proxies'>> = {},
+  options: Partial<Pick<AppContext, 'rate_limits' | 'trusted_proxies' | 'has_smtp'>> = {},
 ): Promise<AccessApi> {
   const database = await startDatabase();
   const log = createLog('test', 'silent');
@@ -104,6 +104,7 @@ export async function accessApiForFile(
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],
+    has_smtp: false,
     tls: null,
     ...options,
   };
@@ -141,7 +142,14 @@ async function makeMember(db: Db, options: MemberOptions = {}): Promise<Member> 
   const email = options.email ?? `${user_id}@example.org`;
   await db
     .insertInto('users')
-    .values({ id: user_id, email, email_key: email.toLowerCase(), name: 'Test Person', password_hash: '-' })
+    .values({
+      id: user_id,
+      email,
+      email_key: email.toLowerCase(),
+      name: 'Test Person',
+      password_hash: '-',
+      email_confirmed: true,
+    })
     .execute();
   const org_id = options.org_id ?? newId('org');
   if (options.org_id === undefined) {

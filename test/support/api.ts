@@ -123,6 +123,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     },
     public_url: 'http://127.0.0.1',
     trusted_proxies: [],
+    has_smtp: false,
     tls: null,
     ...options.context,
   };

@@ -1,6 +1,7 @@
 /** The console in a browser, on a control plane in this process: what a person meets where no guest is needed. */
 import { join } from 'node:path';
 import type { Locator, Page, Route } from 'playwright-core';
+import type { AppContext } from '../../src/http/context.ts';
 import { apiForFile, type TestApi } from './api.ts';
 import { startBrowser } from './browser.ts';
 import type { Person, PersonOptions } from './people.ts';
@@ -30,17 +31,17 @@ export interface ConsoleForFile {
 }
 
 /** To be awaited at the top of a file. */
-export async function consoleForFile(): Promise<ConsoleForFile> {
+export async function consoleForFile(context: Partial<AppContext> = {}): Promise<ConsoleForFile> {
   await import('../../console/build.ts');
-  const api = await apiForFile({ context: { console_dir: CONSOLE_DIR } });
+  const api = await apiForFile({ context: { console_dir: CONSOLE_DIR, ...context } });
   const origin = api.origin.replace('127.0.0.1', 'localhost');
   const browser = await startBrowser(origin);
   api.beforeClose(() => browser.close());
   const visit = async (path = '/', options: PersonOptions = {}) => {
     const who = await api.person({ ...options, password: PASSWORD });
-    const context = await browser.newContext({ baseURL: origin });
-    context.setDefaultTimeout(PATIENCE_MS);
-    const page = await context.newPage();
+    const window = await browser.newContext({ baseURL: origin });
+    window.setDefaultTimeout(PATIENCE_MS);
+    const page = await window.newPage();
     const visited = visitOf(page, who);
     await page.goto(path);
     await visited.logIn();

@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { afterCommit, type Tx } from '../../src/db/pool.ts';
 import { Sealer } from '../../src/lib/seal.ts';
-import { Mailbox } from '../../src/mail/mailbox.ts';
+import { Mailbox, type Post } from '../../src/mail/mailbox.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 
 export class KeptMails extends Mailbox {
@@ -12,7 +12,7 @@ export class KeptMails extends Mailbox {
     super(new Sealer(randomBytes(32), 'test mails'));
   }
 
-  override async post(tx: Tx, mail: Mail, good_for_s: number, token_hash?: Buffer): Promise<void> {
+  override async post(tx: Tx, mail: Post, good_for_s: number, token_hash?: Buffer): Promise<void> {
     await super.post(tx, mail, good_for_s, token_hash);
     afterCommit(tx, () => void this.committed.push(mail));
   }

@@ -91,6 +91,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',
     trusted_proxies: [],
+    has_smtp: false,
     tls: null,
     now: () => clock.now_s * 1000,
   };
@@ -108,7 +109,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     logged,
     person: () => makePerson(db),
     sudo: async ({ session_id, user_id, org_id }) => {
-      const credential = { kind: 'session', id: session_id, user_id } as const;
+      const credential = { kind: 'session', id: session_id, user_id, email_confirmed: true } as const;
       const principal: Principal = { credential, org_id, role: 'owner', scopes: new Set() };
       const { token } = await grantSudo(db, principal, await PASSWORD_HASH);
       return `${SUDO_COOKIE}=${token}`;
@@ -129,7 +130,7 @@ async function makePerson(db: Db): Promise<Person> {
   const password_hash = await PASSWORD_HASH;
   await db
     .insertInto('users')
-    .values({ id: user_id, email, email_key: email, name: 'Ann', password_hash })
+    .values({ id: user_id, email, email_key: email, name: 'Ann', password_hash, email_confirmed: true })
     .execute();
   await db.insertInto('organisations').values({ id: org_id, name: 'Org', billing_email: email }).execute();
   await db.insertInto('memberships').values({ org_id, user_id, role: 'owner' }).execute();

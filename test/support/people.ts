@@ -30,6 +30,8 @@ export interface PersonOptions {
   readonly role?: Role;
   /** Absent: the account has a hash that no password fits, which saves the time of making one. */
   readonly password?: string;
+  /** Absent: it is. */
+  readonly email_confirmed?: boolean;
 }
 
 export async function makePerson(db: Db, options: PersonOptions = {}): Promise<Person> {
@@ -39,7 +41,14 @@ export async function makePerson(db: Db, options: PersonOptions = {}): Promise<P
   const password_hash = await (options.password === undefined ? UNUSABLE_HASH : hashOf(options.password));
   await db
     .insertInto('users')
-    .values({ id: user_id, email, email_key: email, name: 'Test Person', password_hash })
+    .values({
+      id: user_id,
+      email,
+      email_key: email,
+      name: 'Test Person',
+      password_hash,
+      email_confirmed: options.email_confirmed ?? true,
+    })
     .execute();
   const org_id = options.org_id ?? newId('org');
   if (options.org_id === undefined) {

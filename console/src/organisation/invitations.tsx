@@ -1,10 +1,12 @@
-/** Asking people in, by mail. */
+/** Asking people in: by mail, or where the server sends none, by a link to pass on. */
+import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { org } from '../live/membership.ts';
 import { Field, Select } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { ListTable } from '../ui/listed.tsx';
 import { Section } from '../ui/page.tsx';
+import { SecretDialog } from '../ui/secret-dialog.tsx';
 import { Time } from '../ui/time.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { useList } from '../use-list.ts';
@@ -13,20 +15,28 @@ import type { Role } from './roles.ts';
 
 const DEFAULT_ROLE: Role = 'member';
 
+interface Link {
+  readonly email: string;
+  readonly accept_url: string;
+}
+
 export function Invitations() {
   const id = org.value?.id ?? '';
   const list = useList(`invitations ${id}`, (query) => call('listInvitations', { path: { id }, query }));
+  const [link, setLink] = useState<Link | null>(null);
   const invite = async (form: FormData, element: HTMLFormElement) => {
     const email = String(form.get('email')).trim();
-    await call('createInvitation', { path: { id }, body: { email, role: form.get('role') as Role } });
+    const body = { email, role: form.get('role') as Role };
+    const { accept_url } = await call('createInvitation', { path: { id }, body });
     element.reset();
     // To which the browser would not go back by itself: it takes the first one, which is owner.
     (element.elements.namedItem('role') as HTMLSelectElement).value = DEFAULT_ROLE;
-    tell('good', `The invitation is on its way to ${email}.`);
+    if (accept_url === undefined) tell('good', `The invitation is on its way to ${email}.`);
+    else setLink({ email, accept_url });
     await list.reload();
   };
   return (
-    <Section title="Invitations" lead="Whoever has the mail joins with it, within a week.">
+    <Section title="Invitations" lead="Whoever has the mail, or the link, joins with it, within a week.">
       <Form class="filter" verb="Invite" work={invite}>
         {(issues) => (
           <>
@@ -37,6 +47,19 @@ export function Invitations() {
           </>
         )}
       </Form>
+      {link !== null && (
+        <SecretDialog
+          title={`Invitation of ${link.email}`}
+          secret={link.accept_url}
+          label="Copy the link"
+          onClose={() => setLink(null)}
+        >
+          <p>
+            This server sends no mail. Give them this link: it works once, within a week, for an account with
+            that address.
+          </p>
+        </SecretDialog>
+      )}
       <ListTable
         list={list}
         lines={1}

@@ -3,6 +3,7 @@ import { useState } from 'preact/hooks';
 import { EmailField, NewPasswordField, TokenField } from '../account/credential-fields.tsx';
 import { navigate, takeTokenOfLink } from '../router.ts';
 import { anonymous, ended } from '../session.ts';
+import { Checkbox } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Gate } from '../ui/gate.tsx';
 
@@ -44,7 +45,11 @@ function Ask({ onSent }: { readonly onSent: () => void }) {
 function SetPassword({ token }: { readonly token: string }) {
   const work = async (form: FormData) => {
     const said = (name: string) => String(form.get(name));
-    const body = { token: said('token').trim(), new_password: said('new_password') };
+    const body = {
+      token: said('token').trim(),
+      new_password: said('new_password'),
+      revoke_all: form.get('revoke_all') !== null,
+    };
     await anonymous.call('confirmPasswordReset', { body });
     ended.value = 'The password is set. Log in with it.';
     navigate('/login', { replace: true });
@@ -55,6 +60,11 @@ function SetPassword({ token }: { readonly token: string }) {
         <>
           <TokenField token={token} />
           <NewPasswordField label="New password" name="new_password" />
+          <Checkbox
+            label="Also remove API keys, SSH keys and second factors"
+            name="revoke_all"
+            hint="If somebody else may have been in the account. All sessions end in any case."
+          />
         </>
       )}
     </Form>

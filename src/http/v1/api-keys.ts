@@ -119,7 +119,13 @@ function registerCreate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/api-keys',
-    config: { access: 'api_keys:write', people_only: true, idempotent: true, proves: true },
+    config: {
+      access: 'api_keys:write',
+      people_only: true,
+      confirmed_address: true,
+      idempotent: true,
+      proves: true,
+    },
     preValidation: refuseBeyondOwn,
     schema: {
       operationId: 'createApiKey',

@@ -3,12 +3,11 @@ import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import {
   changePassword,
-  confirmPasswordReset,
   prepareNewPassword,
   refuseUninvited,
   register,
-  requestPasswordReset,
 } from '../../accounts/change-account.ts';
+import { confirmPasswordReset, requestPasswordReset } from '../../accounts/reset-password.ts';
 import { lockedNow } from '../../auth/lockout.ts';
 import { finishLogin, login } from '../../auth/login.ts';
 import { requireOneFactor, verifySecondFactor } from '../../auth/mfa/second-factor.ts';
@@ -78,16 +77,16 @@ export async function answerWithSession(
   user_id: UserId,
 ) {
   const opened = await finishLogin(context, user_id, callerOf(request));
-  return sessionAnswer(reply, opened);
+  return sessionAnswer(context, reply, opened);
 }
 
 type Opened = Awaited<ReturnType<typeof finishLogin>>;
 
-function sessionAnswer(reply: FastifyReply, opened: Opened) {
+function sessionAnswer(context: AppContext, reply: FastifyReply, opened: Opened) {
   reply.header('cache-control', 'no-store');
   setRefreshCookie(reply, opened.refresh_token);
   return {
-    user: userView(opened.user),
+    user: userView(context, opened.user),
     session_token: opened.session_token,
     expires_at: rfc3339(opened.expires_at),
   };
@@ -122,7 +121,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
     handler: async (request, reply) => {
       const { email, password, name, invitation_token } = request.body;
       const wanted = { email, password, name: name ?? '', invitation_token: invitation_token ?? null };
-      const user_id = await register(db, context.signups, wanted, async (tx, actor, org_id) =>
+      const user_id = await register(context, wanted, async (tx, actor, org_id) =>
         appendAuditOf(context, tx, request, org_id, { actor, action: 'invitation.accept', target: actor }),
       );
       return reply.status(201).send(await answerWithSession(context, request, reply, user_id));
@@ -158,7 +157,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
         quotas: context.quotas,
         verifySecondFactor: (user_id: UserId) => verifySecondFactor(context, user_id, factor),
       };
-      return sessionAnswer(reply, await login(parts, { email, password, ...callerOf(request) }));
+      return sessionAnswer(context, reply, await login(parts, { email, password, ...callerOf(request) }));
     },
   });
 }
@@ -250,13 +249,10 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);
-      const { email } = request.body;
-      if (await limits.mayMailReset(email)) {
-        // Not awaited: neither the answer nor its time tells whether there is such an account.
-        requestPasswordReset(db, mailbox, public_url, email).catch((error: unknown) =>
-          log.error({ err: error }, 'a password reset could not be begun'),
-        );
-      }
+      // Not awaited: neither the answer nor its time tells whether there is such an account.
+      requestPasswordReset(db, mailbox, public_url, request.body.email).catch((error: unknown) =>
+        log.error({ err: error }, 'a password reset could not be begun'),
+      );
       return reply.status(202).send(NOTHING);
     },
   });
@@ -267,18 +263,31 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
     schema: {
       operationId: 'confirmPasswordReset',
       summary: 'Set a new password by the token of the mail; every session ends',
+      description:
+        'The notification and mail password.changed say how many API keys, SSH keys and factors remain (data.remaining). Of an account whose address was not confirmed all are removed, and the address counts as confirmed.',
       tags: ['Accounts'],
       security: [],
-      body: closed({ token: MailToken, new_password: NewPassword }),
+      body: closed({
+        token: MailToken,
+        new_password: NewPassword,
+        revoke_all: Type.Optional(
+          Type.Boolean({ description: 'Also remove every API key, SSH key and factor', default: false }),
+        ),
+      }),
       response: { 204: NoContent, ...errors(...PUBLIC) },
     },
     handler: async (request, reply) => {
       await limits.countAddress(request, reply);
-      await confirmPasswordReset(db, request.body, async (tx, actor) => {
-        const org_id = await firstOrganisation(tx, actor);
-        const entry = { actor, action: 'auth.reset_password', target: actor };
-        if (org_id !== null) await appendAuditOf(context, tx, request, org_id, entry);
-      });
+      await confirmPasswordReset(
+        context,
+        request.body,
+        async (tx, { user_id: actor, removed, remaining }) => {
+          const org_id = await firstOrganisation(tx, actor);
+          const data = { removed, remaining };
+          const entry = { actor, action: 'auth.reset_password', target: actor, data };
+          if (org_id !== null) await appendAuditOf(context, tx, request, org_id, entry);
+        },
+      );
       return reply.status(204).send(null);
     },
   });

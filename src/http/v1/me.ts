@@ -1,6 +1,7 @@
 /** The caller's own account, its address and its SSH keys. */
 import { type Static, Type } from 'typebox';
-import { confirmEmailChange, deleteAccount, requestEmailChange } from '../../accounts/change-account.ts';
+import { deleteAccount } from '../../accounts/change-account.ts';
+import { confirmEmail, requestEmailChange } from '../../accounts/change-email.ts';
 import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
 import { userOf } from '../../auth/principal.ts';
 import { findUser, lockUser, updateUser } from '../../auth/store.ts';
@@ -44,12 +45,22 @@ export const User = named('User', {
   name: Type.String(),
   created_at: Time,
   mfa_enabled: Type.Boolean(),
+  email_confirmed: Type.Boolean({
+    description: 'Until it is, the account holds no API or SSH keys and accepts no invitation',
+  }),
 });
 type UserRow = NonNullable<Awaited<ReturnType<typeof findUser>>>;
 
-export function userView(user: UserRow): Static<typeof User> {
+export function userView({ has_smtp }: Pick<AppContext, 'has_smtp'>, user: UserRow): Static<typeof User> {
   const { id, email, name } = user;
-  return { id, email, name, created_at: rfc3339(user.created_at), mfa_enabled: Boolean(user.mfa_enabled) };
+  return {
+    id,
+    email,
+    name,
+    created_at: rfc3339(user.created_at),
+    mfa_enabled: Boolean(user.mfa_enabled),
+    email_confirmed: user.email_confirmed || !has_smtp,
+  };
 }
 
 /** What can be changed of an account. */
@@ -95,7 +106,7 @@ function registerAccount(app: App, context: AppContext): void {
       const user = await findUser(db, userOf(principalOf(request)));
       if (!user) throw new AppError('UNAUTHENTICATED');
       setEtag(reply, etagValue(user));
-      return userView(user);
+      return userView(context, user);
     },
   });
   app.route({
@@ -126,7 +137,7 @@ function registerAccount(app: App, context: AppContext): void {
           if (name !== undefined) await updateUser(tx, id, { name });
           const user = present(await findUser(tx, id), 'user just changed');
           setEtag(reply, etagValue(user));
-          return { status: 200, body: userView(user), target: id, unchanged: name === undefined };
+          return { status: 200, body: userView(context, user), target: id, unchanged: name === undefined };
         },
       );
       return body;
@@ -170,6 +181,7 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
     schema: {
       operationId: 'changeEmail',
       summary: 'Change the address; it holds once the token sent there is confirmed',
+      description: 'With the present address it sends the confirmation again.',
       tags: ['Accounts'],
       body: closed({ email: Email, password: Password }),
       response: { 202: NoContent, ...errors(...COMMON, 'ACCOUNT_LOCKED', 'RATE_LIMITED') },
@@ -188,15 +200,15 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
     config: { access: 'session' },
     schema: {
       operationId: 'confirmEmail',
-      summary: 'Confirm a new address by the token sent there',
+      summary: 'Confirm an address, the first or a new one, by the token sent there',
       tags: ['Accounts'],
       body: closed({ token: Type.String({ minLength: 1, maxLength: 200 }) }),
       response: { 204: NoContent, ...errors(...COMMON, 'CONFLICT') },
     },
     handler: async (request, reply) => {
       const { token } = request.body;
-      await mutate(context, request, reply, { action: 'account.change_email' }, async (tx, principal) => {
-        await confirmEmailChange(tx, principal, token);
+      await mutate(context, request, reply, { action: 'account.confirm_email' }, async (tx, principal) => {
+        await confirmEmail(tx, principal, token);
         return { status: 204, body: null, target: userOf(principal) };
       });
       return reply.status(204).send(null);
@@ -228,7 +240,7 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
   app.route({
     method: 'POST',
     url: '/v1/me/ssh-keys',
-    config: { access: 'ssh_keys:write', people_only: true, idempotent: true },
+    config: { access: 'ssh_keys:write', people_only: true, confirmed_address: true, idempotent: true },
     schema: {
       operationId: 'addSshKey',
       summary: 'Register an SSH key',

@@ -1,0 +1,86 @@
+/**
+ * The address of an account. Whoever registers may give somebody else's, so it counts only once a token that was mailed
+ * there came back; so does every address after it.
+ */
+import {
+  consumeMailToken,
+  issueMailToken,
+  MAIL_TOKEN_LIFETIME_S,
+  voidMailTokens,
+} from '../auth/mail-token-store.ts';
+import { type Principal, userOf } from '../auth/principal.ts';
+import { updateEmail } from '../auth/store.ts';
+import { hashToken } from '../auth/tokens.ts';
+import { holdProved, verifyAccountPassword } from '../auth/verify-account.ts';
+import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
+import { AppError, invalid } from '../lib/errors.ts';
+import type { UserId } from '../lib/ids.ts';
+import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
+
+/** Mails a token that confirms the address. @throws AppError RATE_LIMITED */
+export async function postConfirmation(
+  tx: Tx,
+  { mailbox, public_url }: { readonly mailbox: Mailbox; readonly public_url: string },
+  user_id: UserId,
+  email: string,
+): Promise<void> {
+  const token = await issueMailToken(tx, 'confirm_email', user_id, email);
+  const text = `Somebody, hopefully you, gave this address as that of their Berth account.
+
+Confirm it within an hour, logged in to that account: ${public_url}/email#token=${token}
+
+The token by itself, for POST /v1/me/email/confirm:
+
+${token}
+
+If it was not you, ignore this message: nobody can confirm the address without it.
+`;
+  const mail = { kind: 'confirm_email', to: email, subject: 'Confirm your address', text } as const;
+  await mailbox.post(tx, mail, MAIL_TOKEN_LIFETIME_S, hashToken(token));
+}
+
+/**
+ * Begins a change of address: the new one must prove itself; the old one is told. With the same address it sends the
+ * confirmation of it again. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED, RATE_LIMITED
+ */
+export async function requestEmailChange(
+  db: Db,
+  mailbox: Mailbox,
+  public_url: string,
+  principal: Principal,
+  request: { email: string; password: string },
+  ip: string,
+): Promise<void> {
+  const user_id = userOf(principal);
+  const proved_by = await verifyAccountPassword(db, user_id, request.password, ip);
+  await transaction(db, async (tx) => {
+    const user = await holdProved(tx, user_id, proved_by);
+    await postConfirmation(tx, { mailbox, public_url }, user_id, request.email);
+    // Whoever has an address that nobody confirmed has nothing to do with the account.
+    if (!user.email_confirmed || user.email_key === request.email.toLowerCase()) return;
+    const told = {
+      kind: 'email_changing',
+      to: user.email,
+      subject: 'Your Berth address is about to change',
+      text: `A change of this account's address to ${request.email} was asked for. If it was not you, change your password now.`,
+    } as const;
+    await mailbox.post(tx, told, TOLD_FOR_S);
+  });
+}
+
+/** Takes the address by the token that was sent there. @throws AppError INVALID_REQUEST, CONFLICT */
+export async function confirmEmail(tx: Tx, principal: Principal, token: string): Promise<void> {
+  const used = await consumeMailToken(tx, 'confirm_email', token);
+  if (!used?.email || used.user_id !== userOf(principal)) {
+    throw invalid('token', 'is not valid, was used already, or has expired');
+  }
+  const { user_id, email } = used;
+  try {
+    await updateEmail(tx, user_id, email);
+  } catch (error) {
+    if (!violates(error, 'users_email_key_key')) throw error;
+    throw new AppError('CONFLICT', { message: 'Another account has this address.', cause: error });
+  }
+  // What went to the address before proves nothing any more.
+  await voidMailTokens(tx, 'password_reset', user_id);
+}

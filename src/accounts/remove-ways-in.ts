@@ -1,0 +1,32 @@
+import { revokeKeysOf } from '../api-keys/revoke-api-key.ts';
+import { removeAllFactors } from '../auth/mfa/factors.ts';
+import type { Principal } from '../auth/principal.ts';
+import { firstOrganisation } from '../auth/store.ts';
+import { countWaysIn, type WaysIn } from '../auth/ways-in-store.ts';
+import type { Tx } from '../db/pool.ts';
+import { present } from '../lib/assert.ts';
+import { newId, type UserId } from '../lib/ids.ts';
+import { organisationsOf } from '../orgs/member-store.ts';
+import { revokeSshKey } from '../ssh-keys/account-keys.ts';
+import { sshKeyIdsOf } from '../ssh-keys/store.ts';
+
+/** Ends every API key, SSH key and second factor of an account. Answers how many there were. */
+export async function removeWaysIn(tx: Tx, user_id: UserId): Promise<WaysIn> {
+  const were = await countWaysIn(tx, user_id);
+  for (const org_id of await organisationsOf(tx, user_id))
+    await revokeKeysOf(tx, org_id, { user_id }, user_id);
+  const principal = await asInASession(tx, user_id);
+  for (const id of await sshKeyIdsOf(tx, user_id)) await revokeSshKey(tx, principal, id);
+  await removeAllFactors(tx, user_id, user_id);
+  return were;
+}
+
+/** The account's owner, who has proved the address and has no session. */
+async function asInASession(tx: Tx, user_id: UserId): Promise<Principal> {
+  return {
+    credential: { kind: 'session', id: newId('sess'), user_id, email_confirmed: true },
+    org_id: present(await firstOrganisation(tx, user_id), 'an organisation of every account'),
+    role: null,
+    scopes: new Set(),
+  };
+}

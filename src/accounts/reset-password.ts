@@ -1,0 +1,102 @@
+/**
+ * A forgotten password: a mail, then a new one by its token. The token proves the address. Whoever had the password before
+ * may have added keys and factors, which a new password does not end: the account is told how many remain, and
+ * `revoke_all` removes them. Of an account whose address was not confirmed they are removed in any case: its owner
+ * never had that account, and somebody else's second factor would lock them out of it.
+ */
+import { unlock } from '../auth/lockout.ts';
+import { consumeMailToken, issueMailToken, MAIL_TOKEN_LIFETIME_S } from '../auth/mail-token-store.ts';
+import { hashPassword } from '../auth/passwords.ts';
+import { setPassword } from '../auth/set-password.ts';
+import { findUser, findUserByEmail, lockUser, updateUser } from '../auth/store.ts';
+import { hashToken } from '../auth/tokens.ts';
+import type { WaysIn } from '../auth/ways-in-store.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { AppError, invalid } from '../lib/errors.ts';
+import type { UserId } from '../lib/ids.ts';
+import type { Mailbox, Post } from '../mail/mailbox.ts';
+import { removeWaysIn } from './remove-ways-in.ts';
+
+/** Sends a reset link if there is such an account, and not too many were sent; says nothing either way. */
+export async function requestPasswordReset(
+  db: Db,
+  mailbox: Mailbox,
+  public_url: string,
+  email: string,
+): Promise<void> {
+  const user = await findUserByEmail(db, email);
+  if (!user) return;
+  try {
+    await transaction(db, async (tx) => {
+      // A change of the address voids what went to the one before, or is seen here.
+      await lockUser(tx, user.id);
+      const now = await findUser(tx, user.id);
+      if (now?.email_key !== user.email_key) return;
+      const token = await issueMailToken(tx, 'password_reset', user.id, null);
+      const mail = resetMail(user.email, public_url, token);
+      await mailbox.post(tx, mail, MAIL_TOKEN_LIFETIME_S, hashToken(token));
+    });
+  } catch (error) {
+    // Then the token that was mailed last stays good.
+    if (!(error instanceof AppError && error.code === 'RATE_LIMITED')) throw error;
+  }
+}
+
+function resetMail(to: string, public_url: string, token: string): Post {
+  return {
+    kind: 'password_reset',
+    to,
+    subject: 'Reset your Berth password',
+    text: [
+      'Someone, hopefully you, asked to reset the password of this account.',
+      '',
+      `Within an hour: ${public_url}/password-reset#token=${token}`,
+      '',
+      'The token by itself, for POST /v1/auth/password-reset/confirm with the new password:',
+      '',
+      token,
+      '',
+      'If it was not you, ignore this message: nothing has changed.',
+    ].join('\n'),
+  };
+}
+
+export interface ResetRequest {
+  readonly token: string;
+  readonly new_password: string;
+  readonly revoke_all?: boolean;
+}
+
+/** What is for the audit log. */
+export interface Reset {
+  readonly user_id: UserId;
+  readonly removed: WaysIn | null;
+  readonly remaining: WaysIn;
+}
+
+/**
+ * Sets a new password by the token of the mail; ends every session and any lock. `done` is told in the same
+ * transaction. @throws AppError INVALID_REQUEST
+ */
+export async function confirmPasswordReset(
+  { db, has_smtp }: { readonly db: Db; readonly has_smtp: boolean },
+  request: ResetRequest,
+  done: (tx: Tx, reset: Reset) => Promise<void>,
+): Promise<void> {
+  const password_hash = await hashPassword(request.new_password);
+  await transaction(db, async (tx) => {
+    const used = await consumeMailToken(tx, 'password_reset', request.token);
+    if (!used) throw invalid('token', 'is not valid, was used already, or has expired');
+    const { user_id } = used;
+    await lockUser(tx, user_id);
+    const user = await findUser(tx, user_id);
+    if (!user) throw invalid('token', 'is of an account that was deleted');
+    const was_confirmed = user.email_confirmed || !has_smtp;
+    const removed = request.revoke_all === true || !was_confirmed ? await removeWaysIn(tx, user_id) : null;
+    if (!was_confirmed) await updateUser(tx, user_id, { email_confirmed: true });
+    const how = was_confirmed ? 'reset' : 'first_reset';
+    const remaining = await setPassword(tx, user_id, { password_hash, how, actor: user_id });
+    await unlock(tx, user.email);
+    await done(tx, { user_id, removed, remaining });
+  });
+}

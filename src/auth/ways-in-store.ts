@@ -1,0 +1,22 @@
+/** What lets somebody into an account without its password. */
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import { present } from '../lib/assert.ts';
+import type { UserId } from '../lib/ids.ts';
+
+export interface WaysIn {
+  readonly api_keys: number;
+  readonly ssh_keys: number;
+  /** Second factors that are confirmed: passkeys log in by themselves. */
+  readonly factors: number;
+}
+
+export async function countWaysIn(tx: Tx, user_id: UserId): Promise<WaysIn> {
+  const { rows } = await sql<WaysIn>`
+    select (select count(*)::int from api_keys
+            where user_id = ${user_id} and (expires_at is null or expires_at > now())) as api_keys,
+           (select count(*)::int from ssh_keys where user_id = ${user_id}) as ssh_keys,
+           (select count(*)::int from mfa_factors
+            where user_id = ${user_id} and confirmed_at is not null) as factors`.execute(tx);
+  return present(rows[0], 'a count');
+}

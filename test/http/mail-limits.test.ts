@@ -1,0 +1,190 @@
+/** Nobody fills somebody else's mailbox: an address gets five mails of a kind in a quarter of an hour, whoever causes them. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { sql } from 'kysely';
+import { transaction } from '../../src/db/pool.ts';
+import { appendPrivate } from '../../src/events/append.ts';
+import { newId } from '../../src/lib/ids.ts';
+import type { SentMail } from '../../src/mail/mailer.ts';
+import { sweep } from '../../src/tasks/sweep.ts';
+import { apiForFile } from '../support/api.ts';
+import type { Answer } from '../support/client.ts';
+import { assertError } from '../support/expect.ts';
+import { makeSudo, type Person } from '../support/people.ts';
+import { happen, tellByMail } from '../support/telling.ts';
+
+const api = await apiForFile({ context: { has_smtp: true, signups: 'open' } });
+const { db } = api;
+const PASSWORD = 'correct horse battery';
+const newAddress = () => `${newId('usr')}@example.org`;
+const mailsTo = (email: string) => api.mails.filter(({ to }) => to.toLowerCase() === email.toLowerCase());
+
+const invitations = (who: Person) => `/v1/orgs/${who.org_id}/invitations`;
+const invite = (who: Person, email: string) =>
+  api.as(who).post<{ id: string }>(invitations(who), { email, role: 'member' });
+const setBilling = async (who: Person, email: string) =>
+  api.as(who).call<{ billing_email: string }>('PUT', `/v1/orgs/${who.org_id}/billing-email`, {
+    json: { email },
+    headers: await makeSudo(db, who),
+  });
+
+function assertLimited(answer: Answer<unknown>): void {
+  assertError(answer, 'RATE_LIMITED', /Nothing was changed/);
+  const after_s = Number(answer.headers['retry-after']);
+  assert.ok(after_s > 0 && after_s <= 900, String(after_s));
+}
+
+/** As if what was sent so far had been sent so long ago. */
+async function letPass(minutes: number): Promise<void> {
+  await sql`update mail_counts set sent_at = array(
+    select t - make_interval(mins => ${minutes}) from unnest(sent_at) as t order by t)`.execute(db);
+}
+
+describe('429', () => {
+  test('an invitation that is made and withdrawn in a loop, by one organisation or by many', async () => {
+    const email = newAddress();
+    const owner = await api.person();
+    for (let sent = 0; sent < 4; sent += 1) {
+      const made = await invite(owner, email);
+      assert.equal(made.status, 201, made.text);
+      assert.equal((await api.as(owner).delete(`${invitations(owner)}/${made.body.id}`)).status, 204);
+    }
+    assert.equal((await invite(await api.person(), email.toUpperCase())).status, 201);
+    assertLimited(await invite(owner, email));
+    assertLimited(await invite(await api.person(), email));
+    assert.equal(mailsTo(email).length, 5);
+    const open = await api.as(owner).get<{ data: unknown[] }>(invitations(owner));
+    assert.deepEqual(open.body.data, [], 'nothing was changed');
+    assert.equal((await invite(owner, newAddress())).status, 201, 'another address has its own count');
+  });
+
+  test('a billing address that goes to and fro: the change is not made, so nobody is not told', async () => {
+    const [owner, rival] = [await api.person(), await api.person()];
+    const stranger = newAddress();
+    const addresses = [stranger, newAddress(), stranger, newAddress()];
+    for (const email of addresses) assert.equal((await setBilling(owner, email)).status, 200);
+    assert.equal((await setBilling(rival, stranger)).status, 200);
+    assert.equal(mailsTo(stranger).length, 5);
+    assertLimited(await setBilling(owner, stranger));
+    assertLimited(await setBilling(rival, newAddress()));
+    assert.equal(mailsTo(stranger).length, 5);
+    const { body } = await api.as(rival).get<{ billing_email: string }>(`/v1/orgs/${rival.org_id}`);
+    assert.equal(body.billing_email, stranger);
+  });
+
+  test('new addresses of accounts, and accounts that are made and deleted in a loop', async () => {
+    const email = newAddress();
+    for (let sent = 0; sent < 3; sent += 1) {
+      const who = await api.person({ password: PASSWORD });
+      assert.equal((await api.as(who).put('/v1/me/email', { email, password: PASSWORD })).status, 202);
+    }
+    const register = () =>
+      api.client.post<{ user: { id: string }; session_token: string }>('/v1/auth/register', {
+        email,
+        password: PASSWORD,
+      });
+    for (let sent = 0; sent < 2; sent += 1) {
+      const made = await register();
+      assert.equal(made.status, 201, made.text);
+      await db.deleteFrom('users').where('email', '=', email).execute();
+    }
+    assertLimited(await register());
+    assert.equal(mailsTo(email).length, 5);
+    const rows = await db.selectFrom('users').select('id').where('email', '=', email).execute();
+    assert.deepEqual(rows, [], 'no account was made');
+  });
+
+  test('thirty at once make five mails', async () => {
+    const email = newAddress();
+    const owners = await Promise.all(Array.from({ length: 30 }, () => api.person()));
+    const answers = await Promise.all(owners.map((owner) => invite(owner, email)));
+    assert.equal(answers.filter(({ status }) => status === 201).length, 5);
+    for (const answer of answers.filter(({ status }) => status !== 201)) assertLimited(answer);
+    assert.equal(mailsTo(email).length, 5);
+  });
+});
+
+test('a mail counts for a quarter of an hour', async () => {
+  const email = newAddress();
+  const owner = await api.person();
+  const inviteAgain = async () => {
+    const made = await invite(owner, email);
+    if (made.status === 201) await api.as(owner).delete(`${invitations(owner)}/${made.body.id}`);
+    return made;
+  };
+  for (let sent = 0; sent < 2; sent += 1) await inviteAgain();
+  await letPass(10);
+  for (let sent = 0; sent < 3; sent += 1) assert.equal((await inviteAgain()).status, 201);
+  const limited = await inviteAgain();
+  assertLimited(limited);
+  assert.ok(Number(limited.headers['retry-after']) <= 300, 'until the first two are past');
+  await letPass(5);
+  assert.equal((await inviteAgain()).status, 201);
+  await letPass(15);
+  await sweep(db);
+  const { rows } = await sql`select from mail_counts`.execute(db);
+  assert.deepEqual(rows, [], 'nothing is kept of what does not count');
+});
+
+describe('notifications', () => {
+  const sent: SentMail[] = [];
+  const keep = async (mail: SentMail) => void sent.push(mail);
+  const to = (who: Person) => sent.filter((mail) => mail.to === who.email);
+  const due = () =>
+    db.updateTable('notification_mails').set({ due_at: sql`now() - interval '1 second'` }).execute();
+  const waiting = (who: Person) =>
+    db.selectFrom('notification_mails').selectAll().where('user_id', '=', who.user_id).execute();
+
+  test('past five of a kind the others wait, and go as one: none is lost', async () => {
+    const who = await api.person();
+    for (let told = 0; told < 8; told += 1) {
+      await happen(db, who);
+      await tellByMail(db, keep);
+    }
+    assert.equal(to(who).length, 5);
+    await due();
+    await tellByMail(db, keep);
+    assert.equal(to(who).length, 5, 'not before the window is past');
+    await letPass(15);
+    await due();
+    await tellByMail(db, keep);
+    assert.match(to(who).at(-1)?.subject ?? '', /, and 2 more$/);
+    assert.deepEqual([to(who).length, await waiting(who)], [6, []]);
+  });
+
+  test('what is critical for the security of the account too, and another kind goes at once', async () => {
+    const who = await api.person();
+    const { user_id } = who;
+    const happened = (type: 'mfa.removed' | 'password.changed') => {
+      const data = { factor: { id: newId('mfa'), type: 'totp', name: 'phone' }, how: 'changed' };
+      return transaction(db, (tx) =>
+        appendPrivate(tx, { type, org_id: null, user_id, data, actor: user_id }),
+      );
+    };
+    for (let told = 0; told < 12; told += 1) await happened('mfa.removed');
+    await tellByMail(db, keep);
+    assert.equal(to(who).length, 5);
+    await happened('password.changed');
+    await tellByMail(db, keep);
+    assert.equal(to(who).at(-1)?.subject, 'Your password was changed');
+    await letPass(15);
+    await due();
+    await tellByMail(db, keep);
+    assert.match(to(who).at(-1)?.subject ?? '', /^A second factor was removed .*, and 6 more$/);
+    assert.deepEqual([to(who).length, await waiting(who)], [7, []]);
+  });
+
+  test('a mail that could not be sent does not count', async () => {
+    const who = await api.person();
+    const away = async () => {
+      throw new Error('connection refused');
+    };
+    await happen(db, who);
+    for (let tried = 0; tried < 7; tried += 1) {
+      await tellByMail(db, away);
+      await due();
+    }
+    await tellByMail(db, keep);
+    assert.equal(to(who).length, 1);
+  });
+});
