@@ -54,6 +54,8 @@ export interface MfaApp {
   /** Value of a Cookie header. */
   sudo(person: Person): Promise<string>;
   call(method: 'GET' | 'POST' | 'PUT' | 'DELETE', url: string, options?: CallOptions): Promise<Reply>;
+  /** The same with a live sudo grant. */
+  callSudo(method: 'POST', url: string, options: { as: Person; body: unknown }): Promise<Reply>;
 }
 
 export interface CallOptions {
@@ -98,6 +100,12 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     await outbound.close();
     await database.close();
   });
+  const sudo = async ({ session_id, user_id, org_id }: Person) => {
+    const credential = { kind: 'session', id: session_id, user_id } as const;
+    const principal: Principal = { credential, org_id, role: 'owner', scopes: new Set() };
+    const { token } = await grantSudo(db, principal, await PASSWORD_HASH);
+    return `${SUDO_COOKIE}=${token}`;
+  };
   return {
     db,
     context,
@@ -105,13 +113,10 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     mails: mailbox.committed,
     logged,
     person: () => makePerson(db),
-    sudo: async ({ session_id, user_id, org_id }) => {
-      const credential = { kind: 'session', id: session_id, user_id } as const;
-      const principal: Principal = { credential, org_id, role: 'owner', scopes: new Set() };
-      const { token } = await grantSudo(db, principal, await PASSWORD_HASH);
-      return `${SUDO_COOKIE}=${token}`;
-    },
+    sudo,
     call: (method, url, options = {}) => call(app, method, url, options),
+    callSudo: async (method, url, options) =>
+      call(app, method, url, { ...options, headers: { cookie: await sudo(options.as) } }),
   };
 }
 
