@@ -18,6 +18,7 @@ import {
   countRecoveryCodes,
   countTry,
   deleteFactor,
+  deleteFactors,
   deleteRecoveryCodes,
   deleteUnconfirmedFactor,
   findFactor,
@@ -168,6 +169,23 @@ export async function removeFactor(
     await appendPrivate(tx, { type: 'mfa.removed', org_id: null, user_id, data, actor: user_id });
   }
   return { type, name };
+}
+
+/**
+ * Removes every factor and recovery code of an account, and tells the account.
+ * @param actor who does it, when it is not the account itself
+ * @returns how many confirmed factors there were
+ */
+export async function removeAllFactors(tx: Tx, user_id: UserId, actor: string): Promise<number> {
+  await lockAccount(tx, user_id);
+  const removed = await deleteFactors(tx, user_id);
+  await deleteRecoveryCodes(tx, user_id);
+  const confirmed = removed.filter(({ confirmed_at }) => confirmed_at !== null);
+  for (const { id, type, name } of confirmed) {
+    const data = { factor: { id, type, name } };
+    await appendPrivate(tx, { type: 'mfa.removed', org_id: null, user_id, data, actor });
+  }
+  return confirmed.length;
 }
 
 /** Why a factor that was unconfirmed a moment ago is not any more. */

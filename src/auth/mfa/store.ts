@@ -169,6 +169,15 @@ export async function useCounter(tx: Tx, id: MfaFactorId, counter: number): Prom
   return done.numUpdatedRows > 0n;
 }
 
+/** Ends all factors of an account, confirmed or not. */
+export async function deleteFactors(tx: Tx, user_id: UserId) {
+  return tx
+    .deleteFrom('mfa_factors')
+    .where('user_id', '=', user_id)
+    .returning(['id', 'type', 'name', 'confirmed_at'])
+    .execute();
+}
+
 export async function deleteFactor(tx: Tx, user_id: UserId, id: MfaFactorId) {
   return tx
     .deleteFrom('mfa_factors')
