@@ -921,7 +921,7 @@ export interface Operations {
     input: { body: LoginRequest };
     answer: SessionResponse;
   };
-  /** A new session token, by the cookie __Host-berth_refresh */
+  /** A new session token, by the cookie __Host-berth_refresh, which is replaced */
   refresh: {
     input: { body?: EmptyRequest | undefined };
     answer: RefreshResponse;

@@ -1,12 +1,16 @@
 /**
  * Sessions: up to 30 days, ended by logout, revocation, or a change of password. What a session shows is a bearer
- * token good for an hour; the refresh token (a cookie of the console) gets it a new one. Tokens overlap: two pages of
- * one browser do not end each other's.
+ * token good for an hour; the refresh token (a cookie of the console) gets it a new one, and is replaced by that
+ * (`refresh-tokens.ts`). Session tokens overlap: two pages of one browser do not end each other's.
+ *
+ * A refresh token that was replaced, and comes again later than ten seconds after that, ends its session: somebody has a copy.
  */
-import { isForeignKeyOf, type Tx } from '../db/pool.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type SessionId, type UserId } from '../lib/ids.ts';
-import { findSessionByRefresh, insertSession, insertSessionToken } from './store.ts';
+import { lockSessionOfFamily, replaceRefreshToken, wasReplacedJustNow } from './refresh-store.ts';
+import { firstRefreshToken, type RefreshToken, type RefreshTokens, refreshToken } from './refresh-tokens.ts';
+import { deleteSession, insertSession, insertSessionToken } from './store.ts';
 import { hashToken, newToken, REFRESH_PREFIX, SESSION_PREFIX, tokenPrefix } from './tokens.ts';
 
 export const SESSION_TOKEN_LIFETIME_S = 3_600;
@@ -26,16 +30,11 @@ export interface Caller {
 
 export async function openSession(tx: Tx, user_id: UserId, caller: Caller): Promise<OpenedSession> {
   const session_id = newId('sess');
-  const refresh_token = newToken(REFRESH_PREFIX);
+  const { token, token_hash, family_hash } = firstRefreshToken();
   const ends_at = new Date(Date.now() + SESSION_LIFETIME_S * 1000);
-  await insertSession(tx, {
-    id: session_id,
-    user_id,
-    refresh_hash: hashToken(refresh_token),
-    ...caller,
-    ends_at,
-  });
-  return { session_id, refresh_token, ...(await issueToken(tx, session_id, ends_at)) };
+  const refresh = { refresh_family: family_hash, refresh_hash: token_hash };
+  await insertSession(tx, { id: session_id, user_id, ...refresh, ...caller, ends_at });
+  return { session_id, refresh_token: token, ...(await issueToken(tx, session_id, ends_at)) };
 }
 
 async function issueToken(tx: Tx, session_id: SessionId, ends_at: Date) {
@@ -45,16 +44,56 @@ async function issueToken(tx: Tx, session_id: SessionId, ends_at: Date) {
   return { session_token, expires_at };
 }
 
-/** A new bearer token for the session of a refresh token. @throws AppError UNAUTHENTICATED */
-export async function refreshSession(tx: Tx, refresh_token: string) {
-  if (tokenPrefix(refresh_token) !== REFRESH_PREFIX) throw new AppError('UNAUTHENTICATED');
-  const session = await findSessionByRefresh(tx, hashToken(refresh_token));
-  if (!session) throw ended();
-  return issueToken(tx, session.id, session.ends_at).catch((error: unknown) => {
-    // Since it was looked up.
-    throw isForeignKeyOf(error, 'session_tokens') ? ended(error) : error;
-  });
+export interface RefreshedSession {
+  readonly session_token: string;
+  readonly expires_at: Date;
+  /** The session's present one; null where it cannot be said again. */
+  readonly refresh_token: string | null;
 }
 
-const ended = (cause?: unknown) =>
-  new AppError('UNAUTHENTICATED', { message: 'The session has ended. Log in again.', cause });
+/**
+ * A new bearer token for the session of a refresh token, and the next refresh token. `ended` is told, in the same
+ * transaction, of a session that ends because a replaced token came again.
+ * @throws AppError UNAUTHENTICATED
+ */
+export async function refreshSession(
+  db: Db,
+  tokens: RefreshTokens,
+  given: string,
+  ended: (tx: Tx, session: { readonly id: SessionId; readonly user_id: UserId }) => Promise<void>,
+): Promise<RefreshedSession> {
+  if (tokenPrefix(given) !== REFRESH_PREFIX) throw new AppError('UNAUTHENTICATED');
+  const shown = refreshToken(given);
+  const refreshed = await transaction(db, async (tx) => {
+    const session = await lockSessionOfFamily(tx, shown);
+    if (!session?.refresh_hash) return null;
+    const present = { id: session.id, refresh_hash: session.refresh_hash };
+    const taken = await takeToken(tx, tokens, present, shown);
+    if (taken) {
+      const refresh_token = taken.next?.token ?? null;
+      return { ...(await issueToken(tx, session.id, session.ends_at)), refresh_token };
+    }
+    // Not thrown from here: the end of the session must be committed.
+    await deleteSession(tx, session.user_id, session.id);
+    await ended(tx, session);
+    return null;
+  });
+  if (refreshed) return refreshed;
+  throw new AppError('UNAUTHENTICATED', { message: 'The session has ended. Log in again.' });
+}
+
+/** The token that the session has from now on; null as a whole where the one shown is not taken any more. */
+async function takeToken(
+  tx: Tx,
+  tokens: RefreshTokens,
+  present: { readonly id: SessionId; readonly refresh_hash: Buffer },
+  shown: RefreshToken,
+): Promise<{ readonly next: RefreshToken | null } | null> {
+  if (shown.token_hash.equals(present.refresh_hash)) {
+    const next = tokens.next(shown);
+    await replaceRefreshToken(tx, present.id, shown, next);
+    return { next };
+  }
+  if (!(await wasReplacedJustNow(tx, shown))) return null;
+  return { next: tokens.find(shown, present.refresh_hash) };
+}

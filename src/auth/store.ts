@@ -1,6 +1,7 @@
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { OrgId, SessionId, UserId } from '../lib/ids.ts';
+import { deleteLongReplaced } from './refresh-store.ts';
 
 export async function findUserByEmail(tx: Tx, email: string) {
   return tx.selectFrom('users').selectAll().where('email_key', '=', email.toLowerCase()).executeTakeFirst();
@@ -70,6 +71,7 @@ export async function deleteUser(tx: Tx, id: UserId): Promise<void> {
 export interface NewSession {
   readonly id: SessionId;
   readonly user_id: UserId;
+  readonly refresh_family: Buffer;
   readonly refresh_hash: Buffer;
   readonly ip: string;
   readonly user_agent: string;
@@ -87,16 +89,6 @@ export async function insertSessionToken(
   expires_at: Date,
 ): Promise<void> {
   await tx.insertInto('session_tokens').values({ token_hash, session_id, expires_at }).execute();
-}
-
-/** A live session of this refresh token. */
-export async function findSessionByRefresh(tx: Tx, refresh_hash: Buffer) {
-  return tx
-    .selectFrom('sessions')
-    .selectAll()
-    .where('refresh_hash', '=', refresh_hash)
-    .where('ends_at', '>', sql<Date>`now()`)
-    .executeTakeFirst();
 }
 
 /** Ends a session with its tokens and sudo grants. */
@@ -229,6 +221,7 @@ export async function deleteExpired(tx: Tx): Promise<void> {
   await tx.deleteFrom('session_tokens').where('expires_at', '<', now).execute();
   await tx.deleteFrom('sessions').where('ends_at', '<', now).execute();
   await tx.deleteFrom('sudo_grants').where('expires_at', '<', now).execute();
+  await deleteLongReplaced(tx);
   await tx.deleteFrom('mail_tokens').where('expires_at', '<', now).execute();
   await tx.deleteFrom('webauthn_challenges').where('expires_at', '<', now).execute();
   await tx

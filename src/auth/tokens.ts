@@ -40,7 +40,23 @@ function checksum(random: string): string {
 export function newToken(prefix: TokenPrefix): string {
   let random = '';
   for (let i = 0; i < RANDOM_LENGTH; i++) random += ALPHABET.charAt(randomInt(62));
+  return tokenOf(prefix, random);
+}
+
+/** `random`: 43 base62 characters. */
+export function tokenOf(prefix: TokenPrefix, random: string): string {
   return prefix + random + checksum(random);
+}
+
+/** The last `length` digits of a number of many more bits than they need. */
+export function base62(bytes: Buffer, length: number): string {
+  let value = BigInt(`0x${bytes.toString('hex')}`);
+  let out = '';
+  for (let i = 0; i < length; i++) {
+    out = ALPHABET.charAt(Number(value % 62n)) + out;
+    value /= 62n;
+  }
+  return out;
 }
 
 /** The kind of a well-formed token; null when it cannot be one of ours. */

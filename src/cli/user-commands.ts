@@ -2,6 +2,7 @@
 import { randomInt } from 'node:crypto';
 import type { AuditLog } from '../audit/append.ts';
 import { unlock } from '../auth/lockout.ts';
+import { removeAllFactors } from '../auth/mfa/factors.ts';
 import { hashPassword } from '../auth/passwords.ts';
 import { setPassword } from '../auth/set-password.ts';
 import { findUserByEmail } from '../auth/store.ts';
@@ -62,6 +63,20 @@ export async function resetPassword({ db, audit }: ServerContext, email: string)
     await note(tx, audit, user.id, 'auth.reset_password_on_server');
   });
   return `New password of ${user.email}, shown this once: ${password}\n`;
+}
+
+/** For somebody who has lost every factor, or whose account has one that is not theirs. */
+export async function resetMfa({ db, audit }: ServerContext, email: string): Promise<string> {
+  const user = await findUserByEmail(db, email);
+  if (!user) throw noAccount(email);
+  const removed = await transaction(db, async (tx) => {
+    const count = await removeAllFactors(tx, user.id, 'operator');
+    if (count > 0) await note(tx, audit, user.id, 'auth.reset_mfa_on_server');
+    return count;
+  });
+  if (removed === 0) return `${user.email} has no second factor.\n`;
+  const were = removed === 1 ? '1 was' : `${removed} were`;
+  return `${user.email} has no second factor any more; ${were} removed, with the recovery codes. Its sessions go on: berth user reset-password ends them.\n`;
 }
 
 /** Into the audit log of each organisation that the account is a member of, in the transaction that does it. */

@@ -408,6 +408,14 @@ create table recovery_codes (
   constraint recovery_codes_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
+create table replaced_refresh_tokens (
+  token_hash bytea not null,
+  session_id text not null,
+  replaced_at timestamp with time zone not null default clock_timestamp(),
+  constraint replaced_refresh_tokens_pkey PRIMARY KEY (token_hash),
+  constraint replaced_refresh_tokens_session_id_fkey FOREIGN KEY (session_id) REFERENCES sessions(id) ON DELETE CASCADE
+);
+
 create table schema_migrations (
   name text not null,
   sha256 text not null,
@@ -459,10 +467,11 @@ create table sessions (
   user_agent text not null,
   created_at timestamp with time zone not null default now(),
   last_seen_at timestamp with time zone not null default now(),
-  refresh_hash bytea,
   ends_at timestamp with time zone not null,
+  refresh_family bytea,
+  refresh_hash bytea,
   constraint sessions_pkey PRIMARY KEY (id),
-  constraint sessions_refresh_hash_key UNIQUE (refresh_hash),
+  constraint sessions_refresh_family_key UNIQUE (refresh_family),
   constraint sessions_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
@@ -667,6 +676,7 @@ CREATE INDEX notifications_repeats ON public.notifications USING btree ((((((rec
 CREATE INDEX notifications_stream ON public.notifications USING btree (recipient, "position");
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
 CREATE INDEX organisations_maker ON public.organisations USING btree (created_by);
+CREATE INDEX replaced_refresh_tokens_session ON public.replaced_refresh_tokens USING btree (session_id);
 CREATE INDEX segment_holders_instance ON public.segment_holders USING btree (instance_id);
 CREATE INDEX segments_unheld ON public.segments USING btree (unheld_at) WHERE (unheld_at IS NOT NULL);
 CREATE INDEX service_accounts_page ON public.service_accounts USING btree (org_id, id DESC);

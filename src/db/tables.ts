@@ -60,6 +60,7 @@ export interface Database extends DeliveryTables {
   sessions: {
     id: SessionId;
     user_id: UserId;
+    refresh_family: Buffer | null;
     refresh_hash: Buffer | null;
     ip: string;
     user_agent: string;
@@ -68,6 +69,7 @@ export interface Database extends DeliveryTables {
     ends_at: Date;
   };
   session_tokens: { token_hash: Buffer; session_id: SessionId; expires_at: Date };
+  replaced_refresh_tokens: { token_hash: Buffer; session_id: SessionId; replaced_at: Generated<Date> };
   sudo_grants: { token_hash: Buffer; session_id: SessionId; user_id: UserId; expires_at: Date };
   lockouts: {
     email_key: string;

@@ -28,6 +28,7 @@ const COOKIE_SETTERS: ReadonlySet<string> = new Set([
   'register',
   'login',
   'loginByPasskey',
+  'refresh',
   'logout',
   'grantSudo',
   'deleteMe',

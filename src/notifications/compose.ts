@@ -151,7 +151,7 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
   'mfa.removed': (event, data) =>
     ofFactor(event, data, 'mfa.removed', (factor) => [
       'A second factor was removed from your account',
-      `The ${factor} was removed${from(data)}. If that was not you, change your password now, end the sessions that you do not know, and add a factor again.`,
+      `The ${factor} was removed${event.actor === 'operator' ? ' by the operator of the server' : from(data)}. If that was not you, change your password now, end the sessions that you do not know, and add a factor again.`,
     ]),
   'password.changed': (event, data) =>
     ofOwnAccount(event, data, 'password.changed', [

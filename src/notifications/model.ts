@@ -82,7 +82,7 @@ export const KINDS = {
   'mfa.removed': {
     severity: 'critical',
     mail: 'always',
-    when: 'A confirmed second factor was removed.',
+    when: 'A confirmed second factor was removed, by the account or by the operator on the server.',
     whom: 'the account',
   },
   'password.changed': {

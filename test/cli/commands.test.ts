@@ -9,7 +9,7 @@ import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
-import { makeKey, type Person } from '../support/people.ts';
+import { makeKey, makeSudo, type Person } from '../support/people.ts';
 import { totpCode } from '../support/totp-code.ts';
 import { until } from '../support/waiting.ts';
 
@@ -308,9 +308,10 @@ describe('login', () => {
       cli.run(['login', '--email', who.email, '--password-stdin', ...more], password);
     const wrong = await login('wrong password');
     assert.deepEqual([wrong.code, wrong.err.includes('next: the same again')], [4, true], wrong.err);
+    const options = { json: { type: 'totp', name: 'app' }, headers: await makeSudo(api.db, who) };
     const factor = await api
       .as(who)
-      .post<{ id: string; secret: string }>('/v1/me/mfa/factors', { type: 'totp', name: 'app' });
+      .call<{ id: string; secret: string }>('POST', '/v1/me/mfa/factors', options);
     const code = totpCode(factor.body.secret, Date.now() / 1_000);
     assert.equal(
       (await api.as(who).post(`/v1/me/mfa/factors/${factor.body.id}/verify`, { code })).status,

@@ -2,128 +2,25 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
-import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import type { OrgId } from '../../src/lib/ids.ts';
 import { sealAudit } from '../../src/tasks/seal-audit.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { assertError } from '../support/expect.ts';
+import { type Ran, serverCliForFile } from '../support/server-cli.ts';
 
 const api = await apiForFile();
-const data_dir = await mkdtemp(join(tmpdir(), 'berth-cli-'));
-after(() => rm(data_dir, { recursive: true, force: true }));
-await makeDataFolder(pathsIn(data_dir));
-await ensureSecrets(pathsIn(data_dir), null, false);
+const { data_dir, settings, berth, berthWith, done, actions } = await serverCliForFile(api);
 const PASSWORD = 'correct horse battery';
-const BERTH = join(import.meta.dirname, '..', '..', 'bin', 'berth');
 const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
-
-interface Ran {
-  readonly code: number;
-  readonly out: string;
-  readonly err: string;
-}
-function berthWith(env: Record<string, string>, args: readonly string[]): Promise<Ran> {
-  return new Promise((resolve) => {
-    execFile(BERTH, [...args], { env: { PATH: process.env['PATH'] ?? '', ...env } }, (error, out, err) => {
-      resolve({ code: error === null ? 0 : Number(error.code), out, err });
-    });
-  });
-}
-const SETTINGS = {
-  BERTH_DATA_DIR: data_dir,
-  DATABASE_URL: api.database.url,
-  BERTH_SECRET_KEY: api.context.secret_key.toString('hex'),
-};
-const berth = (...args: string[]) => berthWith(SETTINGS, args);
-
-async function done(...args: string[]): Promise<string> {
-  const ran = await berth(...args);
-  assert.deepEqual([ran.code, ran.err], [0, ''], ran.out);
-  return ran.out;
-}
-const login = (email: string, password: string) => api.client.post('/v1/auth/login', { email, password });
-async function lockOut(email: string): Promise<void> {
-  for (let at = 0; at < 5; at++) await login(email, 'not the password');
-  assertError(await login(email, PASSWORD), 'ACCOUNT_LOCKED');
-}
 const seal = () => sealAudit(api.context.db, api.context.audit, api.context.log);
 const person = () => api.person({ password: PASSWORD });
 const firstOrg = async () =>
   (await api.db.selectFrom('organisations').select('id').orderBy('id').executeTakeFirstOrThrow()).id;
-const actions = async (org_id: OrgId) =>
-  (
-    await api.db
-      .selectFrom('audit_log')
-      .select(['action', 'actor'])
-      .where('org_id', '=', org_id)
-      .orderBy('serial')
-      .execute()
-  ).map(({ action, actor }) => `${action} by ${actor}`);
-
-describe('berth user', () => {
-  test('ls names every account and until when it is locked', async () => {
-    const { email } = await person();
-    const { email: locked } = await person();
-    await lockOut(locked);
-    const lines = (await done('user', 'ls')).split('\n');
-    assert.match(lines[0] ?? '', /^ID +EMAIL +NAME +CREATED +LOCKED$/);
-    assert.match(lines.find((line) => line.includes(email)) ?? '', / -$/);
-    assert.match(lines.find((line) => line.includes(locked)) ?? '', / until 20\d\d-[\d-]+T[\d:.]+Z$/);
-  });
-
-  test('unlock ends a lock, in any case of the address, and says so in the audit log', async () => {
-    const { email, org_id } = await person();
-    await lockOut(email);
-    assert.match(await done('user', 'unlock', email.toUpperCase()), /is unlocked/);
-    assert.equal((await login(email, PASSWORD)).status, 200);
-    assert.ok((await actions(org_id)).includes('auth.unlock by operator'));
-    assert.match(await done('user', 'unlock', email), /was not locked/);
-    const nobody = await berth('user', 'unlock', `not.${email}`);
-    assert.deepEqual([nobody.code, /there is no account not/.test(nobody.err)], [3, true], nobody.err);
-  });
-
-  test('reset-password prints a new password once; sessions and the lock end', async () => {
-    const who = await person();
-    await lockOut(who.email);
-    const out = await done('user', 'reset-password', who.email);
-    const password = /once: (\S{20})\n$/.exec(out)?.[1] ?? '';
-    assert.equal((await login(who.email, password)).status, 200);
-    assertError(await login(who.email, PASSWORD), 'UNAUTHENTICATED');
-    assertError(await api.as(who).get('/v1/me'), 'UNAUTHENTICATED');
-    assert.ok((await actions(who.org_id)).includes('auth.reset_password_on_server by operator'));
-  });
-});
-
-describe('berth user, where the audit log cannot be written', () => {
-  const constraint = sql`alter table audit_log add constraint unwritable
-    check (action not in ('auth.unlock', 'auth.reset_password_on_server')) not valid`;
-  before(() => constraint.execute(api.db));
-  after(() => sql`alter table audit_log drop constraint unwritable`.execute(api.db));
-
-  test('reset-password leaves the password, the sessions and the lock as they were', async () => {
-    const [who, locked] = [await person(), await person()];
-    assert.equal((await berth('user', 'reset-password', who.email)).code, 1);
-    assert.equal((await api.as(who).get('/v1/me')).status, 200);
-    assert.equal((await login(who.email, PASSWORD)).status, 200);
-    await lockOut(locked.email);
-    assert.equal((await berth('user', 'reset-password', locked.email)).code, 1);
-    assertError(await login(locked.email, PASSWORD), 'ACCOUNT_LOCKED');
-  });
-
-  test('unlock leaves the lock', async () => {
-    const { email } = await person();
-    await lockOut(email);
-    assert.equal((await berth('user', 'unlock', email)).code, 1);
-    assertError(await login(email, PASSWORD), 'ACCOUNT_LOCKED');
-  });
-});
 
 describe('berth org', () => {
   test('quota shows what is used, sets limits that the API then keeps, and takes them away', async () => {
@@ -319,7 +216,7 @@ describe('exit codes', () => {
     const { code, err } = await berthWith({ BERTH_DATA_DIR: data_dir }, ['user', 'ls']);
     assert.equal(code, 6);
     assert.match(err, /does not run/);
-    const away = { ...SETTINGS, DATABASE_URL: 'postgresql://berth@127.0.0.1:1/berth' };
+    const away = { ...settings, DATABASE_URL: 'postgresql://berth@127.0.0.1:1/berth' };
     const refused = await berthWith(away, ['user', 'ls']);
     assert.equal(refused.code, 6);
     assert.ok(!refused.err.includes('    at '), refused.err);
@@ -330,7 +227,7 @@ test('another secret key than the database was filled with is refused: no entry,
   const who = await person();
   await api.instance(who);
   const made = join(data_dir, 'backup');
-  const given = await berthWith({ ...SETTINGS, BERTH_SECRET_KEY: '0'.repeat(64) }, ['backup', made]);
+  const given = await berthWith({ ...settings, BERTH_SECRET_KEY: '0'.repeat(64) }, ['backup', made]);
   assert.deepEqual([given.code, existsSync(made)], [2, false], given.err);
   assert.match(given.err, /BERTH_SECRET_KEY: is not the key that this database was made with/);
   // One that a start without the setting has made.
@@ -353,7 +250,7 @@ test('a database that a newer program has changed is left alone, by the commands
     const said = /database is newer than this program \(it has 999999-future\.sql\): use the newer berth/;
     assert.deepEqual([asked.code, asked.out, said.test(asked.err)], [2, '', true], asked.err);
     const started = await new Promise<Ran>((resolve) => {
-      const env = { PATH: process.env['PATH'] ?? '', ...SETTINGS, BERTH_LISTEN: '127.0.0.1:1' };
+      const env = { PATH: process.env['PATH'] ?? '', ...settings, BERTH_LISTEN: '127.0.0.1:1' };
       execFile(process.execPath, [MAIN, 'control-plane'], { env }, (error, out, err) =>
         resolve({ code: error === null ? 0 : Number(error.code), out, err }),
       );

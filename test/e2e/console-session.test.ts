@@ -126,6 +126,23 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await leave();
   });
 
+  test('goes on in two tabs that renew at the same time, and after a reload of both', async () => {
+    const { who, page, heading, leave } = await visit();
+    await heading('No instances yet').waitFor();
+    const other = await page.context().newPage();
+    await other.goto('/');
+    await other.getByRole('heading', { name: 'No instances yet' }).waitFor();
+    for (let times = 0; times < 2; times++) {
+      await endTokens(who);
+      await Promise.all([page.reload(), other.reload()]);
+      for (const each of [page, other]) {
+        await each.getByRole('heading', { name: 'No instances yet' }).waitFor();
+        assert.equal(await each.getByRole('heading', { name: 'Log in' }).count(), 0);
+      }
+    }
+    await leave();
+  });
+
   test('uses a token that cannot be renewed just now as long as it lasts', async () => {
     const { page, place, heading, leave } = await visit();
     await heading('No instances yet').waitFor();

@@ -74,6 +74,12 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
     await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
     await button('Log in').click();
   };
+  const confirmPassword = async () => {
+    await heading('Confirm it is you').waitFor();
+    const asked = dialog().filter({ hasText: 'Confirm it is you' });
+    await asked.getByLabel('Password').fill(PASSWORD);
+    await asked.getByRole('button', { name: 'Continue' }).click();
+  };
   const logOut = async () => {
     await button('Log out').first().click();
     await heading('Log in').waitFor();
@@ -259,10 +265,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
       await dialog().getByRole('button', { name: 'Rotate', exact: true }).click();
     };
     await rotate();
-    await heading('Confirm it is you').waitFor();
-    const asked = dialog().filter({ hasText: 'Confirm it is you' });
-    await asked.getByLabel('Password').fill(PASSWORD);
-    await asked.getByRole('button', { name: 'Continue' }).click();
+    await confirmPassword();
     const second = await dialog().locator('.copyable code').innerText();
     assert.notEqual(second, first);
     await button('I have kept it').click();
@@ -296,8 +299,10 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
 
   test('has a second factor by an authenticator app, and its recovery codes', async () => {
     await place('Account').click();
+    await page.context().clearCookies({ name: '__Secure-berth_sudo' });
     await button('Add an app').click();
     await button('Next').click();
+    await confirmPassword();
     await page.getByRole('img', { name: /QR code/ }).waitFor();
     await dialog().getByText('It cannot scan').click();
     const secret = await dialog().locator('.copyable code').innerText();
@@ -328,6 +333,7 @@ describe('the console', { skip: CANNOT_BOOT_GUESTS || NO_BROWSER, timeout: 1_200
   test('registers a passkey of the browser, and logs in with it alone', async () => {
     await addAuthenticator(page);
     await button('Add a passkey').click();
+    await confirmPassword();
     await page.getByRole('cell', { name: 'passkey', exact: true }).waitFor();
     await logOut();
     await button('Log in with a passkey').click();

@@ -40,7 +40,10 @@ async function invited(who: Person): Promise<string> {
   return /^berth_mail_\w+$/m.exec(api.mails[before]?.text ?? '')?.[0] ?? '';
 }
 const of = (org_id: OrgId) => `/v1/orgs/${org_id}`;
-const totp = { type: 'totp', name: 'phone' };
+const addTotp = async (who: Person) => {
+  const options = { json: { type: 'totp', name: 'phone' }, headers: await sudo(who) };
+  return api.as(who).call<Made>('POST', '/v1/me/mfa/factors', options);
+};
 const vm = async (state: 'stopped' | 'running') =>
   `/v1/instances/${(await instanceIn(api, owner, state)).id}/vm`;
 
@@ -71,15 +74,15 @@ const ACCOUNTS: Record<string, Call> = {
     const token = await issueMailToken(api.db, 'confirm_email', who.user_id, 'changed@example.org');
     return api.as(who).post('/v1/me/email/confirm', { token });
   },
-  addMfaFactor: async () => api.as(await api.person()).post('/v1/me/mfa/factors', totp),
+  addMfaFactor: async () => addTotp(await api.person({ password: PASSWORD })),
   verifyMfaFactor: async () => {
-    const who = await api.person();
-    const { id, secret } = await made(who, '/v1/me/mfa/factors', totp);
+    const who = await api.person({ password: PASSWORD });
+    const { id, secret } = (await addTotp(who)).body;
     return api.as(who).post(`/v1/me/mfa/factors/${id}/verify`, { code: totpCode(secret, Date.now() / 1000) });
   },
   removeMfaFactor: async () => {
     const who = await api.person({ password: PASSWORD });
-    const { id } = await made(who, '/v1/me/mfa/factors', totp);
+    const { id } = (await addTotp(who)).body;
     return api.as(who).call('DELETE', `/v1/me/mfa/factors/${id}`, { headers: await sudo(who) });
   },
   setNotificationPreferences: () =>

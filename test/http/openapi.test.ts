@@ -144,11 +144,12 @@ test('If-Match is declared where 412 is', () => {
   }
 });
 
-test('the four destructive families need the session and the sudo cookie, and nothing else does', () => {
+test('the destructive families, and adding a factor, need the session and the sudo cookie, and nothing else does', () => {
   const needing = endpoints.filter((each) =>
     (each.operation.security ?? []).some((way) => 'sudo' in (way as object)),
   );
   assert.deepEqual(needing.map((each) => each.operation.operationId).sort(), [
+    'addMfaFactor',
     'changeBillingEmail',
     'deleteMe',
     'removeMfaFactor',

@@ -135,7 +135,7 @@ describe('of an organisation', () => {
       from generate_series(1, 5000) n`.execute(db);
     await sql`analyze instances`.execute(db);
     const principal = {
-      ...{ credential: { kind: 'session', id: session_id, user_id } as const, org_id },
+      ...{ credential: { kind: 'session', id: session_id, user_id, email_confirmed: true } as const, org_id },
       ...{ role: 'owner' as const, scopes: new Set<never>() },
     };
     const request = {

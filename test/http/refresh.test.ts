@@ -1,7 +1,10 @@
 /** The refresh cookie: a new session token for a page that has lost its own, and nothing else. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { newToken, REFRESH_PREFIX } from '../../src/auth/tokens.ts';
+import { sql } from 'kysely';
+import { deleteExpired } from '../../src/auth/store.ts';
+import { hashToken, newToken, REFRESH_PREFIX } from '../../src/auth/tokens.ts';
+import type { SessionId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Answer } from '../support/client.ts';
 import { setCookieOf } from '../support/cookies.ts';
@@ -56,6 +59,47 @@ describe('200', () => {
     assert.ok(left_ms > 3_590_000 && left_ms <= 3_600_000, String(left_ms));
     assert.notEqual(answer.body.session_token, session);
     assert.equal(await sessionIdOf(answer.body.session_token), await sessionIdOf(session));
+  });
+
+  test('each refresh replaces the cookie; the new one is as good, and has the same attributes', async () => {
+    const { session, cookie } = await opened();
+    const first = setCookieOf(await refresh({ cookie }));
+    const second = setCookieOf(await refresh({ cookie: first.header }));
+    assert.deepEqual([first.name, second.name], ['__Host-berth_refresh', '__Host-berth_refresh']);
+    assert.deepEqual(first.attributes, setCookieOf(await login()).attributes);
+    assert.equal(new Set([cookie, first.header, second.header]).size, 3);
+    for (const { value } of [first, second]) assert.match(value, /^berth_refr_[0-9A-Za-z]{49}$/);
+    const answer = await refresh({ cookie: second.header });
+    assert.equal(await sessionIdOf(answer.body.session_token), await sessionIdOf(session));
+  });
+
+  test('of ten refreshes with one cookie at once all are answered, with one and the same new cookie', async () => {
+    const { session, cookie } = await opened();
+    const answers = await Promise.all(Array.from({ length: 10 }, () => refresh({ cookie })));
+    assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([200]));
+    const given = new Set(answers.map((answer) => setCookieOf(answer).header));
+    assert.equal(given.size, 1);
+    assert.equal((await refresh({ cookie: [...given][0] ?? '' })).status, 200);
+    assert.equal((await api.as(session).get('/v1/me')).status, 200);
+  });
+
+  test('a cookie that was replaced a moment ago gets the present one, however many came between', async () => {
+    const { cookie } = await opened();
+    let present = cookie;
+    for (let times = 0; times < 3; times++) present = setCookieOf(await refresh({ cookie: present })).header;
+    const late = await refresh({ cookie });
+    assert.equal(late.status, 200, late.text);
+    assert.equal(setCookieOf(late).header, present);
+    assert.equal((await refresh({ cookie: present })).status, 200);
+  });
+
+  test('where the server has another key by now, a replaced cookie still gets a session token', async () => {
+    const { cookie } = await opened();
+    const id = await sessionIdOf((await refresh({ cookie })).body.session_token);
+    const refresh_hash = hashToken(newToken(REFRESH_PREFIX));
+    await api.db.updateTable('sessions').set({ refresh_hash }).where('id', '=', id).execute();
+    const answer = await refresh({ cookie });
+    assert.deepEqual([answer.status, answer.headers['set-cookie']], [200, undefined], answer.text);
   });
 
   test('when the hour is over the token is refused and the cookie gets another', async () => {
@@ -118,7 +162,67 @@ describe('400', () => {
   });
 });
 
+/** As if that many seconds had passed since the session's cookies were replaced. */
+const replacedAgo = (id: SessionId, seconds: number) =>
+  api.db
+    .updateTable('replaced_refresh_tokens')
+    .set({ replaced_at: sql`clock_timestamp() - make_interval(secs => ${seconds})` })
+    .where('session_id', '=', id)
+    .execute();
+
 describe('401', () => {
+  test('a replaced cookie that comes again later than 10 s after that: the session has ended, for its present cookie too', async () => {
+    const { session, cookie } = await opened();
+    const other = await opened();
+    const id = await sessionIdOf(session);
+    const present = setCookieOf(await refresh({ cookie })).header;
+    await replacedAgo(id, 9);
+    assert.equal((await refresh({ cookie })).status, 200);
+    await replacedAgo(id, 11);
+    const reused = await refresh({ cookie });
+    assertError(reused, 'UNAUTHENTICATED');
+    assert.equal(reused.headers['set-cookie'], undefined, 'it may be that of another session by now');
+    assertError(await refresh({ cookie: present }), 'UNAUTHENTICATED');
+    assertError(await api.as(session).get('/v1/me'), 'UNAUTHENTICATED');
+    assert.equal((await api.as(other.session).get('/v1/me')).status, 200);
+    assert.equal((await refresh({ cookie: other.cookie })).status, 200);
+    const entry = await api.db
+      .selectFrom('audit_log')
+      .selectAll()
+      .where('org_id', '=', owner.org_id)
+      .where('action', '=', 'auth.end_reused_session')
+      .executeTakeFirstOrThrow();
+    assert.deepEqual([entry.actor, entry.target, entry.ip], ['system', id, '127.0.0.1']);
+  });
+
+  test('one that was replaced long ago, of which nothing is kept, ends the session too', async () => {
+    const { session, cookie } = await opened();
+    const id = await sessionIdOf(session);
+    let present = cookie;
+    for (let times = 0; times < 3; times++) {
+      present = setCookieOf(await refresh({ cookie: present })).header;
+      await replacedAgo(id, 3_600);
+    }
+    const kept = api.db
+      .selectFrom('replaced_refresh_tokens')
+      .select('token_hash')
+      .where('session_id', '=', id);
+    assert.equal((await kept.execute()).length, 1, 'the next refresh removes those before');
+    await deleteExpired(api.db);
+    assert.deepEqual(await kept.execute(), []);
+    assertError(await refresh({ cookie }), 'UNAUTHENTICATED');
+    assertError(await refresh({ cookie: present }), 'UNAUTHENTICATED');
+  });
+
+  test('of two refreshes with a cookie replaced long ago, at once, none is answered', async () => {
+    const { session, cookie } = await opened();
+    await refresh({ cookie });
+    await replacedAgo(await sessionIdOf(session), 11);
+    for (const answer of await Promise.all([refresh({ cookie }), refresh({ cookie })])) {
+      assertError(answer, 'UNAUTHENTICATED');
+    }
+  });
+
   test('a session that ends while it is refreshed', async () => {
     const { session, cookie } = await opened();
     const id = await sessionIdOf(session);

@@ -46,6 +46,13 @@ interface Destructive {
 }
 const DESTRUCTIVE: Record<string, Destructive> = {
   'account deletion': { method: 'DELETE', path: async () => '/v1/me', bad: { x: 1 }, status: 204 },
+  'MFA factor addition': {
+    method: 'POST',
+    path: async () => '/v1/me/mfa/factors',
+    body: { type: 'totp', name: 'phone' },
+    bad: { type: 'sms', name: 'phone' },
+    status: 201,
+  },
   'MFA factor removal': {
     method: 'DELETE',
     path: async ({ user_id }) => {

@@ -7,7 +7,7 @@ import { startBrowser } from './browser.ts';
 import type { Person, PersonOptions } from './people.ts';
 
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
-const PASSWORD = 'harbour lantern seven';
+export const PASSWORD = 'harbour lantern seven';
 const PATIENCE_MS = 120_000;
 
 export interface Visit {

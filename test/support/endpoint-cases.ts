@@ -89,7 +89,11 @@ function accounts({ db }: TestApi): Record<string, EndpointCase> {
     'PUT /v1/me/email': { need: 'session', body: () => ({ email: 'a@example.org', password: 'x' }) },
     'POST /v1/me/email/confirm': { need: 'session', body: TOKEN },
     'GET /v1/me/mfa/factors': SESSION,
-    'POST /v1/me/mfa/factors': { need: 'session', body: () => ({ type: 'totp', name: 'phone' }) },
+    'POST /v1/me/mfa/factors': {
+      need: 'session',
+      sudo: true,
+      body: () => ({ type: 'totp', name: 'phone' }),
+    },
     'POST /v1/me/mfa/factors/{id}/verify': {
       need: 'session',
       resource: factor,

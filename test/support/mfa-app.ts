@@ -55,6 +55,8 @@ export interface MfaApp {
   /** Value of a Cookie header. */
   sudo(person: Person): Promise<string>;
   call(method: 'GET' | 'POST' | 'PUT' | 'DELETE', url: string, options?: CallOptions): Promise<Reply>;
+  /** The same with a live sudo grant. */
+  callSudo(method: 'POST', url: string, options: { as: Person; body: unknown }): Promise<Reply>;
 }
 
 export interface CallOptions {
@@ -101,6 +103,12 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     await outbound.close();
     await database.close();
   });
+  const sudo = async ({ session_id, user_id, org_id }: Person) => {
+    const credential = { kind: 'session', id: session_id, user_id, email_confirmed: true } as const;
+    const principal: Principal = { credential, org_id, role: 'owner', scopes: new Set() };
+    const { token } = await grantSudo(db, principal, await PASSWORD_HASH);
+    return `${SUDO_COOKIE}=${token}`;
+  };
   return {
     db,
     context,
@@ -108,13 +116,10 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     mails: mailbox.committed,
     logged,
     person: () => makePerson(db),
-    sudo: async ({ session_id, user_id, org_id }) => {
-      const credential = { kind: 'session', id: session_id, user_id, email_confirmed: true } as const;
-      const principal: Principal = { credential, org_id, role: 'owner', scopes: new Set() };
-      const { token } = await grantSudo(db, principal, await PASSWORD_HASH);
-      return `${SUDO_COOKIE}=${token}`;
-    },
+    sudo,
     call: (method, url, options = {}) => call(app, method, url, options),
+    callSudo: async (method, url, options) =>
+      call(app, method, url, { ...options, headers: { cookie: await sudo(options.as) } }),
   };
 }
 

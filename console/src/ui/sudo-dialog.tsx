@@ -19,7 +19,7 @@ export function SudoDialog() {
     >
       {() => (
         <>
-          <p>This is destructive, so Berth asks for your password. It is good for five minutes.</p>
+          <p>Berth asks for your password before this. It is good for five minutes.</p>
           <input type="hidden" name="username" autocomplete="username" value={user.value?.email ?? ''} />
           <Field
             label="Password"

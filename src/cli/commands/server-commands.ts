@@ -64,6 +64,15 @@ export const SERVER_COMMANDS: readonly Command[] = [
       onServer(({ context, users }) => context.withServer((server) => users.resetPassword(server, email))),
   },
   {
+    name: 'user reset-mfa',
+    args: ['EMAIL'],
+    summary: 'remove every second factor and recovery code of an account',
+    example: 'berth user reset-mfa ada@example.org',
+    on_server: true,
+    run: ({ args: [email = ''] }) =>
+      onServer(({ context, users }) => context.withServer((server) => users.resetMfa(server, email))),
+  },
+  {
     name: 'org ls',
     summary: 'list organisations',
     example: 'berth org ls',

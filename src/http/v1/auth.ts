@@ -13,12 +13,15 @@ import { finishLogin, login } from '../../auth/login.ts';
 import { requireOneFactor, verifySecondFactor } from '../../auth/mfa/second-factor.ts';
 import { PASSWORD_MAX_LENGTH, PASSWORD_MIN_LENGTH } from '../../auth/passwords.ts';
 import { userOf } from '../../auth/principal.ts';
+import { REPLACED_GRACE_S } from '../../auth/refresh-store.ts';
+import { RefreshTokens } from '../../auth/refresh-tokens.ts';
 import { refreshSession } from '../../auth/sessions.ts';
 import { deleteSession, firstOrganisation } from '../../auth/store.ts';
 import { refuseWhileLocked } from '../../auth/verify-account.ts';
+import type { Tx } from '../../db/pool.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
-import type { UserId } from '../../lib/ids.ts';
+import type { SessionId, UserId } from '../../lib/ids.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
 import { appendAuditOf } from '../append-audit.ts';
@@ -164,6 +167,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
 
 function registerSession(app: App, context: AppContext, limits: RateLimits): void {
   const { db, public_url } = context;
+  const tokens = new RefreshTokens(context.secret_key);
   app.route({
     method: 'POST',
     url: '/v1/auth/refresh',
@@ -171,7 +175,8 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
     onRequest: async (request) => refuseForeignSite(request, public_url),
     schema: {
       operationId: 'refresh',
-      summary: `A new session token, by the cookie ${REFRESH_COOKIE}`,
+      summary: `A new session token, by the cookie ${REFRESH_COOKIE}, which is replaced`,
+      description: `A replaced cookie is taken for ${REPLACED_GRACE_S} s more. Later it returns 401 and ends its session.`,
       tags: ['Accounts'],
       security: [],
       body: EmptyBody,
@@ -181,8 +186,12 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
       await limits.countAddress(request, reply);
       const cookie = readCookie(request, REFRESH_COOKIE);
       if (cookie === undefined) throw new AppError('UNAUTHENTICATED');
-      const { session_token, expires_at } = await refreshSession(db, cookie);
+      const refreshed = await refreshSession(db, tokens, cookie, (tx, session) =>
+        noteReuse(context, tx, request, session),
+      );
+      const { session_token, expires_at, refresh_token } = refreshed;
       reply.header('cache-control', 'no-store');
+      if (refresh_token !== null) setRefreshCookie(reply, refresh_token);
       return { session_token, expires_at: rfc3339(expires_at) };
     },
   });
@@ -206,6 +215,20 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
       return reply.status(204).send(null);
     },
   });
+}
+
+/** A session that ended because its replaced cookie came again: by whom is not known. */
+async function noteReuse(
+  { audit }: AppContext,
+  tx: Tx,
+  request: FastifyRequest,
+  { id, user_id }: { readonly id: SessionId; readonly user_id: UserId },
+): Promise<void> {
+  const org_id = await firstOrganisation(tx, user_id);
+  if (org_id === null) return;
+  const { ip, request_id, user_agent } = callerOf(request);
+  const entry = { actor: 'system', action: 'auth.end_reused_session', target: id };
+  await audit.append(tx, org_id, { ...entry, ip, request_id, data: { user_id, user_agent } });
 }
 
 function registerPasswords(app: App, context: AppContext, limits: RateLimits): void {

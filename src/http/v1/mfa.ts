@@ -171,14 +171,18 @@ function registerFactors(app: App, context: AppContext, cursors: CursorSealer): 
   app.route({
     method: 'POST',
     url: '/v1/me/mfa/factors',
-    config: { access: 'session' },
+    // A factor outlives the session and a password reset, so a stolen session must not be able to add one.
+    config: { access: 'session', sudo: true },
     schema: {
       operationId: 'addMfaFactor',
       summary: 'Add a second factor, to be confirmed within the hour',
       description: 'It counts against the quota `factors` of the account.',
       tags: ['MFA'],
       body: CreateMfaFactorRequest,
-      response: { 201: CreateMfaFactorResponse, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
+      response: {
+        201: CreateMfaFactorResponse,
+        ...errors(...COMMON, 'SUDO_REQUIRED', 'CONFLICT', 'QUOTA_EXCEEDED'),
+      },
     },
     handler: async (request, reply) => {
       reply.header('cache-control', 'no-store');
@@ -199,6 +203,8 @@ function registerVerify(app: App, context: AppContext): void {
     schema: {
       operationId: 'verifyMfaFactor',
       summary: 'Confirm a second factor by a code of it, or by what the browser made of its options',
+      description:
+        'Needs no sudo grant: the secret or the challenge that the proof answers was shown only to the call that added the factor, which had one.',
       tags: ['MFA'],
       params: IdParams,
       body: VerifyMfaFactorRequest,

@@ -1,0 +1,52 @@
+/** The refresh tokens of sessions in the database: the present one of each, and those replaced a moment ago. */
+import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
+import type { SessionId } from '../lib/ids.ts';
+import type { RefreshToken } from './refresh-tokens.ts';
+
+/** For so long a replaced token is still taken. */
+export const REPLACED_GRACE_S = 10;
+
+const graceBegan = () => sql<Date>`clock_timestamp() - make_interval(secs => ${REPLACED_GRACE_S})`;
+
+/** The live session that the token is or was of. Until the transaction's end nobody else refreshes it. */
+export async function lockSessionOfFamily(tx: Tx, { family_hash }: RefreshToken) {
+  return tx
+    .selectFrom('sessions')
+    .select(['id', 'user_id', 'refresh_hash', 'ends_at'])
+    .where('refresh_family', '=', family_hash)
+    .where('ends_at', '>', sql<Date>`now()`)
+    .forNoKeyUpdate()
+    .executeTakeFirst();
+}
+
+export async function replaceRefreshToken(
+  tx: Tx,
+  session_id: SessionId,
+  { token_hash }: RefreshToken,
+  next: RefreshToken,
+): Promise<void> {
+  await deleteLongReplaced(tx, session_id);
+  await tx.insertInto('replaced_refresh_tokens').values({ token_hash, session_id }).execute();
+  const change = { refresh_hash: next.token_hash };
+  await tx.updateTable('sessions').set(change).where('id', '=', session_id).execute();
+}
+
+export async function wasReplacedJustNow(tx: Tx, { token_hash }: RefreshToken): Promise<boolean> {
+  const row = await tx
+    .selectFrom('replaced_refresh_tokens')
+    .select('replaced_at')
+    .where('token_hash', '=', token_hash)
+    .where('replaced_at', '>', graceBegan())
+    .executeTakeFirst();
+  return row !== undefined;
+}
+
+/** Of one session, or of all. */
+export async function deleteLongReplaced(tx: Tx, session_id: SessionId | null = null): Promise<void> {
+  await tx
+    .deleteFrom('replaced_refresh_tokens')
+    .where('replaced_at', '<=', graceBegan())
+    .$if(session_id !== null, (query) => query.where('session_id', '=', session_id as SessionId))
+    .execute();
+}

@@ -1,0 +1,62 @@
+/**
+ * The refresh tokens of one session: each refresh replaces the token by the next.
+ *
+ *   prefix + family (21 characters) + own part (22 characters) + checksum
+ *
+ * - All tokens of a session have its family, so that a replaced token of any age is known for what it is.
+ * - The next token follows from the one before and a key of the server. Whoever shows a token that was replaced a moment
+ *   ago gets the session's present token again, though the database has only its hash: two pages of one browser that
+ *   refresh at once, or a page whose answer got lost, do not end the session.
+ */
+import { createHmac } from 'node:crypto';
+import { deriveKey } from '../lib/seal.ts';
+import { base62, hashToken, newToken, REFRESH_PREFIX, tokenOf } from './tokens.ts';
+
+const FAMILY_LENGTH = 21;
+const OWN_LENGTH = 22;
+/** More are not issued within the seconds for which a replaced token is taken. */
+const MOST_STEPS = 1_000;
+
+export interface RefreshToken {
+  readonly token: string;
+  readonly token_hash: Buffer;
+  readonly family_hash: Buffer;
+}
+
+/** Of one that is well-formed. */
+export function refreshToken(token: string): RefreshToken {
+  const family = familyOf(token);
+  return { token, token_hash: hashToken(token), family_hash: hashToken(family) };
+}
+
+/** The first of a session. */
+export function firstRefreshToken(): RefreshToken {
+  return refreshToken(newToken(REFRESH_PREFIX));
+}
+
+export class RefreshTokens {
+  readonly #key: Buffer;
+
+  constructor(secret_key: Uint8Array) {
+    this.#key = deriveKey(secret_key, 'berth refresh tokens v1');
+  }
+
+  next({ token }: RefreshToken): RefreshToken {
+    const mac = createHmac('sha256', this.#key).update(token).digest();
+    return refreshToken(tokenOf(REFRESH_PREFIX, familyOf(token) + base62(mac, OWN_LENGTH)));
+  }
+
+  /** The token with this hash that follows the given one; null: none does, the server's key is another by now. */
+  find(from: RefreshToken, token_hash: Buffer): RefreshToken | null {
+    let at = from;
+    for (let step = 0; step < MOST_STEPS; step++) {
+      at = this.next(at);
+      if (at.token_hash.equals(token_hash)) return at;
+    }
+    return null;
+  }
+}
+
+function familyOf(token: string): string {
+  return token.slice(REFRESH_PREFIX.length, REFRESH_PREFIX.length + FAMILY_LENGTH);
+}
