@@ -529,6 +529,7 @@ create table vms (
   suspended_at timestamp with time zone,
   generation bigint not null default 0,
   commit_id uuid,
+  resets integer not null default 0,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),
