@@ -10,8 +10,8 @@ export interface IngressRoute {
   readonly port: number;
   /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
   readonly target: string | null;
-  /** What was connected before goes nowhere once this has ended: no guest of before is left. */
-  readonly restarting: boolean;
+  /** How often the guest was reset since its VM was started. Connections from before a reset lead nowhere. */
+  readonly resets: number;
   /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
   readonly revoking: boolean;
   /** A key is allowed that the guest does not let in yet. */

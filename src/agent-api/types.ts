@@ -258,6 +258,7 @@ export type Observation =
   /** The guest stands still until a disk request that failed on its host can be served. */
   | { readonly kind: 'stalled'; readonly reason: Reason }
   | { readonly kind: 'resumed' }
+  /** The guest was reset, by itself or by a restart. Said once for each reset, before the guest is said to run again. */
   | { readonly kind: 'rebooting' }
   | { readonly kind: 'powered_off' }
   | { readonly kind: 'flush_pending'; readonly reason: Reason }

@@ -188,6 +188,10 @@ export async function listAudit(
   before: string | null,
   limit: number,
 ) {
+  return auditPage(tx, org_id, filter, before, limit).execute();
+}
+
+export function auditPage(tx: Tx, org_id: OrgId, filter: AuditFilter, before: string | null, limit: number) {
   let query = tx
     .selectFrom('audit_log')
     .select(['id', 'seq', 'at', 'actor', 'action', 'target', 'ip', 'request_id', 'data'])
@@ -195,5 +199,5 @@ export async function listAudit(
   if (filter.action !== undefined) query = query.where('action', '=', filter.action);
   if (filter.actor !== undefined) query = query.where('actor', '=', filter.actor);
   if (before !== null) query = query.where('id', '<', before as AuditId);
-  return query.orderBy('id', 'desc').limit(limit).execute();
+  return query.orderBy('id', 'desc').limit(limit);
 }

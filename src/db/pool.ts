@@ -28,19 +28,33 @@ export const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelayMillis: 10_000
 /** The server ends a statement well before this. Who has no answer by then gets none: the server cannot be heard. */
 export const UNHEARD_MS = 60_000;
 
+/**
+ * How long a transaction may wait for its client, or for a lock. One that hangs after it has written an event holds up
+ * all later events (ADR 41), and one that hangs with a lock all who want that.
+ */
+const HANGS_MS = 5_000;
+
 /** What has once failed for want of room says so for that long: to find out whether there is some again takes a write. */
 const FULL_FOR_MS = 30_000;
 
-/** Options every connection of the program has. `statement_timeout_ms` bounds any one statement (0: nothing does). */
+/**
+ * Options every connection of the program has. `statement_timeout_ms` bounds any one statement; 0, for long work on a
+ * connection of its own: nothing does, nor is it given up for a lock.
+ */
 export function connectionOptions(url: string, statement_timeout_ms = 30_000): pg.ClientConfig {
   return {
     ...KEEP_ALIVE,
     connectionString: url,
     types,
     statement_timeout: statement_timeout_ms,
-    idle_in_transaction_session_timeout: 60_000,
     connectionTimeoutMillis: 5_000,
-    ...(statement_timeout_ms > 0 && { query_timeout: UNHEARD_MS }),
+    ...(statement_timeout_ms === 0
+      ? { idle_in_transaction_session_timeout: 60_000 }
+      : {
+          idle_in_transaction_session_timeout: HANGS_MS,
+          lock_timeout: HANGS_MS,
+          query_timeout: UNHEARD_MS,
+        }),
     // Tables are in memory or on flash: indexes before scans, also in plans that were made while a table was small.
     options: '-c random_page_cost=1.1',
   };
@@ -198,10 +212,13 @@ export function isFull(error: unknown): boolean {
   return sqlStateOf(error) === '53100';
 }
 
-/** Whether `error` says that the database cannot be reached or is going away (SQLSTATE classes 08, 53, 57P). */
+/**
+ * Whether `error` says that the database cannot be reached or is going away (SQLSTATE classes 08, 53, 57P), or that it has
+ * given up a transaction for hanging (25P03) or for waiting for a lock (55P03).
+ */
 export function isUnavailable(error: unknown): boolean {
   const state = sqlStateOf(error);
-  if (state !== undefined) return /^(08|53|57P)/.test(state);
+  if (state !== undefined) return /^(08|53|57P|25P03|55P03)/.test(state);
   if (!(error instanceof Error)) return false;
   if (isUnheard(error)) return true;
   const code = (error as NodeJS.ErrnoException).code ?? '';

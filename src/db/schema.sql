@@ -544,6 +544,7 @@ create table vms (
   suspended_at timestamp with time zone,
   generation bigint not null default 0,
   commit_id uuid,
+  resets integer not null default 0,
   constraint vms_pkey PRIMARY KEY (id),
   constraint vms_instance_id_boot_key UNIQUE (instance_id, boot),
   constraint vms_host_id_fkey FOREIGN KEY (host_id) REFERENCES hosts(id),
@@ -642,6 +643,8 @@ CREATE INDEX api_keys_expiry ON public.api_keys USING btree (expires_at) WHERE (
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
 CREATE UNIQUE INDEX api_keys_previous_hash ON public.api_keys USING btree (previous_hash) WHERE (previous_hash IS NOT NULL);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
+CREATE INDEX audit_log_action ON public.audit_log USING btree (org_id, action, id);
+CREATE INDEX audit_log_actor ON public.audit_log USING btree (org_id, actor, id);
 CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE ((seq IS NULL) AND (NOT refused));
 CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;

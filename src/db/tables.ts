@@ -289,6 +289,8 @@ export interface Database extends DeliveryTables {
     state: VmState;
     force: Generated<boolean>;
     reboots: Generated<number>;
+    /** Of its guest, since this boot began. */
+    resets: Generated<number>;
     released: Generated<boolean>;
     reason_code: VmReasonCode | null;
     reason_message: string | null;

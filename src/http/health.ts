@@ -1,5 +1,6 @@
 import { type Static, Type } from 'typebox';
-import { lacksRoom, ping } from '../db/pool.ts';
+import { ping } from '../db/pool.ts';
+import { isDiskFull } from '../db/room.ts';
 import { listLiveHosts } from '../hosts/store.ts';
 import type { App } from './app.ts';
 import type { AppContext } from './context.ts';
@@ -23,7 +24,8 @@ async function readiness(context: AppContext): Promise<Parts> {
   } catch {
     return { database: { ok: false, problem: 'not reachable' }, object_store: unknown, host: unknown };
   }
-  const database = lacksRoom(context.db) ? { ok: false, problem: 'no room left on its disk' } : { ok: true };
+  const full = await isDiskFull(context.db);
+  const database = full ? { ok: false, problem: 'no room left on its disk' } : { ok: true };
   const hosts = await listLiveHosts(context.db);
   if (hosts.length === 0) {
     const problem = 'no host agent has reported in the last seconds';

@@ -9,7 +9,7 @@
  * the port takes none until it comes. Held also until the guest lets in a key that was added, but for that nobody is
  * turned away or waits for longer than `settling_ms`.
  *
- * A guest that was reset tells nobody, and QEMU holds its connections: those from before a restart end when it has ended.
+ * A guest that was reset tells nobody, and QEMU holds its connections: each reset ends those that were there before it.
  */
 import { createServer, type Server, type Socket } from 'node:net';
 import type { IngressRoute } from '../agent-api/ingress-types.ts';
@@ -39,8 +39,6 @@ export class InstancePort {
   readonly #silent = new Set<{ destroy(): void }>();
   readonly #held = new Set<HeldSocket>();
   readonly #spliced = new Set<Socket>();
-  /** Those that led to the guest that is restarting. */
-  #of_before: readonly Socket[] | null = null;
   #route: IngressRoute;
   #revoking: NodeJS.Timeout | null = null;
   #unconfirmed = false;
@@ -92,23 +90,16 @@ export class InstancePort {
     });
   }
 
-  /** Connections that are open stay; those that wait go on, or are closed, as the route says now. */
+  /** Connections that are open stay, but for a reset; those that wait go on, or are closed, as the route says now. */
   update(route: IngressRoute): void {
+    if (route.resets !== this.#route.resets) for (const socket of this.#spliced) socket.destroy();
     this.#route = route;
-    if (route.restarting) this.#of_before ??= [...this.#spliced];
-    else this.#restarted();
     if (route.revoking)
       this.#revoking ??= setTimeout(() => this.#closeUnconfirmed(), this.#limits.revoking_ms);
     else this.#confirmed();
     if (route.settling) this.#settling ??= setTimeout(() => this.#waitNoMore(), this.#limits.settling_ms);
     else this.#settled();
     this.#moveOn();
-  }
-
-  /** Where it does not run by now, its end ends them. */
-  #restarted(): void {
-    if (this.#route.target !== null) for (const socket of this.#of_before ?? []) socket.destroy();
-    this.#of_before = null;
   }
 
   #moveOn(): void {

@@ -80,8 +80,7 @@ async function move(
   if (next === null) return;
   // An answer to an older restart: another one was asked for meanwhile.
   if (seen.kind === 'running' && seen.reboots < vm.reboots) return;
-  if (next === vm.state && (next === 'restarting' || (next === 'stopping' && seen.kind === 'powered_off')))
-    return;
+  if (next === vm.state && next === 'stopping' && seen.kind === 'powered_off') return;
   const adopted = seen.kind === 'running' && vm.state === 'running';
   const change = changeFor(vm, next, seen, host_id);
   const another = showsAnother(vm, instance, seen);
@@ -144,7 +143,13 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
     case 'resumed':
       return { state: next, reason: say('ready', 'The guest goes on.') };
     case 'rebooting':
-      return { state: next, reason: say('guest_reboot', 'The guest rebooted by itself.') };
+      return {
+        state: next,
+        // Why it restarts stays the reason: a restart resets the guest too, maybe more than once.
+        reason:
+          vm.state === 'restarting' ? reasonOf(vm) : say('guest_reboot', 'The guest rebooted by itself.'),
+        resets: vm.resets + 1,
+      };
     case 'powered_off':
       return {
         state: next,

@@ -13,7 +13,7 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
         eb
           .selectFrom('vms')
           .innerJoin('hosts', 'hosts.id', 'vms.host_id')
-          .select(['vms.state', 'vms.ssh_address', 'vms.applied_keys', 'hosts.remote'])
+          .select(['vms.state', 'vms.resets', 'vms.ssh_address', 'vms.applied_keys', 'hosts.remote'])
           .whereRef('vms.instance_id', '=', 'i.id')
           .orderBy('vms.boot', 'desc')
           .limit(1)
@@ -25,6 +25,7 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
       'i.ssh_port',
       'i.wake_on_connect',
       'v.state',
+      'v.resets',
       'v.ssh_address',
       'v.applied_keys',
       'v.remote',
@@ -46,7 +47,7 @@ export async function listRoutes(tx: Tx): Promise<IngressRoute[]> {
       instance_id: row.id,
       port: row.ssh_port,
       target: targetOf(targets.get(row.id)),
-      restarting: row.state === 'restarting',
+      resets: row.resets ?? 0,
       revoking: applied.some((each) => !wanted.has(each)),
       settling: [...wanted].some((each) => !applied.includes(each)),
       // A failed VM is not started by whoever knocks: it would fail again and again.

@@ -107,6 +107,7 @@ export interface VmChange {
   readonly desired?: 'running' | 'suspended' | 'stopped';
   readonly force?: boolean;
   readonly reboots?: number;
+  readonly resets?: number;
   readonly ssh_address?: string | null;
   readonly applied_keys?: readonly string[];
   readonly started_at?: Date;

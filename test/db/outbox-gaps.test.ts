@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
+import pg from 'pg';
 import { type Db, openPool, type Tx } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
 import {
@@ -11,11 +12,15 @@ import {
   readEvents,
   takeSettled,
 } from '../../src/events/store.ts';
+import { toAppError } from '../../src/http/errors.ts';
 import { type EventId, type InstanceId, newId } from '../../src/lib/ids.ts';
+import { inParallel } from '../../src/lib/in-parallel.ts';
 import { deleteOrganisation } from '../../src/orgs/store.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
 import { queryOnce, startDatabase, type TestDatabase } from '../support/database.ts';
+import { until } from '../support/waiting.ts';
 
+const CONNECTIONS = 60;
 const org_id = newId('org');
 const BY = { actor: 'system' } as const;
 let database: TestDatabase;
@@ -23,7 +28,7 @@ let db: Db;
 
 before(async () => {
   database = await startDatabase();
-  db = openPool(database.url, () => undefined, 60);
+  db = openPool(database.url, () => undefined, CONNECTIONS);
 });
 after(async () => {
   await db.destroy();
@@ -64,6 +69,17 @@ async function handedOver(): Promise<unknown[]> {
   return seen.map(({ data }) => (data as { n: number }).n);
 }
 
+/** An event that is written while another transaction, which has written one before, hangs. */
+async function happenedBehind(): Promise<void> {
+  const isHeldUp = async () => {
+    await happen(db, 2);
+    return (await handedOver()).length === 0;
+  };
+  await until('an event is there that cannot be handed over', isHeldUp, { timeout_ms: 15_000 });
+  // Half as long as a connection for long work may be idle, and as a statement may take.
+  await until('it is handed over', async () => (await handedOver()).includes(2), { timeout_ms: 15_000 });
+}
+
 describe('an event behind a position that is missing', () => {
   test('waits for who has it, and comes after it', async () => {
     const early = await begun((tx) => happen(tx, 1));
@@ -99,6 +115,36 @@ describe('an event behind a position that is missing', () => {
       });
       assert.equal((await takeSettled(watched, 10))?.events.length, 2);
     });
+  });
+
+  test('waits some seconds at most for who hangs, which is rolled back', async () => {
+    const hanging = Promise.withResolvers<never>();
+    const hung = db.transaction().execute(async (tx) => {
+      await happen(tx, 1);
+      return hanging.promise;
+    });
+    hung.catch(() => undefined);
+    await happenedBehind();
+    hanging.reject(new Error('at last'));
+    await assert.rejects(hung);
+  });
+
+  test('waits some seconds at most for who waits for a lock that is not given back', async () => {
+    const holder = new pg.Client({ connectionString: database.url });
+    await holder.connect();
+    try {
+      await holder.query('begin; create table locked (n int); commit; begin; lock table locked');
+      const waiting = db.transaction().execute(async (tx) => {
+        await happen(tx, 1);
+        await sql`select * from locked`.execute(tx);
+      });
+      waiting.catch(() => undefined);
+      await happenedBehind();
+      const error = toAppError(await waiting.catch((thrown: unknown) => thrown));
+      assert.equal(error.code, 'UNAVAILABLE');
+    } finally {
+      await holder.end();
+    }
   });
 
   test('comes once who had it has rolled back', async () => {
@@ -239,7 +285,7 @@ test('of hundreds of writers that commit and roll back in any order, and several
   const dispatchers = pools.map(async (pool) => {
     while (!is_over) await dispatchEvents(pool, [keepIn(seen)]);
   });
-  await Promise.all(Array.from({ length: 600 }, (_, n) => write(n)));
+  await inParallel(Array.from({ length: 600 }).keys(), CONNECTIONS, write);
   is_over = true;
   await Promise.all(dispatchers);
   await dispatchEvents(db, [keepIn(seen)]);

@@ -150,6 +150,29 @@ test('a VM that an earlier agent left is not ended because its guest agent does 
   assert(isAlive(left.record.identity));
 });
 
+test('each reset of a guest is said, also one that comes before it has answered since the last', async (t) => {
+  const left = await leftBehind(t);
+  let adopted = false;
+  const monitor = await monitorOf(t, left.folder, (execute) => {
+    if (execute === 'query-jobs') adopted = true;
+    if (execute === 'query-jobs') return { return: [] };
+    return { return: execute === 'query-status' ? { status: 'running' } : {} };
+  });
+  const silent = createServer((socket) => socket.on('error', () => undefined));
+  silent.listen(vmSockets(left.folder.runtime).agent);
+  t.after(() => silent.close());
+  await once(silent, 'listening');
+  const { runner, wanted, said } = await runnerOf(t, left);
+  runner.assign(wanted);
+  const [client] = await until('it is adopted', () => adopted && [...monitor.clients]);
+  for (let resets = 1; resets <= 3; resets++) {
+    const timestamp = { seconds: 0, microseconds: 0 };
+    client?.write(`${JSON.stringify({ event: 'RESET', data: { guest: true, reason: 'x' }, timestamp })}\r\n`);
+    await until(`reset ${resets} is said`, () => said.length >= resets);
+  }
+  assert.deepEqual(new Set(said.map(({ kind }) => kind)), new Set(['rebooting']));
+});
+
 test('a launch that ended with its agent begins again, and is no boot that died; why it is cold stays known', async (t) => {
   const cold = { code: 'cold_boot', message: 'its memory is of another machine' } as const;
   const cases = [

@@ -18,7 +18,7 @@ const nowhere = new ControlPlaneClient({ address: 'http://127.0.0.1:1', token: '
 const instance_id = newId('inst');
 
 function route(port: number, change: Partial<IngressRoute> = {}): IngressRoute {
-  const closed = { target: null, restarting: false, revoking: false, settling: false, wake: false };
+  const closed = { target: null, resets: 0, revoking: false, settling: false, wake: false };
   return { instance_id, port, ...closed, ...change };
 }
 

@@ -75,7 +75,7 @@ async function setUp(
           instance_id,
           port,
           target: null,
-          restarting: false,
+          resets: 0,
           revoking: false,
           settling: false,
           wake: false,
@@ -354,7 +354,7 @@ test('use is told of: one that is open, one that was, none, and again what was n
   assert.equal((await reported(() => true)).active.length, 0);
 });
 
-test('connections to a guest that was reset end once it runs again, and those of since then stay', async (t) => {
+test('each reset of a guest ends the connections from before it, also one during a restart; later ones stay', async (t) => {
   const address = await echo(t);
   const { port, set } = await setUp(t, { target: address });
   const talk = async (socket: Socket) => {
@@ -363,13 +363,13 @@ test('connections to a guest that was reset end once it runs again, and those of
     return socket;
   };
   const before = await talk(dial(t, port));
-  await set({ target: address, restarting: true });
+  await Promise.all([once(before, 'end'), set({ target: address, resets: 1 })]);
+  const between = await talk(dial(t, port));
+  await set({ target: address, resets: 1, settling: true });
+  await talk(between);
+  await Promise.all([once(between, 'end'), set({ target: address, resets: 2 })]);
   const since = await talk(dial(t, port));
-  await talk(before);
-  await set({ target: address, restarting: true, settling: true });
-  const ended = once(before, 'end');
-  await set({ target: address });
-  await ended;
+  await set({ target: address, resets: 2, wake: true });
   await talk(since);
 });
 
@@ -379,7 +379,7 @@ test('a VM that has just come up is reached, although its route is still on its 
     instance_id,
     port,
     target: await echo(t),
-    restarting: false,
+    resets: 0,
     revoking: false,
     settling: false,
     wake: false,
@@ -391,7 +391,7 @@ test('a VM that has just come up is reached, although its route is still on its 
 
 test('connections to a VM that does not run are closed, and many at once ask for the routes once or twice', async (t) => {
   const { port, newest } = await setUp(t, {});
-  const stopped = { target: null, restarting: false, revoking: false, settling: false, wake: false };
+  const stopped = { target: null, resets: 0, revoking: false, settling: false, wake: false };
   newest.routes.push({ instance_id, port, ...stopped });
   await Promise.all(Array.from({ length: 50 }, () => closed(dial(t, port))));
   assert.ok(newest.asked >= 1 && newest.asked <= 10, `${newest.asked} readings for 50 connections`);

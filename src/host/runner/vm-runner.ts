@@ -14,6 +14,7 @@ import { decide, isInterruptible, type Situation, type Step } from './decide.ts'
 import { DiskSaver } from './disk-saver.ts';
 import { reasonFor } from './failure-reasons.ts';
 import { GuestArrival } from './guest-arrival.ts';
+import { GuestSaid } from './guest-said.ts';
 import { powerOffGuest, rebootGuest } from './guest-steps.ts';
 import { HeldMachine } from './held-machine.ts';
 import { insist } from './insist.ts';
@@ -41,6 +42,7 @@ export class VmRunner {
   readonly #saver: DiskSaver;
   readonly #suspension: Suspension;
   readonly #arrival: GuestArrival;
+  readonly #said = new GuestSaid((observed) => this.#say(observed));
   readonly #closing = new AbortController();
   /** undefined until the control plane has said something. */
   #assignment: Assignment | null | undefined = undefined;
@@ -48,10 +50,6 @@ export class VmRunner {
   #ended: { readonly vm_id: string; readonly how: 'stopped' | 'suspended' | 'failed' } | null = null;
   /** The machine that has not answered yet since it was last waited for. */
   #silent: Machine | null = null;
-  /** The machine that was last said to run. */
-  #running: Machine | null = null;
-  /** What was last said of the guest's waiting for this host's disk. */
-  #stall_said: string | null = null;
   #step: { readonly name: Step; readonly of: Assignment | null; readonly abort: AbortController } | null =
     null;
   readonly #news = new News();
@@ -209,7 +207,7 @@ export class VmRunner {
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
       flush_asked: this.#saver.isAsked(assignment),
       flush_due: this.#auto.due,
-      stall_unsaid: (this.#held.machine?.stall?.code ?? null) !== this.#stall_said,
+      stall_unsaid: this.#said.isStallUnsaid(this.#held.machine),
     };
   }
 
@@ -243,7 +241,7 @@ export class VmRunner {
       case 'remove':
         return this.#remove();
       case 'say_stall':
-        return this.#sayStall();
+        return this.#said.sayStall(this.#held.running);
       case 'say_powered_off':
         return this.#sayPoweredOff();
       case 'say_stopped':
@@ -274,11 +272,7 @@ export class VmRunner {
 
   async #awaitGuest(signal: AbortSignal): Promise<void> {
     const machine = this.#held.running;
-    // Up before, and nobody asked for this: the guest rebooted by itself.
-    if (this.#running === machine && machine.record.reboots_done >= this.#current.reboots) {
-      this.#running = null;
-      await this.#say({ kind: 'rebooting' });
-    }
+    await this.#said.sayResets(machine);
     const { host_key_new } = this.#current;
     await this.#keys.rest();
     this.#silent = machine;
@@ -287,9 +281,8 @@ export class VmRunner {
     this.#silent = null;
     const { recovered, disk } = this.#held;
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
-    this.#stall_said = null;
+    this.#said.noteRunning();
     if (!machine.gone) this.#keys.follow(machine);
-    this.#running = machine;
     machine.lazy?.booted();
     // The guest has just made its host key, or may have (a fork's): it must not depend on this host for longer than it takes.
     if (disk.isUnsavedYet || host_key_new) this.#auto.hurry(FIRST_FLUSH_MS);
@@ -305,9 +298,11 @@ export class VmRunner {
   async #reboot(signal: AbortSignal): Promise<void> {
     const machine = this.#held.running;
     const { reboots } = this.#current;
-    this.#running = null;
     await tellLogins(this.#held.machine, this.#context.client);
-    if (await rebootGuest(machine, signal)) await machine.update({ reboots_done: reboots });
+    if (!(await rebootGuest(machine, signal))) return;
+    // Said first: an agent that ends in between reboots the guest again, and no reset is left unsaid.
+    await this.#said.sayResets(machine);
+    if (!machine.gone) await machine.update({ reboots_done: reboots });
   }
 
   async #flush(signal: AbortSignal): Promise<void> {
@@ -361,12 +356,6 @@ export class VmRunner {
     if (this.#held.machine) this.#context.log.error({ observed: observed.kind }, 'fenced: the VM is ended');
     await this.#endMachine();
     this.#ended = { vm_id, how: 'stopped' };
-  }
-
-  async #sayStall(): Promise<void> {
-    const { stall } = this.#held.running;
-    await this.#say(stall ? { kind: 'stalled', reason: stall } : { kind: 'resumed' });
-    this.#stall_said = stall?.code ?? null;
   }
 
   /** From here on a stop is wanted, whether or not the control plane's word of it has arrived. */
