@@ -140,7 +140,8 @@ export async function rootOf(
   }
   say('unpacking');
   const tree = await newTree(work_dir, 'unpacked', most);
-  const bytes = unpacked(given);
+  await using archive = await open(given, 'r');
+  const bytes = unpacked(archive);
   await tree.addLayer(readTar(bytes), { whiteouts: false });
   // A compression's own checksum comes after the archive's end.
   for await (const _ of bytes);
