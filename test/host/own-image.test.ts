@@ -273,7 +273,7 @@ test('a disk’s root is found on the whole of it and in a partition; what is no
   await assert.rejects(rootIn(mbr), /no ext4 root/);
   await assert.rejects(rootIn(Buffer.alloc(MIB)), /no ext4 root/);
 
-  const options = { work_dir: folder, max_bytes: 64 * MIB, run_as: null };
+  const options = { work_dir: folder, max_bytes: 64 * MIB, run_as: null, jail: null };
   const qcow2 = join(folder, 'q');
   const make = async (...words: string[]) => {
     execFileSync('qemu-img', ['create', '-q', '-f', 'qcow2', ...words]);
