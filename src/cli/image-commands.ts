@@ -14,6 +14,7 @@ import { UnusableImageError } from '../host/own-image/byte-source.ts';
 import { checkBoot } from '../host/own-image/check-boot.ts';
 import { makeOwnImage } from '../host/own-image/make-image.ts';
 import { chooseAccelerator } from '../host/vm/accelerator.ts';
+import { openJail } from '../host/vm/jail.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { registerCurrent } from '../images/register-image.ts';
 import { removeImage } from '../images/remove-image.ts';
@@ -249,12 +250,14 @@ async function objectStore({ config, db }: Pick<ServerContext, 'config' | 'db'>)
 
 async function machineOf({ config }: ServerContext, { kernel_path, initrd_path }: HostImage) {
   const run_as = { uid: PROBE_UID, gid: kvmGroup() ?? VM_GID };
-  const cache_path = join(pathsIn(config.data_dir).run, 'accelerator.json');
+  const { run, jail_etc } = pathsIn(config.data_dir);
+  const cache_path = join(run, 'accelerator.json');
+  const { jail } = await openJail(jail_etc);
   const { accel } = await chooseAccelerator({
-    ...{ setting: config.accel, qemu_binary: QEMU, kernel_path, initrd_path, cache_path, run_as },
+    ...{ setting: config.accel, qemu_binary: QEMU, kernel_path, initrd_path, cache_path, run_as, jail },
   });
   const gid = accel === 'kvm' ? run_as.gid : VM_GID;
-  return { accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG, run_as: { uid: PROBE_UID, gid } };
+  return { accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG, run_as: { uid: PROBE_UID, gid }, jail };
 }
 
 function asRoot(): void {

@@ -22,6 +22,8 @@ export interface Paths {
   /** Unix sockets and the lock of the processes of this program. */
   readonly run: string;
   readonly launcher_lock: string;
+  /** What VMs' QEMUs have for /etc: the resolvers. */
+  readonly jail_etc: string;
   /** Until when this host may run its VMs; none: it is the only one. */
   readonly lease: string;
   /** Which process enforces it. */
@@ -63,6 +65,7 @@ export function pathsIn(data: string): Paths {
     templates: join(data, 'templates'),
     run: join(data, 'run'),
     launcher_lock: join(data, 'run', 'launcher.lock'),
+    jail_etc: join(data, 'run', 'etc'),
     lease: join(data, 'run', 'lease.json'),
     fencer: join(data, 'run', 'fencer.json'),
     fenced: join(data, 'run', 'fenced'),

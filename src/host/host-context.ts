@@ -9,6 +9,7 @@ import type { HostLease } from './lease/host-lease.ts';
 import type { BootSlots } from './runner/boot-slots.ts';
 import type { Templates } from './template/templates.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
+import type { Jail } from './vm/jail.ts';
 import type { Accelerator } from './vm/qemu-command.ts';
 
 /** What every VM's runner on this host shares. */
@@ -31,5 +32,7 @@ export interface HostContext {
   readonly qemu_img_binary: string;
   /** As root each VM runs as a user of its own, in this group; null: all run as ourselves. */
   readonly vm_gid: number | null;
+  /** What their QEMUs see of this host; null: all that their users may. */
+  readonly jail: Jail | null;
   readonly cgroups: CgroupMounts | null;
 }

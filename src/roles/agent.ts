@@ -17,6 +17,7 @@ import { AcceleratorError, chooseAccelerator } from '../host/vm/accelerator.ts';
 import { type CgroupMounts, hostCgroups } from '../host/vm/cgroup.ts';
 import { applyEgressRules } from '../host/vm/egress.ts';
 import { dataFolderId } from '../host/vm/egress-rules.ts';
+import { type Jail, openJail, refreshResolvers } from '../host/vm/jail.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';
 import { readSecrets } from '../launch/data-folder.ts';
 import { readJoinToken } from '../launch/join.ts';
@@ -50,13 +51,14 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       await makeReachable(folder, passenger, say);
     }
   }
+  const { jail, problem: jail_problem } = separate_users ? await openJail(paths.jail_etc) : NO_JAIL;
   const choice = await chooseAccelerator({
     setting: config.accel,
     qemu_binary: QEMU,
     kernel_path: image.kernel_path,
     initrd_path: image.initrd_path,
     cache_path: join(paths.run, 'accelerator.json'),
-    ...(separate_users ? { run_as: { uid: PROBE_UID, gid: kvm_gid } } : {}),
+    ...(separate_users ? { run_as: { uid: PROBE_UID, gid: kvm_gid }, jail } : {}),
   }).catch((error: unknown) => {
     if (error instanceof AcceleratorError) {
       throw new StartError(`BERTH_ACCEL: ${error.message}`, 2, { cause: error });
@@ -83,6 +85,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
     images_dir: paths.images,
     ...{ images, boots, log, accel: choice.accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG },
     run_as: separate_users ? { uid: PROBE_UID, gid: vm_gid } : null,
+    jail,
   });
   const agent = new Agent(
     {
@@ -100,9 +103,13 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
       qemu_binary: QEMU,
       qemu_img_binary: QEMU_IMG,
       vm_gid: separate_users ? vm_gid : null,
+      jail,
       cgroups: cgroupsOf(config),
     },
-    { accelerator_reason: choice.reason, isolate: () => isolate(paths.data, separate_users) },
+    {
+      accelerator_reason: choice.reason,
+      isolate: () => isolate(paths.data, separate_users, { jail, jail_problem }),
+    },
   );
   await agent.run(signal);
   await pool.close();
@@ -126,9 +133,24 @@ async function controlPlaneOf(config: Config): Promise<ControlPlaneAddress> {
   return { address: joined.control_plane, ...(await readJoinToken(joined.token_path)) };
 }
 
+/** Of a host where VMs run as ourselves: that is said as one. */
+const NO_JAIL = { jail: null, problem: null } as const;
+
+interface Jailing {
+  readonly jail: Jail | null;
+  readonly jail_problem: string | null;
+}
+
 /** null, or what is not closed off. */
-async function isolate(data_dir: string, separate_users: boolean): Promise<string | null> {
-  if (!separate_users) return 'not run as root: VMs share one user, and their network cannot be closed off';
+async function isolate(
+  data_dir: string,
+  separate_users: boolean,
+  { jail, jail_problem }: Jailing,
+): Promise<string | null> {
+  if (!separate_users)
+    return 'not run as root: VMs share one user and see all of its files, and their network cannot be closed off';
+  if (jail) await refreshResolvers(jail);
   const egress = await applyEgressRules({ data_folder_id: dataFolderId(data_dir) });
-  return egress.closed ? null : egress.reason;
+  const problems = [egress.closed ? null : egress.reason, jail_problem].filter((each) => each !== null);
+  return problems.length === 0 ? null : problems.join('; ');
 }

@@ -1,6 +1,6 @@
 /** Over which image an overlay is opened whose disk has no generation yet, and whose image the control plane does not know. */
 import assert from 'node:assert/strict';
-import { writeFile } from 'node:fs/promises';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import type { Assignment } from '../../src/agent-api/types.ts';
@@ -8,11 +8,12 @@ import type { HostContext } from '../../src/host/host-context.ts';
 import { DiskState } from '../../src/host/runner/disk-state.ts';
 import { type Launch, launchMachine } from '../../src/host/runner/launch-machine.ts';
 import type { vmFolder } from '../../src/host/runner/record.ts';
-import { overlayPaths } from '../../src/host/vm/overlay.ts';
+import { inspectOverlay, overlayPaths } from '../../src/host/vm/overlay.ts';
 import { type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { hostFolders } from '../support/host-folders.ts';
+import { qcow2Head } from '../support/qcow2-head.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = image_dir ? false : 'BERTH_TEST_IMAGE_DIR names no guest image';
@@ -100,8 +101,7 @@ const UNSAVED: OverlaySidecar = {
   ...{ generation: 0, commit_id: 'made', vm_id: newId('vm'), placement: 1 },
   ...{ clean: false, filled: 'yes', image_version: null },
 };
-/** As much as is looked at: magic, and a size of 2 MiB at 24. */
-const QCOW2 = Buffer.from(`514649fb${'0'.repeat(40)}0000000000200000`, 'hex');
+const QCOW2 = qcow2Head(2 * MIB);
 const cases: readonly {
   readonly what: string;
   readonly sidecar: OverlaySidecar;
@@ -124,6 +124,27 @@ for (const { what, sidecar, head, asked: expected } of cases) {
     assert.equal(kept.image_version, expected);
   });
 }
+
+test('an overlay that names another file is set aside unopened, and the disk comes from its head', {
+  skip,
+}, async (t) => {
+  const { overlays, instance_id, folder, now, open } = await sceneOf(t);
+  const { overlay } = overlayPaths(overlays, instance_id);
+  const crafted = qcow2Head(2 * MIB, { backing_file: join(overlays, 'secret') });
+  await writeFile(overlay, crafted);
+  await writeSidecar(overlays, instance_id, UNSAVED);
+  now.newest = V1;
+  const { machine, recovered } = await open(2);
+  try {
+    assert.equal(recovered?.code, 'recovered');
+    const [kept = ''] = (await readdir(join(overlays, 'aside'))).filter((name) => name.endsWith('.qcow2'));
+    assert.ok((await readFile(join(overlays, 'aside', kept))).equals(crafted));
+    assert.deepEqual(await inspectOverlay(overlay), { size_bytes: 2 * MIB, problem: null });
+    assert.doesNotMatch(await readFile(folder.qemu_log, 'utf8'), /secret/);
+  } finally {
+    await machine.end();
+  }
+});
 
 test('an overlay that is void says nothing of the image', async (t) => {
   const { overlays, asked, instance_id, open } = await sceneOf(t);

@@ -31,6 +31,7 @@ async function rootFrom(
     given,
     max_bytes: GIB,
     run_as: null,
+    jail: null,
     say: (step: string) => say(step, work_dir),
   };
   return rootOf(options, work_dir);

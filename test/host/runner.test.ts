@@ -21,6 +21,7 @@ import { type OverlaySidecar, writeSidecar } from '../../src/host/vm/sidecar.ts'
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { HEAD_ID, type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
+import { qcow2Head } from '../support/qcow2-head.ts';
 import { until } from '../support/waiting.ts';
 
 const sidecarOf = ({ vm_id }: VmRecord, clean: boolean): OverlaySidecar => ({
@@ -35,7 +36,7 @@ async function runnerOf(
 ) {
   const overlays = join(root, 'overlays');
   await mkdir(overlays);
-  await writeFile(overlayPaths(overlays, instance_id).overlay, 'QFI\xfb'.padEnd(32, '\0'), 'latin1');
+  await writeFile(overlayPaths(overlays, instance_id).overlay, qcow2Head(512));
   await writeSidecar(overlays, instance_id, sidecarOf(record, false));
   const said: Report['observed'][] = [];
   const flushes: FlushReport[] = [];

@@ -186,6 +186,7 @@ describe('templates', () => {
         qemu_binary: '/bin/false',
         qemu_img_binary: 'qemu-img',
         run_as: null,
+        jail: null,
       },
       ...more,
     });

@@ -14,9 +14,10 @@ import { guestExec, readGuestFile, readGuestFileFrom } from '../../src/host/gues
 import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { hostCgroups, limitProcess, removeLimits, vmLimits } from '../../src/host/vm/cgroup.ts';
 import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
+import { filesOfVm, openJail } from '../../src/host/vm/jail.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';
 import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
-import { qemuArguments, vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { qemuArguments, type VmSpec, vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, unreadablePaths, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
 import { newId } from '../../src/lib/ids.ts';
@@ -61,24 +62,28 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
       owner: user,
       qemu_img_binary: 'qemu-img',
     });
+    const spec: VmSpec = {
+      instance_id,
+      vm_id,
+      cpus: 1,
+      memory_mib: 256,
+      accel: 'tcg',
+      kernel_path,
+      initrd_path,
+      hostname: 'boot-test',
+      overlay_path: overlay,
+      base_path,
+      runtime_dir,
+      ssh_forward_port: await ownPort(),
+    };
+    const { jail, problem } = await openJail(join(root, 'etc'));
+    assert.ok(jail, problem ?? '');
     started_at = performance.now();
     const launched = await launchVm({
       qemu_binary: 'qemu-system-x86_64',
-      arguments: qemuArguments({
-        instance_id,
-        vm_id,
-        cpus: 1,
-        memory_mib: 256,
-        accel: 'tcg',
-        kernel_path,
-        initrd_path,
-        hostname: 'boot-test',
-        overlay_path: overlay,
-        base_path,
-        runtime_dir,
-        ssh_forward_port: await ownPort(),
-      }),
+      arguments: qemuArguments(spec),
       run_as: user,
+      jail: { jail, files: filesOfVm(spec) },
       runtime_dir,
       log_path: join(root, 'qemu.log'),
     });

@@ -48,12 +48,18 @@ describe('an overlay', () => {
     const io = (command: string) =>
       execFileSync('qemu-io', ['-f', 'qcow2', '-c', command, overlay]).toString();
     io(`write -P 7 ${size_bytes - 65_536} 65536`);
-    await growOverlay({ folder, instance_id, size_bytes: 3 * size_bytes, qemu_img_binary });
+    await growOverlay({ folder, instance_id, size_bytes: 3 * size_bytes, jail: null, qemu_img_binary });
     const info = JSON.parse(execFileSync('qemu-img', ['info', '--output=json', overlay]).toString());
     assert.equal(info['virtual-size'], 3 * size_bytes);
     assert.match(io(`read -P 7 ${size_bytes - 65_536} 65536`), /read 65536\/65536/);
     assert.doesNotMatch(io(`read -P 0 ${size_bytes} 65536`), /failed/);
-    await growOverlay({ folder, instance_id, size_bytes: 3 * size_bytes, qemu_img_binary: '/nonexistent' });
+    await growOverlay({
+      folder,
+      instance_id,
+      size_bytes: 3 * size_bytes,
+      jail: null,
+      qemu_img_binary: '/nonexistent',
+    });
     execFileSync('qemu-img', ['check', '-q', overlay]);
   });
 

@@ -15,9 +15,10 @@ import type { HostImage } from '../images.ts';
 import { applyKeys } from '../runner/apply-keys.ts';
 import { readHostKeys, waitForSsh } from '../runner/personalise.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
+import { filesOfVm, type Jail } from '../vm/jail.ts';
 import { createOverlay, overlayPaths } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
-import { type Accelerator, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
+import { type Accelerator, qemuArguments, type VmSpec, vmSockets } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
 import { UnusableImageError } from './byte-source.ts';
@@ -41,12 +42,13 @@ export interface CheckOptions {
   readonly qemu_binary: string;
   readonly qemu_img_binary: string;
   readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  readonly jail: Jail | null;
   readonly signal: AbortSignal;
 }
 
 /** @throws UnusableImageError saying what it does not do */
 export async function checkBoot(options: CheckOptions): Promise<void> {
-  const { image, work_dir, run_as } = options;
+  const { image, work_dir, run_as, jail } = options;
   const instance_id = newId('inst');
   const runtime_dir = join(work_dir, 'r');
   if (run_as) prepareRuntimeDir(runtime_dir, run_as.uid, run_as.gid);
@@ -60,11 +62,12 @@ export async function checkBoot(options: CheckOptions): Promise<void> {
   });
   const ssh_forward_port = await freeLoopbackPort();
   const overlay_path = overlayPaths(work_dir, instance_id).overlay;
-  const words = qemuArguments({
+  const machine: VmSpec = {
     ...{ instance_id, vm_id: newId('vm'), cpus: 1, memory_mib: MEMORY_MIB, accel: options.accel },
     ...{ kernel_path: image.kernel_path, initrd_path: image.initrd_path, hostname: 'image-check' },
     ...{ overlay_path, base_path: image.rootfs_path, runtime_dir, ssh_forward_port },
-  });
+  };
+  const words = qemuArguments(machine);
   const vm = await launchVm({
     qemu_binary: options.qemu_binary,
     // It is spoken to, and speaks to nobody.
@@ -72,6 +75,7 @@ export async function checkBoot(options: CheckOptions): Promise<void> {
     runtime_dir,
     log_path: join(work_dir, 'qemu.log'),
     ...(run_as ? { run_as } : {}),
+    ...(run_as && jail ? { jail: { jail, files: filesOfVm(machine) } } : {}),
   });
   const agent = new GuestAgent(vmSockets(runtime_dir).agent);
   const console = watchConsole(vmSockets(runtime_dir).console);

@@ -2,13 +2,14 @@
  * A raw or qcow2 disk whose root file system is to be an image's: an ext4 on the whole disk or in one of its partitions.
  * What is in the disk is only measured here; it is mounted nowhere but in a machine of its own.
  */
-import { execFile } from 'node:child_process';
-import { chown, copyFile, type FileHandle, open } from 'node:fs/promises';
+import { chown, copyFile, type FileHandle, open, truncate } from 'node:fs/promises';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
+import type { Jail } from '../vm/jail.ts';
+import { parseQcow2Header } from '../vm/qcow2-header.ts';
+import { qemuImg } from '../vm/qemu-img.ts';
 import { UnusableImageError } from './byte-source.ts';
+import { headOf } from './unpacked.ts';
 
-const run = promisify(execFile);
 const SECTOR = 512;
 const MIB = 2 ** 20;
 const PIECE_BYTES = 4 * MIB;
@@ -28,6 +29,7 @@ export interface DiskOptions {
   readonly max_bytes: number;
   /** Whoever qemu-img runs as: it reads what somebody else has made. */
   readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  readonly jail: Jail | null;
 }
 
 export function isQcow2(head: Buffer): boolean {
@@ -40,7 +42,7 @@ export function looksLikeDisk(head: Buffer): boolean {
 
 /** The root file system of a disk, as a file of its own. @throws UnusableImageError */
 export async function rootOfDisk(path: string, head: Buffer, options: DiskOptions): Promise<string> {
-  const raw = isQcow2(head) ? await toRaw(path, head, options) : path;
+  const raw = isQcow2(head) ? await toRaw(path, options) : path;
   await using disk = await open(raw, 'r');
   const { size } = await disk.stat();
   if (size > options.max_bytes) throw tooLarge(options.max_bytes);
@@ -50,42 +52,42 @@ export async function rootOfDisk(path: string, head: Buffer, options: DiskOption
   return rootfs;
 }
 
-/** qemu-img reads only what the header was looked at for: no other file on this machine. */
-async function toRaw(
-  path: string,
-  head: Buffer,
-  { work_dir, max_bytes, run_as }: DiskOptions,
-): Promise<string> {
-  const version = head.readUInt32BE(4);
-  if (version !== 2 && version !== 3) throw new UnusableImageError('its qcow2 version is unknown');
-  if (head.readBigUInt64BE(8) !== 0n) {
-    throw new UnusableImageError(
-      'the qcow2 has a backing file; make it whole first: qemu-img convert -O qcow2',
-    );
-  }
-  if (version === 3 && (head.readUInt32BE(76) & 4) !== 0) {
-    throw new UnusableImageError('the qcow2 keeps its data in another file; make it whole first');
-  }
-  if (head.readUInt32BE(32) !== 0) throw new UnusableImageError('the qcow2 is encrypted');
-  if (head.readBigUInt64BE(24) > BigInt(max_bytes)) throw tooLarge(max_bytes);
+/** qemu-img reads a copy whose header was looked at, as its user: no other file on this machine. */
+async function toRaw(path: string, { work_dir, max_bytes, run_as, jail }: DiskOptions): Promise<string> {
   const copy = join(work_dir, 'given.qcow2');
   const raw = join(work_dir, 'given.raw');
   await copyFile(path, copy);
+  const size_bytes = await sizeOfWhole(copy, max_bytes);
   await (await open(raw, 'wx', 0o600)).close();
+  await truncate(raw, size_bytes);
   if (run_as) for (const each of [copy, raw]) await chown(each, run_as.uid, run_as.gid);
-  const convert = ['convert', '-f', 'qcow2', '-O', 'raw', '-S', '4k', '-n', '--target-is-zero', copy, raw];
-  await run('truncate', ['-s', String(head.readBigUInt64BE(24)), raw]);
   try {
-    await run('qemu-img', convert, {
-      timeout: CONVERT_MS,
-      env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
-      ...(run_as ?? {}),
+    await qemuImg(['convert', '-f', 'qcow2', '-O', 'raw', '-S', '4k', '-n', '--target-is-zero', copy, raw], {
+      ...{ qemu_img_binary: 'qemu-img', user: run_as, jail, timeout_ms: CONVERT_MS },
+      files: { reads: [copy], writes: [raw] },
     });
   } catch (cause) {
     const said = cause instanceof Error && 'stderr' in cause ? String(cause.stderr).trim().slice(0, 300) : '';
     throw new UnusableImageError(`the qcow2 cannot be read: ${said}`, { cause });
   }
   return raw;
+}
+
+/** Of the disk in a qcow2 file. @throws UnusableImageError unless all of it is in that file, and is as large at most */
+async function sizeOfWhole(path: string, max_bytes: number): Promise<number> {
+  const header = parseQcow2Header(await headOf(path));
+  if (!header || (header.version !== 2 && header.version !== 3))
+    throw new UnusableImageError('its qcow2 version is unknown');
+  if (header.has_backing_file) {
+    throw new UnusableImageError(
+      'the qcow2 has a backing file; make it whole first: qemu-img convert -O qcow2',
+    );
+  }
+  if (header.has_data_file)
+    throw new UnusableImageError('the qcow2 keeps its data in another file; make it whole first');
+  if (header.is_encrypted) throw new UnusableImageError('the qcow2 is encrypted');
+  if (header.size_bytes > max_bytes) throw tooLarge(max_bytes);
+  return header.size_bytes;
 }
 
 /** Where the root is. @throws UnusableImageError saying what was found instead */

@@ -5,6 +5,7 @@
 import { spawn } from 'node:child_process';
 import { chown } from 'node:fs/promises';
 import type { HostImage } from '../images.ts';
+import { CLEAN_ENV, inJail, type Jail } from '../vm/jail.ts';
 import {
   type Accelerator,
   blockdev,
@@ -29,20 +30,29 @@ export interface InstallOptions {
   readonly accel: Accelerator;
   readonly qemu_binary: string;
   readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  readonly jail: Jail | null;
   readonly signal: AbortSignal;
 }
 
 /** @throws UnusableImageError naming each thing that is missing */
 export async function installInMachine(options: InstallOptions): Promise<void> {
-  const { rootfs_path, run_as, qemu_binary, signal } = options;
+  const { rootfs_path, base, run_as, jail, qemu_binary, signal } = options;
   if (run_as) await chown(rootfs_path, run_as.uid, run_as.gid);
-  const child = spawn(qemu_binary, installArguments(options), {
+  const command = [qemu_binary, ...installArguments(options)];
+  const files = {
+    reads: [base.kernel_path, base.initrd_path, base.rootfs_path],
+    writes: [rootfs_path],
+    devices: options.accel === 'kvm' ? ['/dev/kvm'] : [],
+  };
+  const jailed = run_as && jail ? inJail({ jail, user: run_as, files }, command) : null;
+  const [file = '', ...words] = jailed ?? command;
+  const child = spawn(file, words, {
     stdio: ['ignore', 'pipe', 'pipe'],
     cwd: '/',
-    env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
+    env: CLEAN_ENV,
     signal: AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)]),
     killSignal: 'SIGKILL',
-    ...(run_as ?? {}),
+    ...(jailed ? {} : run_as),
   });
   let output = '';
   for (const stream of [child.stdout, child.stderr]) {

@@ -23,6 +23,7 @@ import { promisify } from 'node:util';
 import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-manifest.ts';
 import { present } from '../../lib/assert.ts';
 import { type HostImage, readHostImage } from '../images.ts';
+import type { Jail } from '../vm/jail.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';
 import { UnusableImageError } from './byte-source.ts';
 import { checkBoot } from './check-boot.ts';
@@ -58,6 +59,7 @@ export interface MakeOptions {
   readonly qemu_binary: string;
   readonly qemu_img_binary: string;
   readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  readonly jail: Jail | null;
   readonly say: (step: string) => void;
   readonly signal: AbortSignal;
 }
@@ -121,7 +123,7 @@ async function sync(path: string): Promise<void> {
 
 /** The root file system of what was given, as a file in `work_dir`, which others may pass. @throws UnusableImageError */
 export async function rootOf(
-  options: Pick<MakeOptions, 'given' | 'max_bytes' | 'run_as' | 'say'>,
+  options: Pick<MakeOptions, 'given' | 'max_bytes' | 'run_as' | 'jail' | 'say'>,
   work_dir: string,
 ): Promise<string> {
   const { given, max_bytes, say } = options;
@@ -136,11 +138,13 @@ export async function rootOf(
   if (head.length < 1_100) throw new UnusableImageError('it is too short to be an image');
   if (isQcow2(head) || (compressionOf(head) === 'none' && looksLikeDisk(head))) {
     say('reading the disk');
-    return rootOfDisk(given, head, { work_dir, max_bytes: most, run_as: options.run_as });
+    const { run_as, jail } = options;
+    return rootOfDisk(given, head, { work_dir, max_bytes: most, run_as, jail });
   }
   say('unpacking');
   const tree = await newTree(work_dir, 'unpacked', most);
-  const bytes = unpacked(given);
+  await using archive = await open(given, 'r');
+  const bytes = unpacked(archive);
   await tree.addLayer(readTar(bytes), { whiteouts: false });
   // A compression's own checksum comes after the archive's end.
   for await (const _ of bytes);

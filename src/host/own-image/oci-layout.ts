@@ -1,9 +1,11 @@
 /**
  * An OCI image layout (opencontainers/image-spec, image-layout.md) in a folder: which layers make up the image for this
  * machine. Names of blobs are their hashes; all that is read is compared with its own.
+ * Invariant: only regular files of the layout are read, at their own paths: no link in it leads to another file of this host.
  */
 import { createHash } from 'node:crypto';
-import { lstat, readFile } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { type FileHandle, open, readlink, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { errnoOf } from '../../lib/errors.ts';
 import { UnusableImageError } from './byte-source.ts';
@@ -49,9 +51,9 @@ export async function ociLayers(folder: string): Promise<Descriptor[]> {
 
 /** What a layer holds; at its end its hash is compared. @throws UnusableImageError */
 export async function* layerEntries(folder: string, layer: Descriptor): AsyncGenerator<TarEntry> {
-  const path = await blobPath(folder, layer);
+  await using file = await openBlob(folder, layer);
   const hash = createHash('sha256');
-  const bytes = unpacked(path, (chunk) => hash.update(chunk));
+  const bytes = unpacked(file, (chunk) => hash.update(chunk));
   yield* readTar(bytes);
   // What comes after the archive's end counts for the hash.
   for await (const _ of bytes);
@@ -83,33 +85,56 @@ function descriptor(value: unknown): Descriptor {
   return value as Descriptor;
 }
 
-async function blobPath(folder: string, { digest, size }: Descriptor): Promise<string> {
-  const path = join(folder, 'blobs', 'sha256', digest.slice('sha256:'.length));
-  const found = await lstat(path).catch((error: unknown) => {
-    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ENOTDIR') return null;
-    throw error;
-  });
-  if (!found) throw new UnusableImageError(`the OCI layout has no blob ${digest}`);
-  if (!found.isFile() || found.size !== size) throw damaged(digest);
-  return path;
+async function openBlob(folder: string, { digest, size }: Descriptor): Promise<FileHandle> {
+  const file = await openInside(folder, join('blobs', 'sha256', digest.slice('sha256:'.length)));
+  if (!file) throw new UnusableImageError(`the OCI layout has no blob ${digest}`);
+  const found = await file.stat();
+  if (found.isFile() && found.size === size) return file;
+  await file.close();
+  throw damaged(digest);
 }
 
 async function readBlob(folder: string, blob: Descriptor, max_bytes: number): Promise<Buffer> {
-  const path = await blobPath(folder, blob);
   if (blob.size > max_bytes) throw new UnusableImageError(`${blob.digest} is larger than it may be`);
-  const bytes = await readFile(path);
+  await using file = await openBlob(folder, blob);
+  const bytes = await file.readFile();
   if (`sha256:${createHash('sha256').update(bytes).digest('hex')}` !== blob.digest)
     throw damaged(blob.digest);
   return bytes;
 }
 
 async function readJson(folder: string, name: string): Promise<Record<string, unknown>> {
-  const path = join(folder, name);
-  const found = await lstat(path).catch(() => null);
-  if (!found?.isFile() || found.size > JSON_MAX_BYTES) {
+  await using file = await openInside(folder, name);
+  const found = await file?.stat();
+  if (!file || !found?.isFile() || found.size > JSON_MAX_BYTES) {
     throw new UnusableImageError(`the OCI layout has no ${name}`);
   }
-  return parse(await readFile(path), name);
+  return parse(await file.readFile(), name);
+}
+
+/**
+ * Opens a file of the layout; null when there is none. The path is judged after the opening, by the file that is open: whoever
+ * can write the layout could replace a folder by a link between a look and the opening. @throws UnusableImageError for a link
+ */
+async function openInside(folder: string, name: string): Promise<FileHandle | null> {
+  const root = await realpath(folder);
+  // Of a pipe the opening would wait for its writer.
+  const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+  const file = await open(join(root, name), flags).catch((error: unknown) => {
+    const code = errnoOf(error) ?? '';
+    if (code === 'ELOOP') throw leadsOut(name);
+    if (['ENOENT', 'ENOTDIR', 'ENXIO'].includes(code)) return null;
+    throw error;
+  });
+  if (!file || (await readlink(`/proc/self/fd/${file.fd}`)) === join(root, name)) return file;
+  await file.close();
+  throw leadsOut(name);
+}
+
+function leadsOut(name: string): UnusableImageError {
+  return new UnusableImageError(
+    `${name} of the OCI layout is reached by a link; give a layout without links: cp -rL LAYOUT COPY`,
+  );
 }
 
 function parse(bytes: Buffer, name: string): Record<string, unknown> {

@@ -1,7 +1,6 @@
 /** An archive's bytes, whatever they are compressed with, as they come. */
 import { spawn } from 'node:child_process';
-import { createReadStream } from 'node:fs';
-import { open } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import type { Readable, Transform } from 'node:stream';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
 import { UnusableImageError } from './byte-source.ts';
@@ -14,6 +13,10 @@ export type Compression = 'none' | 'gzip' | 'zstd' | 'xz';
 /** The first bytes of a file, by which it is known. */
 export async function headOf(path: string): Promise<Buffer> {
   await using file = await open(path, 'r');
+  return headOfFile(file);
+}
+
+async function headOfFile(file: FileHandle): Promise<Buffer> {
   const { buffer, bytesRead } = await file.read(Buffer.alloc(HEAD_BYTES), 0, HEAD_BYTES, 0);
   return buffer.subarray(0, bytesRead);
 }
@@ -29,12 +32,13 @@ export function compressionOf(head: Buffer): Compression {
 }
 
 /**
+ * The file stays open.
  * @param watch sees what is read, before it is unpacked
  * @throws UnusableImageError when it cannot be unpacked
  */
-export async function* unpacked(path: string, watch?: (chunk: Buffer) => void): AsyncGenerator<Buffer> {
-  const compression = compressionOf(await headOf(path));
-  const file = createReadStream(path, { highWaterMark: 256 * 1024 });
+export async function* unpacked(source: FileHandle, watch?: (chunk: Buffer) => void): AsyncGenerator<Buffer> {
+  const compression = compressionOf(await headOfFile(source));
+  const file = source.createReadStream({ start: 0, autoClose: false, highWaterMark: 256 * 1024 });
   if (watch) file.on('data', (chunk) => watch(chunk as Buffer));
   const unpacker = compression === 'xz' ? null : transformOf(compression);
   try {

@@ -16,7 +16,7 @@ import { errnoOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { syncFile } from '../vm/durable-file.ts';
-import { overlayPaths, virtualSize } from '../vm/overlay.ts';
+import { inspectOverlay, overlayPaths } from '../vm/overlay.ts';
 import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
 import { commitUntilKnown, FencedError, HeadMovedError } from './flush-machine.ts';
 import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-overlay.ts';
@@ -206,10 +206,15 @@ export class DiskState {
     const { overlay } = overlayPaths(folder, this.instance_id);
     const sidecar = await readSidecar(folder, this.instance_id);
     if (!(await exists(overlay))) return { file: 'none', sidecar };
-    const size_bytes = await virtualSize(overlay);
+    const look = await inspectOverlay(overlay);
+    if (look.problem !== null) {
+      const { instance_id } = this;
+      // Damage, or the doing of somebody who got out of a guest.
+      this.#context.log.error({ instance_id, overlay, problem: look.problem }, 'an overlay is not opened');
+      return { file: 'damaged', sidecar };
+    }
     // A disk never shrinks: one that is larger has grown in a time that the database has lost.
-    const damaged = size_bytes === null || size_bytes > this.size_bytes;
-    return { file: damaged ? 'damaged' : 'whole', sidecar };
+    return { file: look.size_bytes > this.size_bytes ? 'damaged' : 'whole', sidecar };
   }
 
   /** The overlay holds what this VM writes after the head. */

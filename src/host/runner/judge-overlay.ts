@@ -10,7 +10,7 @@ import type { LineageResponse } from '../../agent-api/types.ts';
 import type { OverlaySidecar } from '../vm/sidecar.ts';
 
 export interface FoundOverlay {
-  /** `damaged`: it has no qcow2 header. */
+  /** `damaged`: its header is not one that QEMU has left there. */
   readonly file: 'none' | 'damaged' | 'whole';
   readonly sidecar: OverlaySidecar | 'none' | 'damaged';
 }

@@ -15,6 +15,7 @@ import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
+import { filesOfVm } from '../vm/jail.ts';
 import { overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess, type ProcessIdentity, waitForExit } from '../vm/process-identity.ts';
 import { kernelCommandLine, macAddress, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
@@ -168,9 +169,12 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
   };
 }
 
-/** For QEMU to read as it starts; making one takes the guest half a second under emulation. */
-async function offerHostKey({ folder }: VmFolder, owner: Owner): Promise<string> {
-  const path = join(folder, 'host-key');
+/**
+ * For QEMU to read as it starts; making one takes the guest half a second under emulation. In a folder that QEMU sees, so that
+ * nothing holds the file when it is removed.
+ */
+async function offerHostKey({ runtime }: VmFolder, owner: Owner): Promise<string> {
+  const path = join(runtime, 'host-key');
   const { host_key, host_key_pub } = makeHostKey();
   await rm(path, { force: true });
   await using file = await open(path, 'wx', 0o600);
@@ -292,6 +296,7 @@ async function launchQemu(
         qemu_binary: context.qemu_binary,
         arguments: qemuArguments(machine),
         ...(owner ? { run_as: owner } : {}),
+        ...(owner && context.jail ? { jail: { jail: context.jail, files: filesOfVm(machine) } } : {}),
         ...(memory_fd === undefined ? {} : { memory_fd }),
         runtime_dir: folder.runtime,
         log_path: folder.qemu_log,

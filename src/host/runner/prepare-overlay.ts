@@ -10,15 +10,21 @@ export const SET_ASIDE =
 
 /** Removes, or sets aside, what is there and not used. */
 export async function prepareOverlay(launch: Launch, verdict: OverlayVerdict, owner: Owner): Promise<void> {
-  if (verdict.use !== 'none') return growOverlayOf(launch);
+  if (verdict.use !== 'none') return growOverlayOf(launch, owner);
   if (verdict.otherwise === 'set aside') await setAside(launch);
   await makeOverlay(launch, owner);
 }
 
-async function growOverlayOf({ context, assignment: { instance_id }, disk }: Launch): Promise<void> {
+async function growOverlayOf(
+  { context, assignment: { instance_id }, disk }: Launch,
+  owner: Owner,
+): Promise<void> {
   const { size_bytes } = disk.head;
-  const { qemu_img_binary, paths } = context;
-  await growOverlay({ folder: paths.overlays, instance_id, size_bytes, qemu_img_binary });
+  const { qemu_img_binary, jail, paths } = context;
+  await growOverlay({
+    ...{ folder: paths.overlays, instance_id, size_bytes, qemu_img_binary, jail },
+    ...(owner ? { owner } : {}),
+  });
 }
 
 /** A new overlay, in place of one that is worth nothing. */

@@ -15,11 +15,12 @@ import { newId } from '../../lib/ids.ts';
 import { openAgentChannel } from '../guest/agent-channel.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
+import { filesOfVm, type Jail } from '../vm/jail.ts';
 import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';
 import { createOverlay, ensureRoom } from '../vm/overlay.ts';
 import { killProcess, type ProcessIdentity, waitForExit } from '../vm/process-identity.ts';
-import { qemuArguments, vmSockets } from '../vm/qemu-command.ts';
+import { qemuArguments, type VmSpec, vmSockets } from '../vm/qemu-command.ts';
 import { findOrphans, type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
 import { makingFolder, publishTemplate, type Shape, templateKey, writeMemory } from './template-files.ts';
@@ -38,6 +39,8 @@ export interface MakeOptions {
   readonly qemu_img_binary: string;
   /** null: as ourselves. */
   readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  /** null: it sees what its user may. */
+  readonly jail: Jail | null;
   readonly signal: AbortSignal;
 }
 
@@ -79,7 +82,7 @@ async function end(identity: ProcessIdentity): Promise<void> {
 }
 
 async function launch(
-  { shape, qemu_binary, qemu_img_binary, run_as }: MakeOptions,
+  { shape, qemu_binary, qemu_img_binary, run_as, jail }: MakeOptions,
   work_dir: string,
   runtime_dir: string,
 ): Promise<LaunchedVm> {
@@ -92,12 +95,13 @@ async function launch(
     qemu_img_binary,
     ...(run_as ? { owner: run_as } : {}),
   });
-  const words = qemuArguments({
+  const machine: VmSpec = {
     ...{ instance_id, vm_id: newId('vm'), cpus, memory_mib, accel, hostname: 'template' },
     ...{ kernel_path: image.kernel_path, initrd_path: image.initrd_path, base_path: image.rootfs_path },
     ...{ overlay_path: overlay, runtime_dir, ssh_forward_port: await freeLoopbackPort() },
     kernel_parameters: ['berth.template=1'],
-  });
+  };
+  const words = qemuArguments(machine);
   return launchVm({
     qemu_binary,
     // It is spoken to, and speaks to nobody.
@@ -105,6 +109,7 @@ async function launch(
     runtime_dir,
     log_path: join(work_dir, 'qemu.log'),
     ...(run_as ? { run_as } : {}),
+    ...(run_as && jail ? { jail: { jail, files: filesOfVm(machine) } } : {}),
   });
 }
 

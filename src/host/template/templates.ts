@@ -32,7 +32,8 @@ const LOOK_EVERY_MS = 3_600_000;
 /** Kinds that wait to be made; more are asked for again by their next boots. */
 const MAX_WANTED = 8;
 
-export interface TemplatesOptions extends Pick<MakeOptions, 'qemu_binary' | 'qemu_img_binary' | 'run_as'> {
+export interface TemplatesOptions
+  extends Pick<MakeOptions, 'qemu_binary' | 'qemu_img_binary' | 'run_as' | 'jail'> {
   /** False: none is made, none is used. */
   readonly enabled: boolean;
   readonly templates_dir: string;
@@ -133,7 +134,8 @@ export class Templates {
   }
 
   async #make({ image: id, image_version, cpus, memory_mib }: Wanted, signal: AbortSignal): Promise<void> {
-    const { templates_dir, qemu_binary, qemu_img_binary, run_as, accel, images, boots, log } = this.#options;
+    const { templates_dir, qemu_binary, qemu_img_binary, run_as, jail, accel, images, boots, log } =
+      this.#options;
     const image = await images.forDisk(id, image_version, signal);
     const shape: Shape = { image, cpus, memory_mib, accel };
     const key = templateKey(shape);
@@ -143,7 +145,7 @@ export class Templates {
     if (!release) return;
     const began = performance.now();
     try {
-      await makeTemplate({ templates_dir, shape, qemu_binary, qemu_img_binary, run_as, signal });
+      await makeTemplate({ templates_dir, shape, qemu_binary, qemu_img_binary, run_as, jail, signal });
       // Now, when nobody waits for it.
       const template = await findTemplate(templates_dir, key);
       if (template) await this.#look(template);

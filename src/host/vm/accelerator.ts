@@ -9,6 +9,7 @@ import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { messageOf } from '../../lib/errors.ts';
 import { writeFileDurably } from './durable-file.ts';
+import { CLEAN_ENV, inJail, type Jail } from './jail.ts';
 import { ACCELERATORS, type Accelerator, probeArguments } from './qemu-command.ts';
 import type { VmUser } from './uid.ts';
 
@@ -37,6 +38,7 @@ export interface ProbeOptions {
   readonly timeout_ms?: number;
   /** The kind of user that VMs run as; it needs a group that may open /dev/kvm. Absent: ourselves. */
   readonly run_as?: VmUser;
+  readonly jail?: Jail | null;
 }
 
 export interface ChooseOptions extends ProbeOptions {
@@ -81,11 +83,17 @@ async function probePatiently(options: ProbeOptions): Promise<string | null> {
 /** Boots the test guest; null when it came up, else for a person what happened instead. */
 export async function probeGuest(accel: Accelerator, options: ProbeOptions): Promise<string | null> {
   const timeout_ms = options.timeout_ms ?? PROBE_MS;
-  const child = spawn(options.qemu_binary, probeArguments({ accel, ...options }), {
+  const { run_as, jail, kernel_path, initrd_path } = options;
+  const command = [options.qemu_binary, ...probeArguments({ accel, ...options })];
+  const devices = accel === 'kvm' ? [KVM_DEVICE] : [];
+  const files = { reads: [kernel_path, initrd_path], writes: [], devices };
+  const jailed = run_as && jail ? inJail({ jail, user: run_as, files }, command) : null;
+  const [file = '', ...words] = jailed ?? command;
+  const child = spawn(file, words, {
     stdio: ['ignore', 'pipe', 'pipe'],
     cwd: '/',
-    env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
-    ...(options.run_as ? { uid: options.run_as.uid, gid: options.run_as.gid } : {}),
+    env: CLEAN_ENV,
+    ...(jailed || !run_as ? {} : { uid: run_as.uid, gid: run_as.gid }),
   });
   let output = '';
   let timed_out = false;

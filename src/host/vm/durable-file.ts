@@ -1,13 +1,14 @@
 /** Files that are on the disk when a call returns: what must be there after a power cut. */
+import { constants } from 'node:fs';
 import { open, rename } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
 /**
- * Puts on the disk what whoever has written to the file, this process or another, has left in the host's cache.
+ * Puts on the disk what whoever has written to the file, this process or another, has left in the host's cache. A link is not followed.
  * @throws the system's error, also one of an earlier write that nobody was told of
  */
 export async function syncFile(path: string): Promise<void> {
-  const handle = await open(path, 'r+');
+  const handle = await open(path, constants.O_RDWR | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   try {
     await handle.datasync();
   } finally {

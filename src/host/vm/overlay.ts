@@ -5,22 +5,22 @@
  * Invariants:
  * - both files are a cache: what they hold beyond the last committed generation is all that can be lost with them;
  * - an overlay is on the disk before a sidecar vouches for it;
- * - a new overlay never takes the place of an old one while that one's sidecar still stands.
+ * - a new overlay never takes the place of an old one while that one's sidecar still stands;
+ * - an overlay is its VM's user's, who may have written anything to it: what parses it runs as that user, after a look at its header.
  */
-import { execFile } from 'node:child_process';
-import { chmod, chown, copyFile, mkdir, open, readdir, rename, rm, statfs } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { chown, copyFile, mkdir, open, readdir, rename, rm, statfs } from 'node:fs/promises';
 import { isAbsolute, join } from 'node:path';
-import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { syncFile, syncFolder } from './durable-file.ts';
+import type { Jail } from './jail.ts';
+import { overlayProblem, parseQcow2Header, QCOW2_HEADER_BYTES } from './qcow2-header.ts';
+import { qemuImg } from './qemu-img.ts';
+import type { VmUser } from './uid.ts';
 
-const run = promisify(execFile);
-const QEMU_IMG_LIMITS = {
-  timeout: 30_000,
-  env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
-};
+const QEMU_IMG_MS = 30_000;
 const SECTOR_BYTES = 512;
 
 /** The local disk is full. The guest's data is safe; room must be made. */
@@ -50,7 +50,7 @@ export async function createOverlay(options: {
   readonly folder: string;
   readonly instance_id: string;
   readonly size_bytes: number;
-  readonly owner?: { readonly uid: number; readonly gid: number };
+  readonly owner?: VmUser;
   readonly qemu_img_binary: string;
 }): Promise<OverlayPaths> {
   assert(
@@ -63,12 +63,14 @@ export async function createOverlay(options: {
   try {
     const handle = await open(paths.overlay, 'wx', 0o600);
     await handle.close();
-    await run(
-      options.qemu_img_binary,
+    await qemuImg(
       ['create', '-q', '-f', 'qcow2', '-o', create_options, paths.overlay, String(options.size_bytes)],
-      QEMU_IMG_LIMITS,
+      // It is empty: nobody else has written to it yet.
+      {
+        ...{ qemu_img_binary: options.qemu_img_binary, user: null, jail: null, timeout_ms: QEMU_IMG_MS },
+        files: { reads: [], writes: [paths.overlay] },
+      },
     );
-    await chmod(paths.overlay, 0o600);
     if (options.owner) await chown(paths.overlay, options.owner.uid, options.owner.gid);
     await syncFile(paths.overlay);
     await syncFolder(options.folder);
@@ -88,40 +90,49 @@ export async function ensureRoom(folder: string, instance_id: string, bytes: num
 
 /**
  * Makes an overlay that no QEMU has open as large as the disk has become; what it holds stays, and what is new reads
- * as zeroes. Nothing is done to one of that size. Rejects with {@link NoSpaceError}, or an Error with qemu-img's words.
+ * as zeroes. Nothing is done to one of that size. Rejects with {@link NoSpaceError}, or an Error with qemu-img's words; an
+ * overlay whose header is not one of ours is not opened.
  */
 export async function growOverlay(options: {
   readonly folder: string;
   readonly instance_id: string;
   readonly size_bytes: number;
+  /** Absent: ourselves. */
+  readonly owner?: VmUser;
+  readonly jail: Jail | null;
   readonly qemu_img_binary: string;
 }): Promise<void> {
+  const { qemu_img_binary, jail, owner: user = null } = options;
   const { overlay } = overlayPaths(options.folder, options.instance_id);
-  const had_bytes = await virtualSize(overlay);
-  if (had_bytes === null) throw new Error(`${overlay} is not qcow2`);
-  assert(had_bytes <= options.size_bytes, 'a disk never shrinks');
-  if (had_bytes === options.size_bytes) return;
+  const found = await inspectOverlay(overlay);
+  if (found.problem !== null) throw new Error(`${overlay} is not used: ${found.problem}`);
+  assert(found.size_bytes <= options.size_bytes, 'a disk never shrinks');
+  if (found.size_bytes === options.size_bytes) return;
+  const files = { reads: [], writes: [overlay] };
   try {
-    await run(
-      options.qemu_img_binary,
-      ['resize', '-q', '-f', 'qcow2', overlay, String(options.size_bytes)],
-      QEMU_IMG_LIMITS,
-    );
+    await qemuImg(['resize', '-q', '-f', 'qcow2', overlay, String(options.size_bytes)], {
+      ...{ qemu_img_binary, user, jail, files, timeout_ms: QEMU_IMG_MS },
+    });
     await syncFile(overlay);
   } catch (error) {
     throw spaceOr(error, `cannot grow the overlay of ${options.instance_id}`);
   }
 }
 
-/**
- * The size in bytes of the disk that a qcow2 file holds, from its header (docs/interop/qcow2.txt in QEMU's tree): magic at
- * 0, size at 24, big-endian. Null: it has no such header.
- */
-export async function virtualSize(path: string): Promise<number | null> {
-  await using file = await open(path, 'r');
-  const { buffer, bytesRead } = await file.read(Buffer.alloc(32), 0, 32, 0);
-  if (bytesRead < 32 || buffer.toString('latin1', 0, 4) !== 'QFI\xfb') return null;
-  return Number(buffer.readBigUInt64BE(24));
+export type OverlayLook =
+  | { readonly size_bytes: number; readonly problem: null }
+  | { readonly problem: string };
+
+/** The size of the disk that an overlay holds, or why it is not to be opened by QEMU's programs. Only its header is read. */
+export async function inspectOverlay(path: string): Promise<OverlayLook> {
+  await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  if (!(await file.stat()).isFile()) return { problem: 'it is no regular file' };
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(QCOW2_HEADER_BYTES), 0, QCOW2_HEADER_BYTES, 0);
+  const header = parseQcow2Header(buffer.subarray(0, bytesRead));
+  const problem = overlayProblem(header);
+  return header && problem === null
+    ? { size_bytes: header.size_bytes, problem }
+    : { problem: problem ?? 'it has no qcow2 header' };
 }
 
 /** Removes the sidecar first, durably, then the overlay: no crash leaves a sidecar that vouches for another file. */

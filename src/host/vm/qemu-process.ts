@@ -5,9 +5,10 @@
  * - the folder of its sockets is its user's while it begins to listen, and ours before its guest runs or has a memory;
  * - the process is a session of its own, its output goes to a file, its folder is `/`, its environment is fixed:
  *   nothing ties it to the process that started it;
- * - a launch either returns a QEMU that answers QMP, or leaves no process behind.
+ * - a launch either returns a QEMU that answers QMP, or leaves no process behind;
+ * - in a jail our child is bubblewrap, which waits for QEMU; the process that is meant is QEMU, by its pid on this host.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process';
 import {
   closeSync,
   constants,
@@ -19,11 +20,14 @@ import {
   writeSync,
 } from 'node:fs';
 import { dirname } from 'node:path';
+import type { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { assert } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
+import { CLEAN_ENV, inJail, type Jail, type JailFiles } from './jail.ts';
 import {
   allPids,
   commandLineOf,
@@ -39,6 +43,8 @@ import { takeRuntimeDir } from './uid.ts';
 
 /** Of a QEMU that is given a memory to go on from, the file that it reads it from. */
 export const MEMORY_FD = 3;
+/** Where bubblewrap says which process QEMU is. It does not pass it on. */
+const INFO_FD = 4;
 const LOG_TAIL_BYTES = 4_096;
 const LOG_TAIL_LINES = 5;
 /** From the end of the QMP connection to the end of the process, which still closes its images. */
@@ -50,6 +56,8 @@ export interface LaunchOptions {
   readonly arguments: readonly string[];
   /** Absent: as ourselves, where we are not root. */
   readonly run_as?: { readonly uid: number; readonly gid: number };
+  /** Takes `run_as`. Absent: it sees what its user may. */
+  readonly jail?: { readonly jail: Jail; readonly files: JailFiles };
   readonly runtime_dir: string;
   /** Ours; QEMU has it as {@link MEMORY_FD}. */
   readonly memory_fd?: number;
@@ -88,30 +96,23 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
     constants.O_CREAT | constants.O_TRUNC | constants.O_WRONLY | constants.O_APPEND | constants.O_NOFOLLOW,
     0o600,
   );
+  const timeout_ms = options.timeout_ms ?? 15_000;
+  const deadline = performance.now() + timeout_ms;
   let child: ChildProcess;
-  const failed = Promise.withResolvers<string>();
-  let identity: ProcessIdentity | null;
+  let failure: string | undefined;
   try {
-    child = spawn(options.qemu_binary, options.arguments, {
-      detached: true,
-      stdio: ['ignore', log_fd, log_fd, ...(options.memory_fd === undefined ? [] : [options.memory_fd])],
-      cwd: '/',
-      env: { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' },
-      ...(options.run_as ?? {}),
+    child = spawnQemu(options, log_fd);
+    child.once('error', (error) => {
+      failure = error.message;
     });
-    child.once('error', (error) => failed.resolve(error.message));
-    child.once('exit', (code, signal) => failed.resolve(`QEMU ended with ${signal ?? `status ${code}`}`));
+    child.once('exit', (code, signal) => {
+      failure = `QEMU ended with ${signal ?? `status ${code}`}`;
+    });
     child.unref();
-    // Node has not reaped it yet, so the pid is still this child's, dead or alive.
-    identity = child.pid === undefined ? null : identityOf(child.pid);
   } finally {
     closeSync(log_fd);
   }
-  let failure: string | undefined;
-  failed.promise.then((reason) => {
-    failure = reason;
-  });
-  const deadline = performance.now() + (options.timeout_ms ?? 15_000);
+  const identity = await (options.jail ? jailedIdentity(child, timeout_ms) : childIdentity(child));
   const qmp = await connectMonitor(vmSockets(options.runtime_dir).qmp, deadline, () => failure);
   if (qmp instanceof QmpClient) failure ??= closeOff(options);
   if (qmp instanceof QmpClient && identity && !failure) return { identity, qmp };
@@ -120,9 +121,46 @@ export async function launchVm(options: LaunchOptions): Promise<LaunchedVm> {
   if (identity) {
     killProcess(identity, 'SIGKILL');
     await waitForExit(identity, EXIT_GRACE_MS);
-  }
+  } else child.kill('SIGKILL');
   const reason = failure ?? (qmp instanceof QmpClient ? 'QEMU ended at once' : qmp);
   throw new QemuLaunchError(`QEMU did not start: ${reason}`, logTail(options.log_path));
+}
+
+function spawnQemu({ qemu_binary, run_as, jail, memory_fd, ...options }: LaunchOptions, log_fd: number) {
+  assert(!jail || run_as, 'a jail takes a user');
+  const command = [qemu_binary, ...options.arguments];
+  const [file = '', ...words] =
+    jail && run_as ? inJail({ ...jail, user: run_as, info_fd: INFO_FD }, command) : command;
+  const stdio: StdioOptions = ['ignore', log_fd, log_fd];
+  if (jail) stdio.push(memory_fd ?? 'ignore', 'pipe');
+  else if (memory_fd !== undefined) stdio.push(memory_fd);
+  return spawn(file, words, {
+    detached: true,
+    stdio,
+    cwd: '/',
+    env: CLEAN_ENV,
+    ...(jail ? {} : run_as),
+  });
+}
+
+/** Node has not reaped it yet, so the pid is still this child's, dead or alive. */
+function childIdentity({ pid }: ChildProcess): ProcessIdentity | null {
+  return pid === undefined ? null : identityOf(pid);
+}
+
+/** Of the process that bubblewrap waits for; null when there is none, or it has ended. */
+async function jailedIdentity({ stdio }: ChildProcess, timeout_ms: number): Promise<ProcessIdentity | null> {
+  const pipe = stdio[INFO_FD] as Readable;
+  const late = setTimeout(() => pipe.destroy(), timeout_ms);
+  try {
+    const { 'child-pid': pid } = JSON.parse(await text(pipe)) as { 'child-pid': number };
+    return identityOf(pid);
+  } catch {
+    // It has ended before it said so: why is in its exit and in the log.
+    return null;
+  } finally {
+    clearTimeout(late);
+  }
 }
 
 /** That its monitor carries out commands says that it listens on all of them. Answers why it cannot be done. */
@@ -135,6 +173,9 @@ function closeOff({ runtime_dir, run_as }: LaunchOptions): string | undefined {
   }
 }
 
+/** A QEMU that has taken the connection and says nothing is asked by another: under load one in thousands never greets the first. */
+const GREETING_MS = 5_000;
+
 /** The monitor, or the reason why not. QEMU listens before it has read all options, and may yet hang up. */
 async function connectMonitor(
   socket_path: string,
@@ -146,7 +187,7 @@ async function connectMonitor(
     const left_ms = deadline - performance.now();
     if (failure() !== undefined || left_ms <= 0) return failure() ?? reason;
     try {
-      return await QmpClient.connect(socket_path, { timeout_ms: left_ms });
+      return await QmpClient.connect(socket_path, { timeout_ms: Math.min(left_ms, GREETING_MS) });
     } catch (error) {
       if (!['ENOENT', 'ECONNREFUSED', 'EACCES'].includes(errnoOf(error) ?? '')) reason = messageOf(error);
       await pause(wait_ms);
@@ -227,8 +268,9 @@ export function findOrphans(runtime_root: string): FoundVm[] {
   return found;
 }
 
-/** What {@link qemuArguments} put into an argument vector; null when it is not one of ours. */
+/** What {@link qemuArguments} put into an argument vector; null when it is not one of ours, as bubblewrap's, which ends with it. */
 export function describeCommandLine(argv: readonly string[]): Omit<FoundVm, 'identity'> | null {
+  if (argv[1] !== '-name') return null;
   const instance_id = valueAfter(argv, '-name', 'guest=');
   const chardev = valueAfter(argv, '-chardev', 'socket,id=qmp,path=');
   if (instance_id === null || !isId('inst', instance_id) || chardev === null) return null;
