@@ -10,7 +10,7 @@ import { promisify } from 'node:util';
 import { messageOf } from '../../lib/errors.ts';
 import { newId } from '../../lib/ids.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
-import { guestExec } from '../guest/guest-files.ts';
+import { guestExec } from '../guest/guest-command.ts';
 import type { HostImage } from '../images.ts';
 import { applyKeys } from '../runner/apply-keys.ts';
 import { readHostKeys, waitForSsh } from '../runner/personalise.ts';

@@ -50,8 +50,8 @@ export class VmRunner {
   #silent: Machine | null = null;
   /** The machine that was last said to run. */
   #running: Machine | null = null;
-  /** What was last said of the guest's waiting for this host's disk. */
-  #stall_said: string | null = null;
+  /** The reason that was last said of what ails a running machine. */
+  #trouble_said: string | null = null;
   #step: { readonly name: Step; readonly of: Assignment | null; readonly abort: AbortController } | null =
     null;
   readonly #news = new News();
@@ -209,13 +209,12 @@ export class VmRunner {
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
       flush_asked: this.#saver.isAsked(assignment),
       flush_due: this.#auto.due,
-      stall_unsaid: (this.#held.machine?.stall?.code ?? null) !== this.#stall_said,
+      trouble_unsaid: (this.#held.machine?.trouble?.code ?? null) !== this.#trouble_said,
     };
   }
 
   async #take(step: Step, signal: AbortSignal): Promise<void> {
-    const { machine } = this.#held;
-    if (machine?.gone || machine?.broken) await this.#endMachine();
+    if (this.#held.isOver) await this.#endMachine();
     switch (step) {
       case 'start':
         return this.#start(signal);
@@ -232,7 +231,8 @@ export class VmRunner {
       case 'say_suspended':
         return this.#saySuspended();
       case 'power_off':
-        await tellLogins(this.#held.machine, this.#context.client);
+        // Who asks for force does not wait for the guest, which may not answer.
+        if (!this.#current.force) await tellLogins(this.#held.machine, this.#context.client);
         return powerOffGuest(this.#held.running, this.#current.force, signal);
       case 'save':
         return this.#save(signal);
@@ -242,8 +242,8 @@ export class VmRunner {
         return this.#endMachine();
       case 'remove':
         return this.#remove();
-      case 'say_stall':
-        return this.#sayStall();
+      case 'say_trouble':
+        return this.#sayTrouble();
       case 'say_powered_off':
         return this.#sayPoweredOff();
       case 'say_stopped':
@@ -287,7 +287,7 @@ export class VmRunner {
     this.#silent = null;
     const { recovered, disk } = this.#held;
     await this.#say({ kind: 'running', reboots: machine.record.reboots_done, ...found, recovered });
-    this.#stall_said = null;
+    this.#trouble_said = null;
     if (!machine.gone) this.#keys.follow(machine);
     this.#running = machine;
     machine.lazy?.booted();
@@ -363,10 +363,10 @@ export class VmRunner {
     this.#ended = { vm_id, how: 'stopped' };
   }
 
-  async #sayStall(): Promise<void> {
-    const { stall } = this.#held.running;
-    await this.#say(stall ? { kind: 'stalled', reason: stall } : { kind: 'resumed' });
-    this.#stall_said = stall?.code ?? null;
+  async #sayTrouble(): Promise<void> {
+    const { trouble } = this.#held.running;
+    await this.#say(trouble ? { kind: 'stalled', reason: trouble } : { kind: 'resumed' });
+    this.#trouble_said = trouble?.code ?? null;
   }
 
   /** From here on a stop is wanted, whether or not the control plane's word of it has arrived. */
