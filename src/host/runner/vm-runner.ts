@@ -231,9 +231,10 @@ export class VmRunner {
       case 'say_suspended':
         return this.#saySuspended();
       case 'power_off':
-        // Who asks for force does not wait for the guest, which may not answer.
-        if (!this.#current.force) await tellLogins(this.#held.machine, this.#context.client);
-        return powerOffGuest(this.#held.running, this.#current.force, signal);
+        return powerOffGuest(this.#held.running, this.#context.client, {
+          force: this.#current.force,
+          signal,
+        });
       case 'save':
         return this.#save(signal);
       case 'save_offline':
