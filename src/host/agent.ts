@@ -25,7 +25,8 @@ const STORE_CHECK_MS = 30_000;
 const FIRST_CHECK_MS = 2_000;
 const UPKEEP_EVERY = 12;
 const ROOT_USE_EVERY = 12;
-const DIRTY_BYTES_MS = 2_000;
+/** What is said of the others waits for no guest, and no QEMU, for longer. */
+const GUEST_MS = 2_000;
 const ORPHAN_EXIT_MS = 5_000;
 const TIDY_EVERY_MS = 6 * 3_600_000;
 
@@ -209,9 +210,8 @@ export class Agent {
     if (!this.#context.lease.isHeld) return [];
     const all = await Promise.all(
       [...this.#runners].map(async ([instance_id, { runner }]) => {
-        // A QEMU that does not answer holds up what is said of the others for no longer.
-        const dirty_bytes = await inTime(runner.dirtyBytes(), DIRTY_BYTES_MS);
-        const root = with_root ? await rootUse(runner) : null;
+        const dirty_bytes = await inTime(runner.dirtyBytes(), GUEST_MS);
+        const root = with_root ? await inTime(rootUse(runner), GUEST_MS) : null;
         return { instance_id, dirty_bytes, root };
       }),
     );

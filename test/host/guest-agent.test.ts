@@ -292,19 +292,6 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(raw?.arguments['time'], Number(1_900_000_000_000_000_123n));
   });
 
-  test('how full the root file system is, whatever else the guest says', async () => {
-    const root = { mountpoint: '/', type: 'ext4', 'used-bytes': 950, 'total-bytes': 1000 };
-    const boot = { mountpoint: '/boot', 'used-bytes': 1, 'total-bytes': 2 };
-    let said: unknown = [boot, root];
-    answer = () => `${JSON.stringify({ return: said })}\n`;
-    assert.deepEqual(await agent.rootUse(), { used_bytes: 950, total_bytes: 1000 });
-    for (said of [[], [boot], [{ mountpoint: '/' }], [null], [{ ...root, 'total-bytes': 0 }]]) {
-      assert.equal(await agent.rootUse(), null, JSON.stringify(said));
-    }
-    said = {};
-    await assert.rejects(agent.rootUse(), GuestAgentProtocolError);
-  });
-
   test('replies beyond the first are not taken for those of later commands', async () => {
     answer = ({ execute }) => `{"return": "${execute}"}\n`.repeat(200);
     for (let nth = 0; nth < 20; nth++) {

@@ -34,17 +34,6 @@ export interface AgentCallOptions {
   readonly timeout_ms?: number;
 }
 
-export interface GuestNetworkInterface {
-  readonly name: string;
-  readonly 'hardware-address'?: string;
-  readonly statistics?: { readonly 'rx-bytes'?: number; readonly 'tx-bytes'?: number };
-  readonly 'ip-addresses'?: readonly {
-    readonly 'ip-address': string;
-    readonly 'ip-address-type': 'ipv4' | 'ipv6';
-    readonly prefix: number;
-  }[];
-}
-
 interface AgentReply {
   readonly return?: unknown;
   readonly error?: { readonly desc?: unknown } | null;
@@ -182,22 +171,6 @@ export class GuestAgent {
       // The system clock is set by then; only writing it on to the hardware clock failed.
       if (!(error instanceof GuestAgentError && error.desc.includes('hwclock'))) throw error;
     }
-  }
-
-  async networkInterfaces(options: AgentCallOptions = {}): Promise<readonly GuestNetworkInterface[]> {
-    const list = await this.execute('guest-network-get-interfaces', undefined, options);
-    if (!Array.isArray(list)) throw new GuestAgentProtocolError('the guest answered no list of interfaces');
-    return list as readonly GuestNetworkInterface[];
-  }
-
-  /** How full the root file system is, as others than root see it; null where the guest does not say. */
-  async rootUse(options: AgentCallOptions = {}): Promise<{ used_bytes: number; total_bytes: number } | null> {
-    const list = await this.execute('guest-get-fsinfo', undefined, options);
-    if (!Array.isArray(list)) throw new GuestAgentProtocolError('the guest answered no list of file systems');
-    const root = (list as readonly Record<string, unknown>[]).find((each) => each?.['mountpoint'] === '/');
-    const [used_bytes, total_bytes] = [root?.['used-bytes'], root?.['total-bytes']];
-    if (typeof used_bytes !== 'number' || typeof total_bytes !== 'number') return null;
-    return used_bytes >= 0 && total_bytes > 0 ? { used_bytes, total_bytes } : null;
   }
 
   /** Hangs up and refuses further calls. The guest keeps running; a later client gets back in step by itself. */

@@ -11,7 +11,7 @@ import { readGuestFileFrom } from '../guest/guest-files.ts';
 import type { Machine } from './machine.ts';
 
 /** At a time: what is beyond is read the next. The log is kept to some MiB (guest/rootfs/usr/lib/berth/bound-ssh-log). */
-const MAX_BYTES = 256 * 1024;
+const MAX_BYTES = 128 * 1024;
 /** More different keys than that, in a minute, no guest lets in. */
 const MAX_LOGINS = 1_000;
 const SSHD_LOG = '/run/berth/sshd.log';
