@@ -18,6 +18,7 @@ import { encryptionBench } from './encryption.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { flushBench } from './flush.ts';
 import { guestIoBench } from './guest-io.ts';
+import { hostileGuestBench } from './hostile-guest.ts';
 import { Installation } from './installation.ts';
 import { manyBench } from './many.ts';
 import { memoryBench } from './memory.ts';
@@ -32,6 +33,7 @@ const BENCHES: readonly Bench[] = [
   manyBench,
   coldStartBench,
   flushBench,
+  hostileGuestBench,
   asAgent(backupBench),
   asAgent(s3backerBench),
   s3Bench,

@@ -28,6 +28,7 @@ export const VM_REASONS = [
   'start_failed',
   'disk_full',
   'disk_error',
+  'guest_agent_silent',
   'image_missing',
   'segment_corrupt',
   'object_store_unavailable',

@@ -255,7 +255,7 @@ export type Observation =
       /** The guest goes on from the memory of the assignment's `resume`. */
       readonly resumed?: boolean;
     }
-  /** The guest stands still until a disk request that failed on its host can be served. */
+  /** The guest stands still until a disk request that failed on its host can be served, or its agent is silent. */
   | { readonly kind: 'stalled'; readonly reason: Reason }
   | { readonly kind: 'resumed' }
   /** The guest was reset, by itself or by a restart. Said once for each reset, before the guest is said to run again. */

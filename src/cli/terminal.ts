@@ -3,9 +3,10 @@
  * happens meanwhile goes to stderr, and only where somebody watches: a progress line on a terminal, nothing in a pipe.
  */
 import { createInterface } from 'node:readline/promises';
+import { withoutControls as plain } from '../lib/untrusted-text.ts';
 import { CommandError } from './command-error.ts';
 import { fields, table } from './table.ts';
-import { duration, lines, plain } from './words.ts';
+import { duration } from './words.ts';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'] as const;
 const FRAME_MS = 100;
@@ -46,7 +47,7 @@ export class Terminal {
   /** What a guest printed: to a pipe as it is, to a terminal without what that would act on. */
   guest(text: string, stream: 'stdout' | 'stderr' = 'stdout'): void {
     this.#progress?.end();
-    process[stream].write(process[stream].isTTY ? lines(text) : text);
+    process[stream].write(process[stream].isTTY ? plain(text) : text);
   }
 
   json(value: unknown): void {
@@ -199,9 +200,16 @@ export class Terminal {
   }
 }
 
-/** JSON leaves half of what a terminal acts on as it is (U+007F to U+009F); so written, it means the same. */
+/**
+ * JSON leaves half of what a terminal acts on as it is (U+007F to U+009F), and characters that reorder or hide others; so
+ * written, it means the same.
+ */
 function escaped(json: string): string {
-  return json.replace(/[\u007f-\u009f]/g, (each) => `\\u00${each.charCodeAt(0).toString(16)}`);
+  // By its units of UTF-16: a character beyond the first plane has two.
+  const unit = (each: string, at: number) => `\\u${each.charCodeAt(at).toString(16).padStart(4, '0')}`;
+  return json.replace(/[\u007f-\u009f]|\p{Cf}/gu, (each) =>
+    [...Array(each.length).keys()].map((at) => unit(each, at)).join(''),
+  );
 }
 
 /** What is typed up to Enter, in raw mode: the terminal does not edit the line, so we do. */

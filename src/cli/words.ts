@@ -53,18 +53,3 @@ export function wrapped(text: string, width: number): readonly string[] {
   }
   return lines;
 }
-
-/** Without what a terminal would act on: texts come from servers, other people and guests. */
-export function plain(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is taken out
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '');
-}
-
-/** A terminal's commands, whole: colours, moves of the cursor, titles. */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is taken out
-const SEQUENCES = /\u001b(?:\[[0-?]*[ -/]*[@-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[ -/]*[0-~])/g;
-
-/** What a guest printed, as its lines read without its colours. */
-export function lines(text: string): string {
-  return plain(text.replace(SEQUENCES, ''));
-}

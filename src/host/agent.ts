@@ -25,6 +25,8 @@ const STORE_CHECK_MS = 30_000;
 const FIRST_CHECK_MS = 2_000;
 const UPKEEP_EVERY = 12;
 const ROOT_USE_EVERY = 12;
+/** What is said of the others waits for no guest, and no QEMU, for longer. */
+const GUEST_MS = 2_000;
 const ORPHAN_EXIT_MS = 5_000;
 const TIDY_EVERY_MS = 6 * 3_600_000;
 
@@ -208,8 +210,8 @@ export class Agent {
     if (!this.#context.lease.isHeld) return [];
     const all = await Promise.all(
       [...this.#runners].map(async ([instance_id, { runner }]) => {
-        const dirty_bytes = await runner.dirtyBytes();
-        const root = with_root ? await rootUse(runner) : null;
+        const dirty_bytes = await inTime(runner.dirtyBytes(), GUEST_MS);
+        const root = with_root ? await inTime(rootUse(runner), GUEST_MS) : null;
         return { instance_id, dirty_bytes, root };
       }),
     );
@@ -230,4 +232,11 @@ export class Agent {
       object_store_problem: this.#store_problem,
     };
   }
+}
+
+/** null where it takes longer. */
+async function inTime<T>(answer: Promise<T>, timeout_ms: number): Promise<T | null> {
+  const enough = new AbortController();
+  const late = pause(timeout_ms, enough.signal).then(() => null);
+  return Promise.race([answer, late]).finally(() => enough.abort());
 }

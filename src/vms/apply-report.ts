@@ -11,7 +11,7 @@ import type { HostId } from '../lib/ids.ts';
 import type { DeadlineWatch } from './deadline-watch.ts';
 import { answerFlushes, failFlushes, tellOfFailure } from './flushes.ts';
 import { keepMemory, spendMemory } from './memory-store.ts';
-import { observe, STALL_CODES, type VmState } from './model.ts';
+import { observe, TROUBLE_CODES, type VmState } from './model.ts';
 import {
   findVm,
   listLively,
@@ -86,8 +86,8 @@ async function move(
   const another = showsAnother(vm, instance, seen);
   if (another && change.reason?.code === 'ready')
     change.reason = { ...change.reason, message: READY_WITH_ANOTHER_KEY };
-  // Unless it waited for its host's disk: if it still does, that is said anew.
-  if (adopted && !STALL_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
+  // Unless it was in trouble: if it still is, that is said anew.
+  if (adopted && !TROUBLE_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
   if (seen.kind === 'running') await spendMemory(tx, vm.id);
   if (seen.kind === 'running' && (instance.host_keys === null || another))
@@ -141,7 +141,7 @@ function changeFor(vm: VmRow, next: VmState, seen: Observation, host_id: HostId)
     case 'stalled':
       return { state: next, reason: say(seen.reason.code, seen.reason.message) };
     case 'resumed':
-      return { state: next, reason: say('ready', 'The guest goes on.') };
+      return { state: next, reason: say('ready', 'The guest goes on, and answers.') };
     case 'rebooting':
       return {
         state: next,

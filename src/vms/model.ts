@@ -126,8 +126,8 @@ export function deadlineMs(state: VmState): number | null {
   }
 }
 
-/** Reasons of a VM that runs and yet waits for its host's disk. */
-export const STALL_CODES: readonly string[] = ['disk_full', 'disk_error'];
+/** Reasons of a VM that runs: its guest waits for its host's disk, or its agent does not answer. */
+export const TROUBLE_CODES: readonly string[] = ['disk_full', 'disk_error', 'guest_agent_silent'];
 
 /** For the 409's message: what would help. */
 export function remedy(state: VmState, call: VmCall): string {

@@ -11,16 +11,19 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, test } from 'node:test';
 import {
   GuestAgentClosedError,
+  GuestAgentCutOffError,
   GuestAgentError,
   GuestAgentProtocolError,
   GuestAgentTimeoutError,
 } from '../../src/host/guest/agent-errors.ts';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+import { readGuestFile } from '../../src/host/guest/guest-files.ts';
 
 interface Command {
   readonly execute: string;
   readonly arguments: Record<string, unknown>;
 }
+const isProtocolError = (error: unknown) => error instanceof GuestAgentProtocolError;
 type Answer = (command: Command, socket: Socket) => string | null;
 
 describe('a guest agent client', { timeout: 300_000 }, () => {
@@ -33,6 +36,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
   let seen: string[];
   let connections: number;
   let lost_syncs: number;
+  let changes: number;
 
   /** Cuts the stream as qemu-ga does: 0xFF ends a half command, a line is a command. */
   function serve(socket: Socket): void {
@@ -67,10 +71,11 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     seen = [];
     connections = 0;
     lost_syncs = 0;
+    changes = 0;
     answer = () => '{"return": {}}\n';
     server = createServer(serve).listen(path);
     await once(server, 'listening');
-    agent = new GuestAgent(path);
+    agent = new GuestAgent(path, () => changes++);
   });
   afterEach(() => {
     agent.close();
@@ -93,10 +98,102 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(connections, 1);
   });
 
-  test('a guest that says much that nobody asked for is not listened to', async () => {
-    greeting = '{"return": 1}\n'.repeat(5_000);
+  test('a guest that says more than it could have been asked is not listened to, and is not asked for a while', async () => {
+    greeting = '{"return": 1}\n'.repeat(20_000);
     answer = () => null;
     await assert.rejects(agent.execute('guest-get-time'), GuestAgentProtocolError);
+    assert.deepEqual([agent.is_silent, agent.is_cut_off, changes], [true, true, 1]);
+    const asked = seen.length;
+    await assert.rejects(agent.execute('guest-get-time'), GuestAgentCutOffError);
+    assert.deepEqual([connections, seen.length], [1, asked]);
+    // As after a reset of the guest.
+    greeting = '';
+    answer = () => '{"return": 7}\n';
+    agent.forgive();
+    assert.equal(await agent.execute('guest-get-time'), 7);
+    assert.deepEqual([agent.is_silent, agent.is_cut_off, changes], [false, false, 2]);
+  });
+
+  test('it is asked again when its time is over, and what it answers then counts', async () => {
+    answer = () => 'what no agent says\n';
+    await assert.rejects(agent.ping(), GuestAgentProtocolError);
+    answer = () => '{"return": {}}\n';
+    await agent.waitUntilUp(60_000);
+    assert.deepEqual([agent.is_silent, changes, connections], [false, 2, 2]);
+  });
+
+  /** A reply of a hostile guest, and what becomes of the call. */
+  const hostile: readonly (readonly [string, () => string, (error: unknown) => boolean])[] = [
+    ['a line without an end', () => '['.repeat(200_000), isProtocolError],
+    ['a reply of more than 64 KiB', () => `{"return":"${'x'.repeat(64 * 1024)}"}\n`, isProtocolError],
+    ['45 MiB of empty lists', () => `{"return":[${'[],'.repeat(15 * 2 ** 20)}[]]}\n`, isProtocolError],
+    ['a description of 10 MB', () => `{"error":{"desc":"${'y'.repeat(1e7)}"}}\n`, isProtocolError],
+    ['lists in lists to the bound', () => `${'['.repeat(32_000)}${']'.repeat(32_000)}\n`, isProtocolError],
+    ['no reply', () => '7\n', isProtocolError],
+    ['a refusal without words', () => '{"error":{}}\n', (error) => error instanceof GuestAgentError],
+    [
+      'a description with commands for a terminal',
+      () => `{"error":{"desc":"${'\\u001b]0;owned\\u0007\\u202e\\n'.repeat(500)}bad"}}\n`,
+      (error) =>
+        error instanceof GuestAgentError && error.desc.length <= 300 && /^[\x20-\x7e…]*$/.test(error.message),
+    ],
+    [
+      'lists in lists for a description',
+      () => `{"error":{"desc":${'['.repeat(30_000)}${']'.repeat(30_000)}}}\n`,
+      (error) => error instanceof GuestAgentError && error.desc === 'unknown error',
+    ],
+  ];
+  for (const [what, reply, expected] of hostile) {
+    test(`${what} is refused for what it is`, async () => {
+      answer = reply;
+      await assert.rejects(agent.execute('guest-info', {}, { timeout_ms: 60_000 }), expected);
+    });
+  }
+
+  test('bytes that trickle in do not extend a call', async () => {
+    let trickle: NodeJS.Timeout | undefined;
+    answer = (_, socket) => {
+      trickle = setInterval(() => socket.write(' '), 1);
+      socket.once('close', () => clearInterval(trickle));
+      return null;
+    };
+    await assert.rejects(agent.execute('guest-slow', {}, { timeout_ms: 200 }), GuestAgentTimeoutError);
+    clearInterval(trickle);
+    assert.equal(agent.is_cut_off, false);
+  });
+
+  test('what a guest sends while it is asked nothing is not read', async () => {
+    const flood = '{"return": 1}\n'.repeat(500_000);
+    const sockets: Socket[] = [];
+    answer = (_, socket) => {
+      sockets.push(socket);
+      return '{"return": {}}\n';
+    };
+    await agent.ping();
+    sockets[0]?.write(flood);
+    for (let turn = 0; turn < 200; turn++) await new Promise((resolve) => setImmediate(resolve));
+    // The kernel keeps some of it for us.
+    assert.ok((sockets[0]?.writableLength ?? 0) > flood.length / 2, `${sockets[0]?.writableLength}`);
+  });
+
+  test('a file is read in pieces that fit, and of one that answers byte by byte no more than that', async () => {
+    const file = Buffer.alloc(100_000, 'abcdefg');
+    let at = 0;
+    let one_byte = false;
+    answer = ({ execute, arguments: { count } }) => {
+      if (execute !== 'guest-file-read') return '{"return": 5}\n';
+      const piece = file.subarray(at, at + (one_byte ? 1 : Number(count)));
+      at += piece.length;
+      const read = { count: piece.length, 'buf-b64': piece.toString('base64'), eof: false };
+      const line = `${JSON.stringify({ return: read })}\n`;
+      assert.ok(line.length <= 64 * 1024, `${line.length}`);
+      return line;
+    };
+    assert.equal((await readGuestFile(agent, '/file', 200_000)).compare(file), 0);
+    [at, one_byte] = [0, true];
+    assert.equal((await readGuestFile(agent, '/file', 200_000)).length, 1);
+    answer = () => '{"return": {"buf-b64": {"length": 4000000000}}}\n';
+    assert.equal((await readGuestFile(agent, '/file', 200_000)).length, 0);
   });
 
   test('stale replies and garbage from before it came do not reach its commands', async () => {
@@ -207,31 +304,15 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     assert.equal(raw?.arguments['time'], Number(1_900_000_000_000_000_123n));
   });
 
-  test('how full the root file system is, whatever else the guest says', async () => {
-    const root = { mountpoint: '/', type: 'ext4', 'used-bytes': 950, 'total-bytes': 1000 };
-    const boot = { mountpoint: '/boot', 'used-bytes': 1, 'total-bytes': 2 };
-    let said: unknown = [boot, root];
-    answer = () => `${JSON.stringify({ return: said })}\n`;
-    assert.deepEqual(await agent.rootUse(), { used_bytes: 950, total_bytes: 1000 });
-    for (said of [[], [boot], [{ mountpoint: '/' }], [null], [{ ...root, 'total-bytes': 0 }]]) {
-      assert.equal(await agent.rootUse(), null, JSON.stringify(said));
-    }
-    said = {};
-    await assert.rejects(agent.rootUse(), GuestAgentProtocolError);
-  });
-
-  test('a guest that floods the channel is cut off, and may be called again', async () => {
-    answer = (_, socket) => {
-      for (let count = 0; count < 200; count++) socket.write('{"return": 1}\n');
-      return null;
-    };
-    while (connections < 3) {
-      await agent.execute('guest-next', {}, { timeout_ms: 5_000 }).catch((error: unknown) => {
-        assert.ok(error instanceof GuestAgentProtocolError);
-      });
-      // The flood is read in turns of the event loop: let it come.
+  test('replies beyond the first are not taken for those of later commands', async () => {
+    answer = ({ execute }) => `{"return": "${execute}"}\n`.repeat(200);
+    for (let nth = 0; nth < 20; nth++) {
+      const command = `guest-${nth}`;
+      assert.equal(await agent.execute(command), command);
+      // What came late is there by the next.
       await new Promise((resolve) => setImmediate(resolve));
     }
+    assert.equal(connections, 1);
   });
 
   test('waiting for a guest that does not come ends in time, or by the signal, and costs one line every two seconds', async () => {

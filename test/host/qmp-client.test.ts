@@ -3,12 +3,13 @@ import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync, watch } from 'node:fs';
-import { createServer } from 'node:net';
+import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, beforeEach, describe, test } from 'node:test';
+import { after, before, beforeEach, describe, type TestContext, test } from 'node:test';
 import { JobGoneError, waitForJob } from '../../src/host/qmp/jobs.ts';
 import { QmpClient, QmpClosedError, QmpError, QmpTimeoutError } from '../../src/host/qmp/qmp-client.ts';
+import type { QmpEvent } from '../../src/host/qmp/types.ts';
 
 describe('a QMP client', { timeout: 300_000 }, () => {
   const folder = mkdtempSync(join(tmpdir(), 'bqmp-'));
@@ -214,3 +215,87 @@ test('a peer that greets with nothing, with an endless line, or with no JSON is 
     rmSync(folder, { recursive: true, force: true });
   }
 });
+
+test('of a QEMU that was taken over: what is no message ends the connection, what lacks its data does no harm', async (t) => {
+  const sayings = [
+    'null',
+    '7',
+    '[]',
+    '{"event":"SHUTDOWN"}',
+    '{"event":"RESET","data":null}',
+    '{"id":{},"return":1}',
+  ];
+  const { connected, say } = await impostor(t);
+  for (const saying of sayings) {
+    const client = await connected();
+    const heard: QmpEvent[] = [];
+    client.onEvent((event) => heard.push(event));
+    say(`${saying}\n{"event":"STOP"}\n`);
+    if (/^[7n]/.test(saying)) await new Promise((resolve) => client.onClose(resolve));
+    else await client.execute('query-status');
+    for (const event of heard) assert.equal(typeof event.data, 'object');
+    assert.equal(heard.at(-1)?.event, client.closed ? undefined : 'STOP');
+    client.close();
+  }
+});
+
+test('of a QEMU that was taken over: its words are cut and cleaned', async (t) => {
+  const { connected, answer } = await impostor(t);
+  const client = await connected();
+  answer({ error: { class: ['x'], desc: `\u001b[2J\u202e${'bad '.repeat(10_000)}` } });
+  await assert.rejects(client.execute('query-status'), (error: unknown) => {
+    assert.ok(error instanceof QmpError);
+    assert.ok(error.desc.length === 300 && /^bad bad [a-z ]*…$/.test(error.desc), error.desc);
+    assert.equal(error.error_class, 'GenericError');
+    return true;
+  });
+  client.close();
+});
+
+test('of a QEMU that was taken over: a flood of events is taken no faster than a budget has room', async (t) => {
+  const { connected, say, waiting } = await impostor(t);
+  const client = await connected();
+  let heard = 0;
+  client.onEvent(() => heard++);
+  const began = performance.now();
+  say('{"event":"RESET","data":{}}\n'.repeat(1_000_000));
+  for (let turn = 0; turn < 200; turn++) await new Promise((resolve) => setImmediate(resolve));
+  const seconds = (performance.now() - began) / 1_000;
+  // An event counts for 1 KiB, of 4 MiB at once and 4 MiB a second; a read of 64 KiB holds some 2,400.
+  assert.ok(heard > 0 && heard <= 4_096 * (1 + seconds) + 2_400, `${heard} in ${seconds} s`);
+  assert.ok(waiting() > 0, 'the rest waits at its sender');
+  client.close();
+});
+
+/** Listens as QEMU does, and says what it is told to. */
+async function impostor(t: TestContext) {
+  const folder = mkdtempSync(join(tmpdir(), 'bqmp-'));
+  const path = join(folder, 's');
+  let reply: object = { return: { status: 'running' } };
+  let peer: Socket | undefined;
+  const server = createServer((socket) => {
+    peer = socket;
+    socket.on('error', () => {}).write('{"QMP":{}}\n');
+    socket.on('data', (data) => {
+      for (const line of String(data).trim().split('\n')) {
+        const { id, execute } = JSON.parse(line);
+        const said = execute === 'qmp_capabilities' ? { return: {} } : reply;
+        socket.write(`${JSON.stringify({ id, ...said })}\n`);
+      }
+    });
+  }).listen(path);
+  t.after(() => {
+    peer?.destroy();
+    server.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+  await once(server, 'listening');
+  return {
+    connected: () => QmpClient.connect(path),
+    say: (text: string) => peer?.write(text),
+    waiting: () => peer?.writableLength ?? 0,
+    answer: (instead: object) => {
+      reply = instead;
+    },
+  };
+}

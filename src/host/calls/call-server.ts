@@ -7,7 +7,11 @@ import { joinStreams } from '../../agent-api/join-streams.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
-import { GuestAgentClosedError, GuestAgentTimeoutError } from '../guest/agent-errors.ts';
+import {
+  GuestAgentClosedError,
+  GuestAgentProtocolError,
+  GuestAgentTimeoutError,
+} from '../guest/agent-errors.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../runner/machine.ts';
 import { vmFolder } from '../runner/record.ts';
@@ -112,7 +116,7 @@ export class CallServer {
 
 function failureOf(error: unknown): CallFailure {
   if (error instanceof CallError) return { code: error.code, message: error.message };
-  if (error instanceof GuestAgentTimeoutError) {
+  if (error instanceof GuestAgentTimeoutError || error instanceof GuestAgentProtocolError) {
     return {
       code: 'guest_silent',
       message: "The guest's agent does not answer; a restart would bring it back.",

@@ -6,7 +6,7 @@ import { readFile } from 'node:fs/promises';
 import type { VmSample } from '../../agent-api/host-calls.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
-import { readGuestFile } from '../guest/guest-files.ts';
+import { memoryUse, networkUse } from '../guest/guest-use.ts';
 import type { Machine } from '../runner/machine.ts';
 
 /** sysconf(_SC_CLK_TCK) is 100 on every Linux of x86-64. */
@@ -14,7 +14,6 @@ const TICKS_A_SECOND = 100;
 const PAGE_BYTES = 4096;
 /** A flush's freeze may wait behind it. */
 const GUEST_MS = 1_000;
-const MEMINFO_BYTES = 16 * 1024;
 
 /** `guest`: whether the guest may be asked now. Rejects when the process or its monitor is gone. */
 export async function measureVm(machine: Machine, guest: boolean): Promise<VmSample> {
@@ -46,25 +45,5 @@ function cpuSeconds(stat: string): number {
 
 async function askGuest(agent: GuestAgent) {
   const timeout = { timeout_ms: GUEST_MS };
-  const interfaces = await agent.networkInterfaces(timeout);
-  const meminfo = (await readGuestFile(agent, '/proc/meminfo', MEMINFO_BYTES, timeout)).toString('latin1');
-  const kib = (name: string) => count(Number(new RegExp(`^${name}: +([0-9]+) kB$`, 'm').exec(meminfo)?.[1]));
-  const [total, available] = [kib('MemTotal'), kib('MemAvailable')];
-  const known = total !== null && available !== null && available <= total;
-  const traffic = interfaces.find((each) => each?.name === 'eth0')?.statistics;
-  return {
-    memory: {
-      used_bytes: known ? (total - available) * 1024 : null,
-      total_bytes: known ? total * 1024 : null,
-    },
-    network: {
-      received_bytes: count(traffic?.['rx-bytes']),
-      sent_bytes: count(traffic?.['tx-bytes']),
-    },
-  };
-}
-
-/** What a guest says may be anything. */
-function count(value: unknown): number | null {
-  return Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : null;
+  return { network: await networkUse(agent, timeout), memory: await memoryUse(agent, timeout) };
 }

@@ -1,6 +1,6 @@
 /** A command in the guest for a caller. Bounded for each VM: the agent is one channel, and a flush's freeze goes over it. */
 import { EXEC_OUTPUT_BYTES, type ExecResult, type HostCall } from '../../agent-api/host-calls.ts';
-import { guestExec } from '../guest/guest-files.ts';
+import { runUserCommand } from '../guest/user-command.ts';
 import type { Machine } from '../runner/machine.ts';
 import { CallError } from './call-error.ts';
 
@@ -28,12 +28,11 @@ export async function runCommand(
   const upset = machine.upset(machine.resets);
   try {
     const [path = '', ...args] = command;
-    const result = await guestExec(machine.agent, {
+    const result = await runUserCommand(machine.agent, {
       path,
       args,
       input: stdin,
       timeout_ms,
-      own_session: true,
       max_output_bytes: EXEC_OUTPUT_BYTES,
       signal: AbortSignal.any([signal, upset]),
     });

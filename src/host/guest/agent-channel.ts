@@ -1,122 +1,147 @@
 /**
  * The byte channel to a guest agent: lines out, lines in, with deadlines.
- * Invariants: at most one reader waits; unread lines are bounded; once closed, every wait rejects.
+ *
+ * Invariants:
+ * - it is read only while somebody waits for a line: what nobody asked for stays in the guest, and costs nothing here;
+ * - a line, and what comes between a send and the line that ends the wait, are bounded before anything is parsed;
+ * - at most one reader waits; once closed, every wait rejects.
  */
-import { connect, type Socket } from 'node:net';
+import { once } from 'node:events';
 import { LineSplitter } from '../qmp/line-splitter.ts';
+import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
 import { GuestAgentClosedError, GuestAgentProtocolError, GuestAgentTimeoutError } from './agent-errors.ts';
 
-/** qemu-ga keeps up to 16 MiB each of a command's output and errors, and sends them as base64 in one line. */
-const MAX_LINE_BYTES = 48 * 1024 * 1024;
+/** Of a reply. What is larger, files and what commands print, is read in pieces that fit. */
+export const MAX_LINE_BYTES = 64 * 1024;
 /**
- * Replies that nobody waited for. A guest that takes minutes to boot is greeted every two seconds, and answers all at
- * once, with two lines each: the one for the 0xFF is an error. More than that means that the guest is not an agent.
+ * Passed over between a send and its answer: what earlier waits gave up on. A guest that takes minutes to boot, or hung for
+ * hours, is greeted again and again, and answers all at once, with two lines each: the one for the 0xFF is an error.
  */
-const MAX_UNREAD_LINES = 1_000;
+const MAX_PASSED_LINES = 10_000;
+const MAX_PASSED_BYTES = 1024 * 1024;
+/** Of one VM. All that one command printed comes at once, and then as fast as a slow disk reads. */
+const PACE = { bytes_per_second: 4 * 1024 * 1024, burst_bytes: 2 * 1024 * 1024 };
 
 interface Reader {
   resolve(line: Buffer): void;
   reject(error: Error): void;
 }
 
+export function agentBudget(): ReadBudget {
+  return new ReadBudget(PACE);
+}
+
 export class AgentChannel {
-  readonly #socket: Socket;
+  readonly #input: PacedReader;
   readonly #splitter = new LineSplitter(MAX_LINE_BYTES);
-  #unread: Buffer[] = [];
-  #unread_bytes = 0;
+  #passed = { lines: 0, bytes: 0 };
   #reader: Reader | undefined;
   #ended: Error | undefined;
 
-  constructor(socket: Socket) {
-    this.#socket = socket;
-    socket.on('data', (chunk: Buffer) => this.#receive(chunk));
+  /** Use {@link openAgentChannel}. */
+  constructor(path: string, budget: ReadBudget) {
+    this.#input = new PacedReader(path, budget, (chunk) => this.#receive(chunk));
+    const { socket } = this.#input;
     socket.on('error', (error) => this.destroy(new GuestAgentClosedError(error.message)));
     socket.on('close', () => this.destroy(new GuestAgentClosedError('QEMU closed the guest agent channel')));
+  }
+
+  async opened(signal: AbortSignal): Promise<void> {
+    await once(this.#input.socket, 'connect', { signal });
   }
 
   get closed(): boolean {
     return this.#ended !== undefined;
   }
 
-  send(bytes: Buffer): void {
-    if (!this.#ended) this.#socket.write(bytes);
+  /** More has come than was waited for: the next line may be no answer to what is sent next. */
+  get holds_more(): boolean {
+    return this.#splitter.held_bytes > 0;
   }
 
-  /** Drops what has arrived and was not read. A line half received stays: its rest is still to come. */
-  clear(): void {
-    this.#unread = [];
-    this.#unread_bytes = 0;
+  send(bytes: Buffer): void {
+    this.#passed = { lines: 0, bytes: 0 };
+    if (!this.#ended) this.#input.socket.write(bytes);
   }
 
   /** The next line, at the latest at `deadline` (performance.now's scale). */
   nextLine(deadline: number, what: string): Promise<Buffer> {
-    const line = this.#unread.shift();
-    if (line) {
-      this.#unread_bytes -= line.length;
-      return Promise.resolve(line);
-    }
-    if (this.#ended) return Promise.reject(this.#ended);
     const { promise, resolve, reject } = Promise.withResolvers<Buffer>();
     const timer = setTimeout(
       () => reject(new GuestAgentTimeoutError(`${what}: no answer from the guest in time`)),
       Math.max(0, deadline - performance.now()),
     );
     const reader: Reader = { resolve, reject };
-    this.#reader = reader;
     const release = (): void => {
       clearTimeout(timer);
-      if (this.#reader === reader) this.#reader = undefined;
+      if (this.#reader !== reader) return;
+      this.#reader = undefined;
+      this.#input.expect(false);
     };
     promise.then(release, release);
+    if (this.#ended) reject(this.#ended);
+    else {
+      this.#reader = reader;
+      this.#deliver();
+      if (this.#reader === reader) this.#input.expect(true);
+    }
     return promise;
   }
 
   destroy(reason: Error): void {
     if (this.#ended) return;
     this.#ended = reason;
-    this.clear();
-    this.#socket.destroy();
+    this.#splitter.reset();
+    this.#input.socket.destroy();
     this.#reader?.reject(reason);
   }
 
-  #keep(line: Buffer): void {
-    this.#unread.push(line);
-    this.#unread_bytes += line.length;
-    if (this.#unread.length > MAX_UNREAD_LINES || this.#unread_bytes > MAX_LINE_BYTES) {
-      throw new Error(`more than ${MAX_UNREAD_LINES} lines or ${MAX_LINE_BYTES} bytes that nobody asked for`);
-    }
+  #receive(chunk: Buffer): void {
+    if (this.#ended) return;
+    this.#splitter.push(chunk);
+    this.#deliver();
   }
 
-  #receive(chunk: Buffer): void {
+  /** A line that is here to the reader that waits. */
+  #deliver(): void {
+    const reader = this.#reader;
+    if (!reader) return;
     try {
-      for (const line of this.#splitter.push(chunk)) {
-        const reader = this.#reader;
-        this.#reader = undefined;
-        if (reader) reader.resolve(line);
-        else this.#keep(line);
-      }
+      const line = this.#splitter.next();
+      if (!line) return;
+      this.#count(line);
+      this.#reader = undefined;
+      this.#input.expect(false);
+      reader.resolve(line);
     } catch (error) {
       this.destroy(new GuestAgentProtocolError('the guest sends what no agent sends', { cause: error }));
     }
   }
+
+  #count(line: Buffer): void {
+    this.#passed.lines += 1;
+    this.#passed.bytes += line.length;
+    const { lines, bytes } = this.#passed;
+    if (lines > MAX_PASSED_LINES || bytes > MAX_PASSED_BYTES)
+      throw new Error(
+        `more than ${MAX_PASSED_LINES} lines or ${MAX_PASSED_BYTES} bytes that nobody asked for`,
+      );
+  }
 }
 
-/** Rejects with {@link GuestAgentClosedError} when nothing listens there, or in time. */
-export async function openAgentChannel(socket_path: string, deadline: number): Promise<AgentChannel> {
-  const socket = connect({ path: socket_path });
-  const opened = Promise.withResolvers<void>();
-  socket.once('connect', opened.resolve);
-  socket.once('error', opened.reject);
-  const timer = setTimeout(
-    () => socket.destroy(new Error('no connection in time')),
-    Math.max(0, deadline - performance.now()),
-  );
+/** Rejects with {@link GuestAgentClosedError} when nothing listens there, or in time. `budget`: what a VM's channels share. */
+export async function openAgentChannel(
+  socket_path: string,
+  deadline: number,
+  budget: ReadBudget = agentBudget(),
+): Promise<AgentChannel> {
+  const channel = new AgentChannel(socket_path, budget);
   try {
-    await opened.promise;
-    return new AgentChannel(socket);
+    await channel.opened(AbortSignal.timeout(Math.max(0, Math.ceil(deadline - performance.now()))));
+    return channel;
   } catch (cause) {
-    throw new GuestAgentClosedError('the guest agent channel does not open', { cause });
-  } finally {
-    clearTimeout(timer);
+    const closed = new GuestAgentClosedError('the guest agent channel does not open', { cause });
+    channel.destroy(closed);
+    throw closed;
   }
 }

@@ -6,15 +6,20 @@
  * - the channel is in step before a command is sent: after every connect, and after every command whose reply did
  *   not come, `guest-sync-delimited` is exchanged first. A 0xFF byte before it ends whatever half command a
  *   predecessor left in the agent's parser; everything before the 0xFF of its answer is dropped;
- * - nothing the guest sends is trusted: lines are bounded, replies are checked for shape where they are used.
+ * - nothing the guest sends is trusted: lines are bounded, replies are checked for shape where they are used;
+ * - one deadline for a whole call, which bytes that trickle do not extend. An agent that breaks the protocol loses its channel
+ *   and is not asked for a while, which doubles each time (agent-conduct.ts).
  *
  * A command that timed out may still be carried out later, in order. For a freeze that means: {@link GuestAgent.thaw}
  * until it succeeds. {@link GuestAgent.maybe_frozen} remembers it.
  */
 import { randomInt } from 'node:crypto';
-import { type AgentChannel, openAgentChannel } from './agent-channel.ts';
+import { pause } from '../../lib/backoff.ts';
+import { type AgentChannel, agentBudget, openAgentChannel } from './agent-channel.ts';
+import { AgentConduct } from './agent-conduct.ts';
 import {
   GuestAgentClosedError,
+  GuestAgentCutOffError,
   GuestAgentError,
   GuestAgentProtocolError,
   GuestAgentTimeoutError,
@@ -32,33 +37,41 @@ export interface AgentCallOptions {
   readonly timeout_ms?: number;
 }
 
-export interface GuestNetworkInterface {
-  readonly name: string;
-  readonly 'hardware-address'?: string;
-  readonly statistics?: { readonly 'rx-bytes'?: number; readonly 'tx-bytes'?: number };
-  readonly 'ip-addresses'?: readonly {
-    readonly 'ip-address': string;
-    readonly 'ip-address-type': 'ipv4' | 'ipv6';
-    readonly prefix: number;
-  }[];
-}
-
 interface AgentReply {
   readonly return?: unknown;
-  readonly error?: { readonly class?: string; readonly desc?: string };
+  readonly error?: { readonly desc?: unknown } | null;
 }
 
 export class GuestAgent {
   readonly #socket_path: string;
+  readonly #budget = agentBudget();
+  readonly #conduct = new AgentConduct();
+  readonly #changed: () => void;
   #channel: AgentChannel | undefined;
   #in_step = false;
   #maybe_frozen = false;
   #closed = false;
   #tail: Promise<unknown> = Promise.resolve();
 
-  /** Connects at the first call, and again whenever the connection was lost. */
-  constructor(socket_path: string) {
+  /** Connects at the first call, and again whenever the connection was lost. `changed`: {@link is_silent} has. */
+  constructor(socket_path: string, changed: () => void = () => undefined) {
     this.#socket_path = socket_path;
+    this.#changed = changed;
+  }
+
+  /** It breaks the protocol, or has not answered for long: what needs it cannot be had. */
+  get is_silent(): boolean {
+    return this.#conduct.is_silent;
+  }
+
+  /** It is not asked for now: a call would reject at once, with nothing sent. */
+  get is_cut_off(): boolean {
+    return this.#conduct.cutOffMs(performance.now()) > 0;
+  }
+
+  /** The guest has begun anew, or stood still for its host's sake: what was, does not count. */
+  forgive(): void {
+    this.#judge(() => this.#conduct.forgive());
   }
 
   /** True from the moment a freeze was sent until a thaw, or a status of `thawed`, was confirmed. */
@@ -68,8 +81,8 @@ export class GuestAgent {
 
   /**
    * Runs one command of the agent. `args` may be a JSON text, for numbers beyond 2^53. Rejects with
-   * {@link GuestAgentError} (the guest refused), {@link GuestAgentTimeoutError}, {@link GuestAgentClosedError}
-   * (QEMU is gone or closed the channel), {@link GuestAgentProtocolError} (not an answer of an agent).
+   * {@link GuestAgentError} (the guest refused), {@link GuestAgentTimeoutError} (also where it is cut off),
+   * {@link GuestAgentClosedError} (QEMU is gone or closed the channel), {@link GuestAgentProtocolError} (not an answer of an agent).
    */
   execute(
     command: string,
@@ -107,6 +120,7 @@ export class GuestAgent {
         },
       );
       if (await (signal ? Promise.race([attempt, rejectOnAbort(signal)]) : attempt)) return;
+      await pause(Math.min(left_ms, this.#conduct.cutOffMs(performance.now())), signal);
     }
   }
 
@@ -163,22 +177,6 @@ export class GuestAgent {
     }
   }
 
-  async networkInterfaces(options: AgentCallOptions = {}): Promise<readonly GuestNetworkInterface[]> {
-    const list = await this.execute('guest-network-get-interfaces', undefined, options);
-    if (!Array.isArray(list)) throw new GuestAgentProtocolError('the guest answered no list of interfaces');
-    return list as readonly GuestNetworkInterface[];
-  }
-
-  /** How full the root file system is, as others than root see it; null where the guest does not say. */
-  async rootUse(options: AgentCallOptions = {}): Promise<{ used_bytes: number; total_bytes: number } | null> {
-    const list = await this.execute('guest-get-fsinfo', undefined, options);
-    if (!Array.isArray(list)) throw new GuestAgentProtocolError('the guest answered no list of file systems');
-    const root = (list as readonly Record<string, unknown>[]).find((each) => each?.['mountpoint'] === '/');
-    const [used_bytes, total_bytes] = [root?.['used-bytes'], root?.['total-bytes']];
-    if (typeof used_bytes !== 'number' || typeof total_bytes !== 'number') return null;
-    return used_bytes >= 0 && total_bytes > 0 ? { used_bytes, total_bytes } : null;
-  }
-
   /** Hangs up and refuses further calls. The guest keeps running; a later client gets back in step by itself. */
   close(): void {
     this.#closed = true;
@@ -200,22 +198,48 @@ export class GuestAgent {
       clearTimeout(waiting);
       if (given_up || performance.now() >= deadline) throw late;
       if (this.#closed) throw new GuestAgentClosedError(`${what}: the guest agent client is closed`);
-      resolve(await run(deadline));
+      if (this.is_cut_off)
+        throw new GuestAgentCutOffError(`${what}: not sent, the guest's agent has broken the protocol`);
+      resolve(await this.#judged(run(deadline)));
     });
     this.#tail = turn.catch(reject);
     return promise;
   }
 
+  async #judged<T>(exchange: Promise<T>): Promise<T> {
+    const asked_at = performance.now();
+    try {
+      const answer = await exchange;
+      this.#judge(() => this.#conduct.answered());
+      return answer;
+    } catch (error) {
+      const now = performance.now();
+      if (error instanceof GuestAgentError) this.#judge(() => this.#conduct.answered());
+      if (error instanceof GuestAgentTimeoutError)
+        this.#judge(() => this.#conduct.didNotAnswer(asked_at, now));
+      if (error instanceof GuestAgentProtocolError) {
+        this.#channel?.destroy(error);
+        this.#judge(() => this.#conduct.brokeProtocol(now));
+      }
+      throw error;
+    }
+  }
+
+  #judge(change: () => void): void {
+    const before = this.is_silent;
+    change();
+    if (this.is_silent !== before) this.#changed();
+  }
+
   async #getInStep(deadline: number): Promise<AgentChannel> {
     if (!this.#channel || this.#channel.closed) {
       this.#in_step = false;
-      this.#channel = await openAgentChannel(this.#socket_path, deadline);
+      this.#channel = await openAgentChannel(this.#socket_path, deadline, this.#budget);
       if (this.#closed) this.close();
     }
     const channel = this.#channel;
     if (this.#in_step) return channel;
     const id = randomInt(1, 2 ** 31);
-    channel.clear();
     channel.send(Buffer.concat([Buffer.of(0xff), Buffer.from(commandLine('guest-sync-delimited', { id }))]));
     for (;;) {
       const line = await channel.nextLine(deadline, 'guest-sync-delimited');
@@ -237,8 +261,8 @@ export class GuestAgent {
     const line = await channel.nextLine(deadline, command);
     const reply = parseReply(line);
     if (!reply) throw new GuestAgentProtocolError(`${command}: the guest's answer is not a reply`);
-    this.#in_step = true;
-    if (reply.error) throw new GuestAgentError(command, String(reply.error.desc ?? 'unknown error'));
+    this.#in_step = !channel.holds_more;
+    if (reply.error) throw new GuestAgentError(command, reply.error.desc);
     return reply.return;
   }
 }

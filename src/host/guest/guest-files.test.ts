@@ -3,7 +3,8 @@ import { test } from 'node:test';
 import { pause } from '../../lib/backoff.ts';
 import { GuestAgentError, GuestAgentTimeoutError } from './agent-errors.ts';
 import type { AgentCallOptions, GuestAgent } from './guest-agent.ts';
-import { guestExec, readGuestFile, watchGuestFile } from './guest-files.ts';
+import { guestExec } from './guest-command.ts';
+import { readGuestFile, watchGuestFile } from './guest-files.ts';
 
 /** Answers the nth question for a command’s status so. */
 function guest(status: (nth: number) => unknown) {

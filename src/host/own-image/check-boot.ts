@@ -10,7 +10,8 @@ import { promisify } from 'node:util';
 import { messageOf } from '../../lib/errors.ts';
 import { newId } from '../../lib/ids.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
-import { guestExec } from '../guest/guest-files.ts';
+import { guestExec } from '../guest/guest-command.ts';
+import { rootFileSystemUse } from '../guest/guest-use.ts';
 import type { HostImage } from '../images.ts';
 import { applyKeys } from '../runner/apply-keys.ts';
 import { readHostKeys, waitForSsh } from '../runner/personalise.ts';
@@ -133,7 +134,7 @@ async function check({ agent, vm, image, port, work_dir, signal }: Checked): Pro
     const why = await inGuest(agent, 'tail -n 3 /run/berth/sshd.log');
     throw new Error(`root cannot log in with a key: ${why || messageOf(error)}`);
   });
-  const { total_bytes = 0 } = (await agent.rootUse()) ?? {};
+  const { total_bytes = 0 } = (await rootFileSystemUse(agent, { timeout_ms: LOGIN_MS })) ?? {};
   if (total_bytes <= image.size_bytes) throw new Error('its root file system does not grow with its disk');
   try {
     await agent.fsfreeze(FREEZE_MS);

@@ -4,6 +4,7 @@
  */
 import { spawn } from 'node:child_process';
 import { chown } from 'node:fs/promises';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { HostImage } from '../images.ts';
 import { CLEAN_ENV, inJail, type Jail } from '../vm/jail.ts';
 import {
@@ -76,20 +77,14 @@ export async function installInMachine(options: InstallOptions): Promise<void> {
 
 /** What the machine has said that is missing or went wrong. */
 export function problemsIn(output: string): string[] {
-  return [...output.replace(TERMINAL, '\n').matchAll(PROBLEM)].map(([, problem = '']) => problem);
+  return [...output.replace(TERMINAL, '\n').matchAll(PROBLEM)].map(([, problem]) => untrustedText(problem));
 }
 
 /** For a person, without what a terminal would act on. */
 export function lastLines(output: string): string {
-  return output
-    .replace(TERMINAL, '\n')
-    .replace(/[^\x20-\x7e\n]/g, '')
-    .split('\n')
-    .map((line) => line.trim())
-    .filter((line) => line !== '')
-    .slice(-3)
-    .join(' | ')
-    .slice(0, 600);
+  const lines = output.replace(TERMINAL, '\n').split('\n').map(untrustedText);
+  const said = lines.filter((line) => line !== '').slice(-3);
+  return untrustedText(said.join(' | '));
 }
 
 /** No network, no guest agent; what it writes need not be on the disk before it ends. */

@@ -3,6 +3,13 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { LineSplitter, LineTooLongError } from './line-splitter.ts';
 
+function linesOf(splitter: LineSplitter, chunk: Buffer): Buffer[] {
+  const lines: Buffer[] = [];
+  splitter.push(chunk);
+  for (let line = splitter.next(); line; line = splitter.next()) lines.push(line);
+  return lines;
+}
+
 test('however a stream is cut into chunks, the same lines come out', () => {
   const line = fc
     .uint8Array({ maxLength: 20 })
@@ -14,22 +21,33 @@ test('however a stream is cut into chunks, the same lines come out', () => {
       const out: Buffer[] = [];
       let offset = 0;
       for (const cut of cuts) {
-        out.push(...splitter.push(stream.subarray(offset, offset + cut)));
+        out.push(...linesOf(splitter, stream.subarray(offset, offset + cut)));
         offset += cut;
       }
-      out.push(...splitter.push(stream.subarray(offset)));
+      out.push(...linesOf(splitter, stream.subarray(offset)));
       assert.deepEqual(
         out.map((each) => each.toString('hex')),
         lines.map((each) => each.toString('hex')),
       );
+      assert.equal(splitter.held_bytes, rest.length);
     }),
   );
 });
 
 test('a line over the bound is refused, finished or not, and one at the bound is not', () => {
-  assert.equal(new LineSplitter(4).push(Buffer.from('1234\n')).length, 1);
-  assert.throws(() => new LineSplitter(4).push(Buffer.from('12345\n')), LineTooLongError);
+  assert.equal(linesOf(new LineSplitter(4), Buffer.from('1234\n')).length, 1);
+  assert.throws(() => linesOf(new LineSplitter(4), Buffer.from('12345\n')), LineTooLongError);
   const splitter = new LineSplitter(4);
-  splitter.push(Buffer.from('123'));
-  assert.throws(() => splitter.push(Buffer.from('45')), LineTooLongError);
+  assert.deepEqual(linesOf(splitter, Buffer.from('123')), []);
+  assert.throws(() => linesOf(splitter, Buffer.from('45')), LineTooLongError);
+  assert.equal(splitter.held_bytes, 0);
+});
+
+test('lines before one over the bound are had, and one of single bytes is refused at the bound', () => {
+  const splitter = new LineSplitter(4);
+  splitter.push(Buffer.from('ok\n123456789'));
+  assert.equal(String(splitter.next()), 'ok');
+  assert.throws(() => splitter.next(), LineTooLongError);
+  for (let count = 1; count <= 4; count++) assert.deepEqual(linesOf(splitter, Buffer.from('x')), []);
+  assert.throws(() => linesOf(splitter, Buffer.from('x')), LineTooLongError);
 });

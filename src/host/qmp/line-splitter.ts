@@ -1,9 +1,10 @@
 /**
- * Cuts a byte stream into lines ending in LF, for QMP and the guest agent alike.
- * Invariant: never holds more than `max_line_bytes` of an unfinished line; the peer (a guest, in the agent's
- * case) is not trusted to ever send the LF.
+ * Cuts a byte stream into lines ending in LF, for QMP and the guest agent alike; one at a time, as they are taken.
+ * Invariant: a line over the bound is refused before anybody has it, whether or not its LF ever comes; so no more is held than
+ * one line, and one read behind it.
  */
 const LF = 0x0a;
+const NOTHING = Buffer.alloc(0);
 
 export class LineTooLongError extends Error {
   override name = 'LineTooLongError';
@@ -11,39 +12,48 @@ export class LineTooLongError extends Error {
 
 export class LineSplitter {
   readonly #max_line_bytes: number;
-  #parts: Buffer[] = [];
-  #held_bytes = 0;
+  #held: Buffer = NOTHING;
+  /** So many bytes of it hold no LF. */
+  #searched = 0;
 
   constructor(max_line_bytes: number) {
     this.#max_line_bytes = max_line_bytes;
   }
 
-  /** The lines that `chunk` completes, without their LF. Throws {@link LineTooLongError} past the bound. */
-  push(chunk: Buffer): Buffer[] {
-    const lines: Buffer[] = [];
-    let start = 0;
-    for (let end = chunk.indexOf(LF); end !== -1; end = chunk.indexOf(LF, start)) {
-      this.#hold(chunk.subarray(start, end));
-      lines.push(this.#parts.length === 1 && this.#parts[0] ? this.#parts[0] : Buffer.concat(this.#parts));
-      this.reset();
-      start = end + 1;
-    }
-    this.#hold(chunk.subarray(start));
-    return lines;
+  push(chunk: Buffer): void {
+    this.#held = this.#held.length === 0 ? chunk : Buffer.concat([this.#held, chunk]);
   }
 
-  /** Forgets the unfinished line. */
-  reset(): void {
-    this.#parts = [];
-    this.#held_bytes = 0;
-  }
-
-  #hold(part: Buffer): void {
-    this.#held_bytes += part.length;
-    if (this.#held_bytes > this.#max_line_bytes) {
+  /** The next whole line without its LF; null: its end has not come. Throws {@link LineTooLongError} past the bound. */
+  next(): Buffer | null {
+    const end = this.#held.indexOf(LF, this.#searched);
+    const length = end === -1 ? this.#held.length : end;
+    if (length > this.#max_line_bytes) {
       this.reset();
       throw new LineTooLongError(`a line is longer than ${this.#max_line_bytes} bytes`);
     }
-    if (part.length > 0) this.#parts.push(part);
+    if (end === -1) {
+      this.#searched = length;
+      return null;
+    }
+    const line = this.#held.subarray(0, end);
+    this.#hold(this.#held.subarray(end + 1));
+    return line;
+  }
+
+  /** Bytes that were pushed and not taken. */
+  get held_bytes(): number {
+    return this.#held.length;
+  }
+
+  /** Forgets what is held. */
+  reset(): void {
+    this.#hold(NOTHING);
+  }
+
+  #hold(rest: Buffer): void {
+    // A view of nothing would keep the memory behind it.
+    this.#held = rest.length === 0 ? NOTHING : rest;
+    this.#searched = 0;
   }
 }

@@ -5,18 +5,25 @@
  * Invariants:
  * - every command settles: by its reply, its timeout, or the end of the connection;
  * - events reach listeners in QEMU's order, synchronously, before any continuation of a reply that came later;
- * - after the close nothing is delivered, and every later call rejects with {@link QmpClosedError}.
+ * - after the close nothing is delivered, and every later call rejects with {@link QmpClosedError};
+ * - a QEMU that its guest has taken over costs us little: lines are bounded before they are parsed, what it sends is read no
+ *   faster than a budget has room, its words are cut and cleaned, and an event has an object for its data.
  *
  * QEMU serves one QMP client at a time; a second one waits in the listen queue until the first has gone.
  */
-import { connect, type Socket } from 'node:net';
+import { once } from 'node:events';
 import { messageOf } from '../../lib/errors.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import { LineSplitter } from './line-splitter.ts';
+import { PacedReader, ReadBudget } from './paced-reader.ts';
 import type { QmpArguments, QmpCommandName, QmpEvent, QmpReturn } from './types.ts';
 
 const DEFAULT_TIMEOUT_MS = 10_000;
-/** Far above what query-named-block-nodes answers for the few nodes that one VM has. */
-const MAX_LINE_BYTES = 16 * 1024 * 1024;
+/** Far above what query-named-block-nodes answers for the few nodes that one VM has: some 10 KiB. */
+const MAX_LINE_BYTES = 256 * 1024;
+const PACE = { bytes_per_second: 4 * 1024 * 1024, burst_bytes: 4 * 1024 * 1024 };
+/** What a message counts for at least, however short: it is parsed, and many may listen. */
+const MESSAGE_BYTES = 1024;
 const MAX_PENDING = 256;
 
 /** QEMU answered a command with an error. */
@@ -27,11 +34,12 @@ export class QmpError extends Error {
   readonly error_class: string;
   readonly desc: string;
 
-  constructor(command: string, error_class: string, desc: string) {
-    super(`${command}: ${desc}`);
+  constructor(command: string, error_class: unknown, desc: unknown) {
+    const text = untrustedText(desc) || 'unknown error';
+    super(`${command}: ${text}`);
     this.command = command;
-    this.error_class = error_class;
-    this.desc = desc;
+    this.error_class = untrustedText(error_class) || 'GenericError';
+    this.desc = text;
   }
 }
 
@@ -77,14 +85,16 @@ interface Pending {
 
 interface Message {
   readonly QMP?: unknown;
-  readonly event?: string;
+  readonly event?: unknown;
+  readonly data?: unknown;
   readonly id?: unknown;
   readonly return?: unknown;
-  readonly error?: { readonly class?: string; readonly desc?: string };
+  readonly error?: { readonly class?: unknown; readonly desc?: unknown } | null;
 }
 
 export class QmpClient {
-  readonly #socket: Socket;
+  readonly #input: PacedReader;
+  readonly #budget = new ReadBudget(PACE);
   readonly #splitter: LineSplitter;
   readonly #pending = new Map<number, Pending>();
   readonly #event_listeners = new Set<(event: QmpEvent) => void>();
@@ -94,13 +104,14 @@ export class QmpClient {
   #closed: QmpClosedError | undefined;
 
   /** Use {@link QmpClient.connect}. */
-  private constructor(socket: Socket, max_line_bytes: number) {
-    this.#socket = socket;
+  private constructor(socket_path: string, max_line_bytes: number) {
     this.#splitter = new LineSplitter(max_line_bytes);
     this.#greeted.promise.catch(() => {});
-    socket.on('data', (chunk: Buffer) => this.#receive(chunk));
+    this.#input = new PacedReader(socket_path, this.#budget, (chunk) => this.#receive(chunk));
+    const { socket } = this.#input;
     socket.on('error', (error) => this.#end(`QMP connection failed: ${error.message}`, false, error));
     socket.on('close', () => this.#end('QEMU closed the QMP connection', false));
+    this.#input.expect(true);
   }
 
   /**
@@ -109,17 +120,14 @@ export class QmpClient {
    */
   static async connect(socket_path: string, options: QmpConnectOptions = {}): Promise<QmpClient> {
     const timeout_ms = options.timeout_ms ?? DEFAULT_TIMEOUT_MS;
-    const socket = connect({ path: socket_path });
-    const opened = Promise.withResolvers<void>();
-    socket.once('connect', opened.resolve);
-    socket.once('error', opened.reject);
+    const client = new QmpClient(socket_path, options.max_line_bytes ?? MAX_LINE_BYTES);
+    const { socket } = client.#input;
     const timer = setTimeout(
       () => socket.destroy(new QmpTimeoutError('no QMP greeting in time')),
       timeout_ms,
     );
     try {
-      await opened.promise;
-      const client = new QmpClient(socket, options.max_line_bytes ?? MAX_LINE_BYTES);
+      await once(socket, 'connect');
       await client.#greeted.promise;
       await client.execute('qmp_capabilities', {}, { timeout_ms });
       return client;
@@ -154,7 +162,7 @@ export class QmpClient {
       reject(new QmpTimeoutError(`${command}: no reply within ${timeout_ms} ms`));
     }, timeout_ms);
     this.#pending.set(id, { command, timer, resolve, reject });
-    this.#socket.write(
+    this.#input.socket.write(
       `${JSON.stringify({ execute: command, ...(args === undefined ? {} : { arguments: args }), id })}\n`,
     );
     return promise as Promise<QmpReturn<C>>;
@@ -219,19 +227,25 @@ export class QmpClient {
 
   #receive(chunk: Buffer): void {
     try {
-      for (const line of this.#splitter.push(chunk)) {
-        if (this.#closed) return;
+      this.#splitter.push(chunk);
+      for (let line = this.#splitter.next(); line && !this.#closed; line = this.#splitter.next()) {
         const text = line.toString('utf8').trim();
-        if (text !== '') this.#dispatch(JSON.parse(text) as Message);
+        if (text === '') continue;
+        this.#budget.spend(MESSAGE_BYTES);
+        this.#dispatch(JSON.parse(text) as Message | null);
       }
     } catch (error) {
-      this.#end(`QMP stream is broken: ${messageOf(error)}`, false, error);
+      // A parser's message quotes what it could not read.
+      this.#end(`QMP stream is broken: ${untrustedText(messageOf(error))}`, false, error);
     }
   }
 
-  #dispatch(message: Message): void {
+  #dispatch(message: Message | null): void {
+    if (typeof message !== 'object' || message === null) throw new Error('QEMU sent what is no message');
     if (typeof message.event === 'string') {
-      for (const listener of [...this.#event_listeners]) deliver(listener, message as unknown as QmpEvent);
+      const data = typeof message.data === 'object' && message.data !== null ? message.data : {};
+      const event = { ...message, data } as unknown as QmpEvent;
+      for (const listener of [...this.#event_listeners]) deliver(listener, event);
       return;
     }
     if (message.QMP !== undefined) {
@@ -243,8 +257,7 @@ export class QmpClient {
     this.#pending.delete(message.id as number);
     clearTimeout(pending.timer);
     if (message.error) {
-      const { class: error_class = 'GenericError', desc = 'unknown error' } = message.error;
-      pending.reject(new QmpError(pending.command, error_class, desc));
+      pending.reject(new QmpError(pending.command, message.error.class, message.error.desc));
     } else pending.resolve(message.return);
   }
 
@@ -252,7 +265,7 @@ export class QmpClient {
     if (this.#closed) return;
     const reason = new QmpClosedError(message, by_us, cause);
     this.#closed = reason;
-    this.#socket.destroy();
+    this.#input.socket.destroy();
     this.#greeted.reject(reason);
     for (const pending of this.#pending.values()) {
       clearTimeout(pending.timer);

@@ -1,8 +1,10 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
-import { fillGuestFile, guestExec } from '../guest/guest-files.ts';
+import { guestExec } from '../guest/guest-command.ts';
+import { fillGuestFile } from '../guest/guest-files.ts';
 
 const SCRIPT = readFileSync(join(import.meta.dirname, 'apply-keys.sh'), 'utf8');
 
@@ -58,7 +60,7 @@ export async function applyKeys(
     last_sequences.set(agent, Math.max(last_sequences.get(agent) ?? 0, Number(said[1])));
   }
   if (result.exit_code !== 0 || !said) {
-    const why = result.stderr.toString('utf8').trim().slice(0, 300);
+    const why = untrustedText(result.stderr.toString('utf8'));
     throw new Error(`the guest did not apply its keys (exit code ${result.exit_code}): ${why}`);
   }
   return { ended: Number(said[1]), young: Number(said[2]) };

@@ -2,48 +2,42 @@
  * A guest's serial console. What it prints is kept: the last megabyte or so, in a file that never grows past twice
  * that; while this process is away QEMU drops it. Those who watch see it too, and what they type goes to the guest.
  * Invariants: a watcher that does not keep up is cut off; the guest and the others never wait for it. What cannot be kept, for
- * want of room say, is left out; who watches sees it all the same.
+ * want of room say, is left out; who watches sees it all the same. A guest that prints without end is read no faster than a
+ * budget has room, and its line waits.
  */
 import { appendFileSync, chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';
-import { connect, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { untrustedText } from '../../lib/untrusted-text.ts';
+import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
 
 const KEEP_BYTES = 1024 * 1024;
 const WATCHER_BEHIND_BYTES = 1024 * 1024;
 const WATCHERS = 16;
+/** Twenty times what a serial line of 115,200 baud carries. */
+const PACE = { bytes_per_second: 256 * 1024, burst_bytes: 1024 * 1024 };
 
 export class ConsoleLog {
-  readonly #socket: Socket;
+  readonly #input: PacedReader;
   readonly #watchers = new Set<Duplex>();
+  readonly #log_path: string;
+  #size: number;
 
   constructor(socket_path: string, log_path: string) {
-    let size = openLog(log_path);
-    this.#socket = connect({ path: socket_path });
+    this.#log_path = log_path;
+    this.#size = openLog(log_path);
+    this.#input = new PacedReader(socket_path, new ReadBudget(PACE), (chunk) => this.#receive(chunk));
+    const { socket } = this.#input;
     // A console that cannot be kept is not worth a VM.
-    this.#socket.on('error', () => this.#socket.destroy());
-    this.#socket.on('close', () => this.#endWatchers());
-    this.#socket.on('data', (chunk) => {
-      for (const each of this.#watchers) {
-        if (each.writableLength > WATCHER_BEHIND_BYTES) each.destroy();
-        else each.write(chunk);
-      }
-      try {
-        appendFileSync(log_path, chunk, { mode: 0o600 });
-        size += chunk.length;
-        if (size <= 2 * KEEP_BYTES) return;
-        const kept = readFileSync(log_path).subarray(-KEEP_BYTES);
-        writeFileSync(log_path, kept, { mode: 0o600 });
-        size = kept.length;
-      } catch {
-        size = sizeOf(log_path);
-      }
-    });
+    socket.on('error', () => socket.destroy());
+    socket.on('close', () => this.#endWatchers());
+    this.#input.expect(true);
   }
 
   /** Until the watcher goes or the console ends, when it is destroyed. */
   attach(watcher: Duplex): void {
     watcher.on('error', () => watcher.destroy());
-    if (this.#socket.destroyed || this.#watchers.size >= WATCHERS) {
+    const { socket } = this.#input;
+    if (socket.destroyed || this.#watchers.size >= WATCHERS) {
       watcher.destroy();
       return;
     }
@@ -51,16 +45,33 @@ export class ConsoleLog {
     watcher.on('close', () => this.#watchers.delete(watcher));
     watcher.on('end', () => watcher.destroy());
     watcher.on('data', (typed: Buffer) => {
-      if (this.#socket.write(typed)) return;
+      if (socket.write(typed)) return;
       // A guest that reads nothing: its line takes no more.
       watcher.pause();
-      this.#socket.once('drain', () => watcher.resume());
+      socket.once('drain', () => watcher.resume());
     });
   }
 
   close(): void {
-    this.#socket.destroy();
+    this.#input.socket.destroy();
     this.#endWatchers();
+  }
+
+  #receive(chunk: Buffer): void {
+    for (const each of this.#watchers) {
+      if (each.writableLength > WATCHER_BEHIND_BYTES) each.destroy();
+      else each.write(chunk);
+    }
+    try {
+      appendFileSync(this.#log_path, chunk, { mode: 0o600 });
+      this.#size += chunk.length;
+      if (this.#size <= 2 * KEEP_BYTES) return;
+      const kept = readFileSync(this.#log_path).subarray(-KEEP_BYTES);
+      writeFileSync(this.#log_path, kept, { mode: 0o600 });
+      this.#size = kept.length;
+    } catch {
+      this.#size = sizeOf(this.#log_path);
+    }
   }
 
   #endWatchers(): void {
@@ -91,13 +102,13 @@ export function consoleTail(log_path: string, from?: RegExp): string {
   try {
     const lines = readFileSync(log_path)
       .subarray(-TAIL_BYTES)
-      .toString('latin1')
+      .toString('utf8')
       .split('\n')
-      .map((line) => line.replace(/[^\x20-\x7e]/g, '').trim())
+      .map(untrustedText)
       .filter((line) => line !== '');
     const first = from ? lines.findLastIndex((line) => from.test(line)) : -1;
     const shown = first === -1 ? lines.slice(-TAIL_LINES) : lines.slice(first, first + TAIL_LINES);
-    return shown.join(' | ');
+    return untrustedText(shown.join(' | '));
   } catch {
     return '';
   }

@@ -16,7 +16,7 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   reboots_done: fc.nat(3),
   flush_asked: fc.boolean(),
   flush_due: fc.boolean(),
-  stall_unsaid: fc.boolean(),
+  trouble_unsaid: fc.boolean(),
 });
 
 /** What carrying a step out does to the situation, when it succeeds. */
@@ -30,8 +30,8 @@ function after(now: Situation, step: Step): Situation {
       return { ...now, machine: 'booting', reboots_done: now.reboots_wanted };
     case 'flush':
       return { ...now, flush_asked: false, flush_due: false };
-    case 'say_stall':
-      return { ...now, stall_unsaid: false };
+    case 'say_trouble':
+      return { ...now, trouble_unsaid: false };
     case 'suspend':
       return { ...now, saved: true };
     case 'run_on':
@@ -115,11 +115,13 @@ test('of a guest that is silent since an earlier agent left it, what is asked fo
         saved: false,
         standing: false,
         ended: false,
+        trouble_unsaid: false,
       } as const;
       assert.equal(decide({ ...silent, desired: 'suspended' }), 'suspend');
       const wanted = { ...silent, desired: 'running', reboots_done: silent.reboots_wanted } as const;
       assert.equal(decide({ ...wanted, flush_asked: true }), 'flush');
       assert.equal(decide({ ...wanted, reboots_wanted: wanted.reboots_done + 1 }), 'reboot');
+      assert.equal(decide({ ...wanted, trouble_unsaid: true }), 'say_trouble');
     }),
   );
 });

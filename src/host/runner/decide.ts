@@ -39,8 +39,8 @@ export interface Situation {
   readonly flush_asked: boolean;
   /** The automatic flush of a running guest is due; it may still be so when that guest has ended. */
   readonly flush_due: boolean;
-  /** The guest began to wait for this host's disk, or goes on again, and that was not said. */
-  readonly stall_unsaid: boolean;
+  /** The guest began to wait for this host's disk, or its agent to be silent, or that is over, and it was not said. */
+  readonly trouble_unsaid: boolean;
 }
 
 export const STEPS = [
@@ -55,7 +55,7 @@ export const STEPS = [
   'save_offline',
   'end_machine',
   'remove',
-  'say_stall',
+  'say_trouble',
   'say_powered_off',
   'say_suspended',
   'say_stopped',
@@ -93,13 +93,14 @@ function decideRunning(now: Situation): Step {
       return now.launched ? 'say_died' : 'start';
     case 'booting':
       if (now.standing) return 'run_on';
+      if (now.silent && now.trouble_unsaid) return 'say_trouble';
       if (now.silent && now.reboots_wanted > now.reboots_done) return 'reboot';
       return now.silent && (now.flush_asked || now.flush_due) ? 'flush' : 'await_guest';
     case 'off':
       return 'say_powered_off';
     case 'up':
       if (now.standing) return 'run_on';
-      if (now.stall_unsaid) return 'say_stall';
+      if (now.trouble_unsaid) return 'say_trouble';
       if (now.reboots_wanted > now.reboots_done) return 'reboot';
       return now.flush_asked || now.flush_due ? 'flush' : 'nothing';
   }

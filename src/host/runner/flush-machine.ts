@@ -14,9 +14,10 @@ import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { CommitResponse, Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import { FlushSink } from '../block/flush-sink.ts';
 import { NbdServer } from '../block/nbd-server.ts';
-import { guestExec } from '../guest/guest-files.ts';
+import { guestExec } from '../guest/guest-command.ts';
 import type { HostContext } from '../host-context.ts';
 import { waitForJob } from '../qmp/jobs.ts';
 import { type QmpClient, QmpError } from '../qmp/qmp-client.ts';
@@ -264,7 +265,8 @@ async function complete(options: FlushOptions, sink: FlushSink, begun: Begun): P
     const synced = syncOverlay(machine, signal);
     synced.catch(() => undefined); // awaited below; the job may fail first
     const job = await waitForJob(qmp, job_id, ['pending'], { timeout_ms: JOB_MS, signal });
-    if (job.status !== 'pending') throw new Error(job.error ?? `the backup job ended as ${job.status}`);
+    if (job.status !== 'pending')
+      throw new Error(untrustedText(job.error) || `the backup job ended as ${untrustedText(job.status)}`);
     const result = await sink.finish();
     await synced;
     const segments: SegmentRef[] = result.segments.map((written) => ({ ...written }));
@@ -321,7 +323,7 @@ async function finalize(machine: Machine, job_id: string): Promise<void> {
   const job = await waitForJob(qmp, job_id, ['concluded'], { timeout_ms: 60_000 });
   await qmp.execute('job-dismiss', { id: job_id });
   await qmp.execute('blockdev-del', { 'node-name': TARGET_NODE });
-  if (job.error) throw new Error(`the backup job ended with: ${job.error}`);
+  if (job.error) throw new Error(`the backup job ended with: ${untrustedText(job.error)}`);
 }
 
 /** Every dirty bit comes back; a guest stopped by the failed copy goes on. */

@@ -20,7 +20,7 @@ export function isThawing(machine: Machine): boolean {
 /** False when the guest did not answer in time, and its file systems may be frozen or not. */
 export async function freeze(machine: Machine): Promise<boolean> {
   // A thaw that is still to be confirmed could end a new freeze before its time.
-  if (isThawing(machine)) return false;
+  if (isThawing(machine) || machine.agent.is_cut_off) return false;
   await machine.update({ frozen: true });
   try {
     const is_frozen = (await machine.agent.fsfreeze(FREEZE_MS)) > 0;

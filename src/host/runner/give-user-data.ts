@@ -8,7 +8,7 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { VmId } from '../../lib/ids.ts';
 import { GuestAgentError } from '../guest/agent-errors.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
-import { guestExec } from '../guest/guest-files.ts';
+import { guestExec } from '../guest/guest-command.ts';
 
 const GIVE_MS = 60_000;
 
@@ -58,7 +58,7 @@ export async function giveUserData(
     signal,
   });
   if (result.exit_code !== 0) {
-    const said = result.stderr.toString('utf8').trim().slice(0, 200);
+    const said = result.stderr.toString('utf8');
     throw new GuestAgentError('user_data', `the guest could not keep it: ${said}`);
   }
   await untilHeard(() => client.userDataGiven({ vm_id }), signal);

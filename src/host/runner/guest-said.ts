@@ -1,11 +1,11 @@
-/** What the control plane was told of a running guest: its resets, and whether it waits for this host's disk. */
+/** What the control plane was told of a running guest: its resets, and what ails it. */
 import type { Observation } from '../../agent-api/types.ts';
 import type { Machine } from './machine.ts';
 
 export class GuestSaid {
   readonly #say: (observed: Observation) => Promise<void>;
   #resets: { readonly of: Machine; readonly count: number } | null = null;
-  #stall: string | null = null;
+  #trouble: string | null = null;
 
   constructor(say: (observed: Observation) => Promise<void>) {
     this.#say = say;
@@ -19,17 +19,17 @@ export class GuestSaid {
     this.#resets = { of: machine, count: resets };
   }
 
-  isStallUnsaid(machine: Machine | null): boolean {
-    return (machine?.stall?.code ?? null) !== this.#stall;
+  isTroubleUnsaid(machine: Machine | null): boolean {
+    return (machine?.trouble?.code ?? null) !== this.#trouble;
   }
 
-  async sayStall({ stall }: Machine): Promise<void> {
-    await this.#say(stall ? { kind: 'stalled', reason: stall } : { kind: 'resumed' });
-    this.#stall = stall?.code ?? null;
+  async sayTrouble({ trouble }: Machine): Promise<void> {
+    await this.#say(trouble ? { kind: 'stalled', reason: trouble } : { kind: 'resumed' });
+    this.#trouble = trouble?.code ?? null;
   }
 
-  /** The guest was said to run, which ends what was said of its waiting. */
+  /** The guest was said to run, which ends what was said to ail it. */
   noteRunning(): void {
-    this.#stall = null;
+    this.#trouble = null;
   }
 }

@@ -1,9 +1,11 @@
 /** The guest's part in a VM's life: coming up, rebooting, shutting down; each with a limit to the patience. */
+import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { HostKey } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import { thaw } from './freeze.ts';
 import type { KeyPusher } from './key-pusher.ts';
+import { tellLogins } from './login-watch.ts';
 import type { Machine } from './machine.ts';
 import { readHostKeys, waitForSshd } from './personalise.ts';
 
@@ -144,9 +146,17 @@ export async function rebootGuest(machine: Machine, signal: AbortSignal): Promis
   return true;
 }
 
-/** The guest's own shutdown if it ends in time (not with `force`), else the machine is stopped where it is. */
-export async function powerOffGuest(machine: Machine, force: boolean, signal: AbortSignal): Promise<void> {
+/**
+ * The guest's own shutdown if it ends in time, else the machine is stopped where it is. With `force` the guest is asked
+ * nothing, not even who has logged in: its agent may hang.
+ */
+export async function powerOffGuest(
+  machine: Machine,
+  client: ControlPlaneClient,
+  { force, signal }: { readonly force: boolean; readonly signal: AbortSignal },
+): Promise<void> {
   if (!force) {
+    await tellLogins(machine, client);
     const off = machine.qmp.waitForEvent((event) => event.event === 'SHUTDOWN', {
       timeout_ms: GUEST_PART_MS,
       signal,

@@ -10,8 +10,10 @@ import type { GuestAgent } from '../guest/guest-agent.ts';
 import { readGuestFileFrom } from '../guest/guest-files.ts';
 import type { Machine } from './machine.ts';
 
-/** guest/rootfs/usr/lib/berth/bound-ssh-log keeps it about this short. */
-const MAX_BYTES = 2 * 1024 * 1024;
+/** At a time: what is beyond is read the next. The log is kept to some MiB (guest/rootfs/usr/lib/berth/bound-ssh-log). */
+const MAX_BYTES = 128 * 1024;
+/** More different keys than that, in a minute, no guest lets in. */
+const MAX_LOGINS = 1_000;
 const SSHD_LOG = '/run/berth/sshd.log';
 const CALL_MS = 1_000;
 const ACCEPTED = /^Accepted publickey for .* (SHA256:[A-Za-z0-9+/]{43})$/;
@@ -57,7 +59,7 @@ export class LoginWatch {
     this.#offset = offset + whole.length;
     for (const line of whole.toString('latin1').split(/\r?\n/)) {
       const fingerprint = ACCEPTED.exec(line)?.[1];
-      if (fingerprint !== undefined) this.#logins.add(fingerprint);
+      if (fingerprint !== undefined && this.#logins.size < MAX_LOGINS) this.#logins.add(fingerprint);
     }
   }
 }

@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import type { Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import type { Log } from '../../lib/log.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
 import type { QmpEvent, QmpEventData } from '../qmp/types.ts';
@@ -29,6 +30,11 @@ const QUIT_MS = 5_000;
 const MONITOR_MS = 60_000;
 /** It may wait for a read to be answered, and tries to reach us only every 16 s after we were away for long. */
 const LAZY_MONITOR_MS = 120_000;
+const AGENT_SILENT: Reason = {
+  code: 'guest_agent_silent',
+  message:
+    "The guest's agent does not answer, or answers what no agent does: commands, metrics and changed SSH keys wait. Restart the VM if it stays so.",
+};
 
 export class Machine {
   readonly folder: VmFolder;
@@ -76,9 +82,14 @@ export class Machine {
     this.#changed = options.changed;
     this.#lazy = options.lazy;
     const resume = () => this.resumeIfStalled();
-    this.#stall = new Stall({ resume, changed: options.changed, log: options.log });
+    const changed = () => {
+      // A guest that stood still did not answer for that.
+      this.agent.forgive();
+      options.changed();
+    };
+    this.#stall = new Stall({ resume, changed, log: options.log });
     const sockets = vmSockets(options.folder.runtime);
-    this.agent = new GuestAgent(sockets.agent);
+    this.agent = new GuestAgent(sockets.agent, options.changed);
     this.disk = new MachineDisk(options.qmp);
     const { owner } = options;
     const socket_path = join(options.folder.runtime, owner ? 'disk/sock' : 'disk.sock');
@@ -170,6 +181,10 @@ export class Machine {
   /** Why the guest waits for this host's disk; null: it does not. */
   get stall(): Reason | null {
     return this.#stall.reason;
+  }
+  /** What its users should know while it runs: that it waits for this host's disk, or does not answer; null: all is well. */
+  get trouble(): Reason | null {
+    return this.stall ?? (this.agent.is_silent ? AGENT_SILENT : null);
   }
   /** How often the machine was reset, by the guest or by us. */
   get resets(): number {
@@ -302,6 +317,7 @@ export class Machine {
         this.#resets += 1;
         this.#given = null;
         this.logins.reset();
+        this.agent.forgive();
         this.#view = 'booting';
         this.#disturbed();
         return;
@@ -316,10 +332,6 @@ export class Machine {
         this.#disturbed();
         return;
       case 'BLOCK_IO_ERROR':
-        this.#log.error(
-          { instance_id: this.#record.instance_id, reason: event.data.reason },
-          'a disk request failed; the VM waits',
-        );
         if (event.data.action === 'stop') this.#hearStop(event.data);
         return;
       default:
@@ -328,6 +340,12 @@ export class Machine {
   }
 
   #hearStop(failed: QmpEventData['BLOCK_IO_ERROR']): void {
+    // Each request that fails tells of itself; the log tells once of what may be thousands.
+    if (this.stall === null)
+      this.#log.error(
+        { instance_id: this.#record.instance_id, reason: untrustedText(failed.reason) },
+        'a disk request failed; the VM waits',
+      );
     this.#damage = failed.operation === 'read' ? (this.#lazy?.corrupt ?? null) : null;
     if (this.#damage) this.#disturbed();
     else this.#stall.hear(failed);

@@ -1,4 +1,5 @@
 import type { FileSystemUse } from '../../agent-api/types.ts';
+import { rootFileSystemUse } from '../guest/guest-use.ts';
 import type { VmRunner } from './vm-runner.ts';
 
 /** A freeze may wait behind it. */
@@ -8,5 +9,5 @@ const ROOT_USE_MS = 1_000;
 export async function rootUse(runner: VmRunner): Promise<FileSystemUse | null> {
   const machine = runner.machineOf();
   if (!machine || !runner.isQuiet) return null;
-  return machine.agent.rootUse({ timeout_ms: ROOT_USE_MS }).catch(() => null);
+  return rootFileSystemUse(machine.agent, { timeout_ms: ROOT_USE_MS }).catch(() => null);
 }

@@ -7,6 +7,7 @@
 import type { Reason } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { QmpEventData } from '../qmp/types.ts';
 
 const RETRY_MS = 1_000;
@@ -69,5 +70,8 @@ function reasonOf({ nospace, operation, reason }: QmpEventData['BLOCK_IO_ERROR']
   const waits = 'The VM waits, and goes on by itself.';
   return nospace
     ? { code: 'disk_full', message: `The host has no room for what the guest writes. ${waits}` }
-    : { code: 'disk_error', message: `The host could not ${operation} the disk: ${reason}. ${waits}` };
+    : {
+        code: 'disk_error',
+        message: `The host could not ${operation === 'read' ? 'read' : 'write'} the disk: ${untrustedText(reason)}. ${waits}`,
+      };
 }

@@ -207,13 +207,12 @@ export class VmRunner {
       reboots_done: this.#held.machine?.record.reboots_done ?? 0,
       flush_asked: this.#saver.isAsked(assignment),
       flush_due: this.#auto.due,
-      stall_unsaid: this.#said.isStallUnsaid(this.#held.machine),
+      trouble_unsaid: this.#said.isTroubleUnsaid(this.#held.machine),
     };
   }
 
   async #take(step: Step, signal: AbortSignal): Promise<void> {
-    const { machine } = this.#held;
-    if (machine?.gone || machine?.broken) await this.#endMachine();
+    if (this.#held.isOver) await this.#endMachine();
     switch (step) {
       case 'start':
         return this.#start(signal);
@@ -230,8 +229,10 @@ export class VmRunner {
       case 'say_suspended':
         return this.#saySuspended();
       case 'power_off':
-        await tellLogins(this.#held.machine, this.#context.client);
-        return powerOffGuest(this.#held.running, this.#current.force, signal);
+        return powerOffGuest(this.#held.running, this.#context.client, {
+          force: this.#current.force,
+          signal,
+        });
       case 'save':
         return this.#save(signal);
       case 'save_offline':
@@ -240,8 +241,8 @@ export class VmRunner {
         return this.#endMachine();
       case 'remove':
         return this.#remove();
-      case 'say_stall':
-        return this.#said.sayStall(this.#held.running);
+      case 'say_trouble':
+        return this.#said.sayTrouble(this.#held.running);
       case 'say_powered_off':
         return this.#sayPoweredOff();
       case 'say_stopped':

@@ -8,6 +8,7 @@ import { accessSync, constants, readFileSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { messageOf } from '../../lib/errors.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import { writeFileDurably } from './durable-file.ts';
 import { CLEAN_ENV, inJail, type Jail } from './jail.ts';
 import { ACCELERATORS, type Accelerator, probeArguments } from './qemu-command.ts';
@@ -140,13 +141,11 @@ function kvmTrouble(): string | null {
 /** The last line that says something, without control characters; QEMU's own error before the guest's chatter. */
 function lastWords(output: string): string {
   const lines = output
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: terminal escapes of the guest are what is removed
-    .replace(/\x1b\[[0-9;]*[A-Za-z]|[\x00-\x09\x0b-\x1f\x7f-\xff]/g, '')
     .split('\n')
-    .map((line) => line.replace(/^\d{4}-\d\d-\d\dT[\d:.]+Z /, '').trim())
+    .map((line) => untrustedText(line.replace(/^\d{4}-\d\d-\d\dT[\d:.]+Z /, '')))
     .filter((line) => line !== '');
   const own = lines.find((line) => /qemu-system-\S+: (?!warning)/.test(line));
-  return (own ?? lines.at(-1) ?? '').slice(0, 300);
+  return own ?? lines.at(-1) ?? '';
 }
 
 async function cacheKey(options: ChooseOptions): Promise<string> {

@@ -26,6 +26,7 @@ import { assert } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
 import { QmpClient } from '../qmp/qmp-client.ts';
 import { CLEAN_ENV, inJail, type Jail, type JailFiles } from './jail.ts';
 import {
@@ -315,7 +316,7 @@ export function logTail(log_path: string): string[] {
     const lines = readTail(fd, LOG_TAIL_BYTES).toString('utf8').split('\n');
     const stamp = /^\d{4}-\d\d-\d\dT[\d:.]+Z /;
     return lines
-      .map((line) => line.replace(stamp, '').trim())
+      .map((line) => untrustedText(line.replace(stamp, '')))
       .filter((line) => line !== '')
       .slice(-LOG_TAIL_LINES);
   } finally {

@@ -1,0 +1,142 @@
+/**
+ * Small commands of our own in the guest, through its agent, which answers all that they print in one reply: what prints more
+ * than 45 KiB or so breaks the channel's bound. What users run is in user-command.ts.
+ */
+import { pause } from '../../lib/backoff.ts';
+import { GuestAgentProtocolError, GuestAgentTimeoutError } from './agent-errors.ts';
+import type { GuestAgent } from './guest-agent.ts';
+import { bytesOf } from './guest-files.ts';
+import { executeThawed, START_MS } from './thawed.ts';
+
+const SHELL = '/bin/sh';
+const FIRST_POLL_MS = 5;
+const MAX_POLL_MS = 250;
+/** An answer that was lost keeps all other calls waiting for so long. */
+const ANSWER_MS = 60_000;
+const KILL_MS = 5_000;
+
+export interface GuestCommand {
+  /** A program's path, or its name in the agent's PATH. */
+  readonly path: string;
+  readonly args?: readonly string[];
+  /** Replaces the environment when given; else it is the agent's own. */
+  readonly env?: readonly string[];
+  readonly input?: Uint8Array | string;
+  /** For all of it. Default 30 s. */
+  readonly timeout_ms?: number;
+  readonly signal?: AbortSignal;
+}
+
+export interface GuestCommandResult {
+  /** null when a signal ended it. */
+  readonly exit_code: number | null;
+  readonly signal: number | null;
+  readonly stdout: Buffer;
+  readonly stderr: Buffer;
+}
+
+interface ExecStatus {
+  readonly exited?: unknown;
+  readonly exitcode?: unknown;
+  readonly signal?: unknown;
+  readonly 'out-data'?: unknown;
+  readonly 'err-data'?: unknown;
+}
+
+/**
+ * Runs a command in the guest as root and waits for its end; while the file systems are frozen for a flush it waits.
+ * Rejects with GuestAgentError (no such program), GuestAgentTimeoutError (the command is then killed, its children are not), the signal's
+ * reason, or what {@link GuestAgent.execute} rejects with.
+ */
+export async function guestExec(agent: GuestAgent, command: GuestCommand): Promise<GuestCommandResult> {
+  const { result, timed_out } = await runToEnd(agent, command, (pid) => `kill -KILL ${pid}`);
+  if (timed_out)
+    throw new GuestAgentTimeoutError(`${command.path} ran longer than ${command.timeout_ms ?? 30_000} ms`);
+  return result;
+}
+
+/** `kill`: the shell's words that end it when its time is over; what it had printed by then is answered. Rejects as {@link guestExec}. */
+export async function runToEnd(
+  agent: GuestAgent,
+  command: GuestCommand,
+  kill: (pid: number) => string,
+): Promise<{ readonly result: GuestCommandResult; readonly timed_out: boolean }> {
+  const { timeout_ms = 30_000, signal } = command;
+  const now = performance.now();
+  const deadline = now + timeout_ms;
+  const pid = await start(agent, command, Math.min(now + ANSWER_MS, Math.max(deadline, now + START_MS)));
+  for (let poll_ms = FIRST_POLL_MS; ; poll_ms = Math.min(MAX_POLL_MS, poll_ms * 1.5)) {
+    const left_ms = deadline - performance.now();
+    const waited = left_ms > 0 && (await pause(Math.min(poll_ms, left_ms), signal));
+    if (!waited) {
+      const ended = await killCommand(agent, pid, kill(pid));
+      signal?.throwIfAborted();
+      return { result: resultOf(ended ?? {}), timed_out: true };
+    }
+    const status = await askStatusAgain(agent, pid, deadline);
+    if (status?.exited === true) return { result: resultOf(status), timed_out: false };
+  }
+}
+
+async function start(agent: GuestAgent, command: GuestCommand, deadline: number): Promise<number> {
+  const { path, args = [], env, input } = command;
+  const words = {
+    ...{ path, arg: args, 'capture-output': true },
+    ...(env ? { env } : {}),
+    ...(input === undefined ? {} : { 'input-data': Buffer.from(input).toString('base64') }),
+  };
+  const started = (await executeThawed(agent, 'guest-exec', words, deadline)) as { pid?: unknown } | null;
+  const pid = started?.pid;
+  // It becomes a word of a command.
+  if (!Number.isSafeInteger(pid)) throw new GuestAgentProtocolError('guest-exec answered no pid');
+  return pid as number;
+}
+
+async function askStatus(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
+  return (await executeThawed(agent, 'guest-exec-status', { pid }, deadline)) as ExecStatus | null;
+}
+
+/** null also where no answer has come in a while, and there is time to ask again. */
+async function askStatusAgain(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
+  const now = performance.now();
+  const patience = Math.min(now + ANSWER_MS, Math.max(deadline, now + 1_000));
+  try {
+    return await askStatus(agent, pid, patience);
+  } catch (error) {
+    if (error instanceof GuestAgentTimeoutError && performance.now() < deadline) return null;
+    throw error;
+  }
+}
+
+/**
+ * Best effort: the agent has no command for it, and a guest that hangs cannot be helped. Asking for the status until
+ * it has ended also makes the agent forget it; that status is answered.
+ */
+async function killCommand(agent: GuestAgent, pid: number, kill: string): Promise<ExecStatus | null> {
+  const deadline = performance.now() + KILL_MS;
+  try {
+    await executeThawed(agent, 'guest-exec', { path: SHELL, arg: ['-c', kill] }, deadline);
+    for (let poll_ms = FIRST_POLL_MS; performance.now() < deadline; poll_ms *= 2) {
+      const status = await askStatus(agent, pid, deadline);
+      if (status?.exited === true) return status;
+      await pause(poll_ms);
+    }
+  } catch {
+    // The caller is told of the timeout anyway.
+  }
+  return null;
+}
+
+function resultOf(status: ExecStatus): GuestCommandResult {
+  return {
+    exit_code: numberIn(status.exitcode),
+    signal: numberIn(status.signal),
+    stdout: bytesOf(status['out-data']),
+    stderr: bytesOf(status['err-data']),
+  };
+}
+
+/** What a guest says may be anything. */
+function numberIn(value: unknown): number | null {
+  return Number.isSafeInteger(value) ? (value as number) : null;
+}

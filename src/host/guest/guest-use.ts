@@ -1,0 +1,65 @@
+/**
+ * How much of its disk, memory and network a guest says that it uses. Asked of files and of one small command: what the agent has
+ * for it is as long as the guest has mounts and interfaces, which may be hundreds.
+ */
+import type { FileSystemUse } from '../../agent-api/types.ts';
+import type { GuestAgent } from './guest-agent.ts';
+import { guestExec } from './guest-command.ts';
+import { readGuestFile } from './guest-files.ts';
+
+const BUSYBOX = '/usr/lib/berth/busybox';
+const MEMINFO_BYTES = 16 * 1024;
+const NET_DEV_BYTES = 64 * 1024;
+/** Of a line of /proc/net/dev, after the name: received bytes first, sent bytes ninth (proc(5)). */
+const SENT_BYTES_FIELD = 8;
+
+interface Options {
+  readonly timeout_ms: number;
+}
+
+/** How full the root file system is, as others than root see it; null where the guest does not say. */
+export async function rootFileSystemUse(agent: GuestAgent, options: Options): Promise<FileSystemUse | null> {
+  const args = ['stat', '-f', '-c', '%S %b %f %a', '/'];
+  const { stdout } = await guestExec(agent, { path: BUSYBOX, args, ...options });
+  const said = /^(\d{1,15}) (\d{1,15}) (\d{1,15}) (\d{1,15})\n$/.exec(stdout.toString('latin1'));
+  if (!said) return null;
+  const [block_bytes = 0, blocks = 0, free = 0, available = 0] = said.slice(1).map(Number);
+  const used_bytes = count((blocks - free) * block_bytes);
+  const total_bytes = count((blocks - free + available) * block_bytes);
+  if (used_bytes === null || total_bytes === null || total_bytes === 0) return null;
+  return { used_bytes, total_bytes };
+}
+
+export interface MemoryUse {
+  /** Without what it can give up at once. */
+  readonly used_bytes: number | null;
+  readonly total_bytes: number | null;
+}
+
+export async function memoryUse(agent: GuestAgent, options: Options): Promise<MemoryUse> {
+  const meminfo = (await readGuestFile(agent, '/proc/meminfo', MEMINFO_BYTES, options)).toString('latin1');
+  const kib = (name: string) => count(Number(new RegExp(`^${name}: +([0-9]+) kB$`, 'm').exec(meminfo)?.[1]));
+  const [total, available] = [kib('MemTotal'), kib('MemAvailable')];
+  const known = total !== null && available !== null && available <= total;
+  return known
+    ? { used_bytes: (total - available) * 1024, total_bytes: total * 1024 }
+    : { used_bytes: null, total_bytes: null };
+}
+
+export interface NetworkUse {
+  readonly received_bytes: number | null;
+  readonly sent_bytes: number | null;
+}
+
+/** Of its first card, since it booted. */
+export async function networkUse(agent: GuestAgent, options: Options): Promise<NetworkUse> {
+  const table = (await readGuestFile(agent, '/proc/net/dev', NET_DEV_BYTES, options)).toString('latin1');
+  const fields = (/^ *eth0: *([0-9 ]+)$/m.exec(table)?.[1] ?? '').split(/ +/);
+  const bytesIn = (field: string | undefined) => (field ? count(Number(field)) : null);
+  return { received_bytes: bytesIn(fields[0]), sent_bytes: bytesIn(fields[SENT_BYTES_FIELD]) };
+}
+
+/** What a guest says may be anything. */
+function count(value: number): number | null {
+  return Number.isSafeInteger(value) && value >= 0 ? value : null;
+}

@@ -1,0 +1,93 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { PacedReader, ReadBudget } from './paced-reader.ts';
+
+const MIB = 1024 * 1024;
+
+test('a budget has its burst at once, then what time brings, and never more than its burst', () => {
+  let now_ms = 0;
+  const budget = new ReadBudget({ bytes_per_second: 1_000, burst_bytes: 5_000 }, () => now_ms);
+  budget.spend(5_000);
+  assert.equal(budget.wait_ms, 0);
+  budget.spend(2_000);
+  assert.equal(budget.wait_ms, 2_000);
+  now_ms += 1_500;
+  assert.equal(budget.wait_ms, 500);
+  now_ms += 3_600_000;
+  budget.spend(5_001);
+  assert.equal(budget.wait_ms, 1);
+});
+
+async function pair(t: TestContext, budget: ReadBudget) {
+  const folder = mkdtempSync(join(tmpdir(), 'berth-paced-'));
+  const server = createServer().listen(join(folder, 's'));
+  t.after(() => {
+    server.close();
+    rmSync(folder, { recursive: true, force: true });
+  });
+  await once(server, 'listening');
+  const got: Buffer[] = [];
+  const arrived = { next: Promise.withResolvers<void>() };
+  const reader = new PacedReader(join(folder, 's'), budget, (chunk) => {
+    got.push(chunk);
+    arrived.next.resolve();
+    arrived.next = Promise.withResolvers<void>();
+  });
+  const [sender] = (await once(server, 'connection')) as [Socket];
+  t.after(() => {
+    reader.socket.destroy();
+    sender.destroy();
+  });
+  return { reader, sender, got, arrived };
+}
+
+test('what nobody expects is not read: its sender waits, and all of it comes once it is expected', async (t) => {
+  const { reader, sender, got, arrived } = await pair(
+    t,
+    new ReadBudget({ bytes_per_second: 1e9, burst_bytes: 1e9 }),
+  );
+  // More than the kernel keeps for a socket that is not read.
+  const sent = Buffer.alloc(4 * MIB, 'x');
+  let written = false;
+  sender.write(sent, () => {
+    written = true;
+  });
+  // What is read at all is read by then: each turn of the event loop looks.
+  for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve));
+  assert.deepEqual([got.length, written], [0, false]);
+  reader.expect(true);
+  while (Buffer.concat(got).length < sent.length) await arrived.next.promise;
+  assert.equal(Buffer.concat(got).compare(sent), 0);
+  reader.expect(false);
+  const before = got.length;
+  sender.write('more');
+  for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(got.length, before);
+});
+
+test('past its budget a socket is not read, however small the pieces that come', async (t) => {
+  let now_ms = 0;
+  const budget = new ReadBudget({ bytes_per_second: 1, burst_bytes: 16 * 1024 }, () => now_ms);
+  const { reader, sender, got, arrived } = await pair(t, budget);
+  reader.expect(true);
+  // Each is a read of its own, and counts for 8 KiB: two are within the budget, a third overdraws it.
+  for (let nth = 1; nth <= 3; nth++) {
+    const next = arrived.next.promise;
+    sender.write('x');
+    await next;
+    assert.equal(got.length, nth);
+  }
+  sender.write('x'.repeat(1_000));
+  for (let turn = 0; turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(Buffer.concat(got).length, 3);
+  now_ms += 86_400_000;
+  const next = arrived.next.promise;
+  reader.expect(true);
+  await next;
+  assert.equal(Buffer.concat(got).length, 1_003);
+});

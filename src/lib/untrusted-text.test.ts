@@ -1,0 +1,56 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { untrustedText, withoutControls } from './untrusted-text.ts';
+
+/** A terminal acts on them, or they hide or reorder what is read. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+const HARMFUL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]|\p{Cf}|\p{Cs}/u;
+
+test('whatever a stranger writes becomes one line of at most 300 characters that no terminal acts on', () => {
+  const piece = fc.oneof(
+    fc.string({ unit: 'binary' }),
+    fc.constantFrom('\u001b[2J', '\u001b]0;title\u0007', '\u009b31m', '\u202e', '\ud800', '\r\n', '\u2028'),
+  );
+  fc.assert(
+    fc.property(fc.array(piece, { maxLength: 40 }), (pieces) => {
+      const line = untrustedText(pieces.join(''));
+      assert.ok([...line].length <= 300, `${line.length}`);
+      assert.doesNotMatch(line, HARMFUL);
+      assert.equal(untrustedText(line), line, 'nothing more is taken out the second time');
+    }),
+  );
+});
+
+test('what can be read of it stays', () => {
+  const cases: readonly (readonly [string, string])[] = [
+    ['plain words, ä and 漢字', 'plain words, ä and 漢字'],
+    ['\u001b[1;31mred\u001b[0m alert', 'red alert'],
+    ['\u001b]0;owned\u0007after a title', 'after a title'],
+    ['\u001bP+q544e\u001b\\after a string', 'after a string'],
+    ['first\r\nsecond\tthird', 'first second third'],
+    ['user\u202egpj.exe', 'usergpj.exe'],
+    ['zero\u200bwidth\ufeff', 'zerowidth'],
+    ['half \ud83d', 'half \ufffd'],
+    ['  ', ''],
+  ];
+  for (const [text, line] of cases) assert.equal(untrustedText(text), line);
+});
+
+test('what is too long is cut between characters and says so', () => {
+  assert.equal(untrustedText('a'.repeat(300)), 'a'.repeat(300));
+  assert.equal(untrustedText('a'.repeat(10_000_000)), `${'a'.repeat(299)}…`);
+  assert.equal(untrustedText('😀'.repeat(301)), `${'😀'.repeat(299)}…`);
+  assert.equal(untrustedText(`${' '.repeat(5_000)}late`), '…');
+});
+
+test('what is no string is no text, however it would print itself', () => {
+  const nested = JSON.parse('['.repeat(30_000) + ']'.repeat(30_000)) as unknown;
+  for (const value of [nested, undefined, null, 7, { toString: () => '\u001b[2J' }]) {
+    assert.equal(untrustedText(value), '');
+  }
+});
+
+test('for a terminal of several lines, these stay', () => {
+  assert.equal(withoutControls('a\tb\n\u001b[2Jc\u0007\u202ed\r'), 'a\tb\ncd');
+});

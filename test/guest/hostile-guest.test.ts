@@ -1,0 +1,141 @@
+/**
+ * Root of one guest does to its host what it can by the ways that its host listens on: agent and console. Another's VM is
+ * flushed, runs commands, stops and starts meanwhile, and the host's agent stays as small as it was.
+ */
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { after, before, describe, test } from 'node:test';
+import type { ExecResult } from '../../src/agent-api/host-calls.ts';
+import { GuestInstance } from '../support/guest-instance.ts';
+import { behave, floodConsole, HOSTILE_MODES, turnHostile } from '../support/hostile-guest.ts';
+import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
+import { SshClient } from '../support/ssh-client.ts';
+import { until } from '../support/waiting.ts';
+
+/** What the host's agent may grow by, of whatever guests do. */
+const GROWTH_KIB = 64 * 1024;
+const SILENT = 'guest_agent_silent';
+
+describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
+  let berth: Installation;
+  let hostile: GuestInstance;
+  let neighbour: GuestInstance;
+
+  const exec = async ({ path }: GuestInstance, command: string[], timeout_seconds = 60) =>
+    berth.client.request<ExecResult>('POST', `${path}/vm/exec`, { command, timeout_seconds });
+  const echoes = async (text: string) => {
+    const { status, body } = await exec(neighbour, ['echo', text]);
+    assert.deepEqual([status, body.stdout], [200, `${text}\n`]);
+  };
+  const isFlushed = async (what: string) => {
+    await neighbour.sh(`echo ${what} > /srv/file; sync`);
+    const { consistency, segments } = await neighbour.flush();
+    assert.deepEqual([consistency, segments > 0], ['filesystem', true]);
+  };
+  /** The most memory that it has had since {@link forgetPeak}. */
+  const peakKib = () => Number(/VmHWM:\s+(\d+) kB/.exec(status())?.[1]);
+  const status = () => readFileSync(`/proc/${berth.role('agent').pid}/status`, 'latin1');
+  const forgetPeak = () => writeFileSync(`/proc/${berth.role('agent').pid}/clear_refs`, '5');
+  const isSilent = () =>
+    hostile.becomes(
+      'reported as silent',
+      ({ state, reason }) => state === 'running' && reason?.code === SILENT,
+    );
+  const isReady = () =>
+    until('its agent answers again', async () => {
+      await exec(hostile, ['true'], 5);
+      return (await hostile.vm()).reason?.code === 'ready';
+    });
+
+  before(async () => {
+    berth = await Installation.start();
+    [hostile, neighbour] = await Promise.all([
+      GuestInstance.running(berth, 'hostile'),
+      GuestInstance.running(berth, 'neighbour'),
+    ]);
+    await turnHostile(hostile);
+  });
+  after(() => berth?.dispose());
+
+  test('delays nobody, whatever its agent answers, is said to be silent, and costs the host no memory', async (t) => {
+    // What these take themselves is not the guest's.
+    await isFlushed('before');
+    await echoes('before');
+    forgetPeak();
+    const before_kib = peakKib();
+    await floodConsole(hostile);
+    for (const mode of HOSTILE_MODES) {
+      await behave(hostile, mode);
+      const asked = exec(hostile, ['true'], 2);
+      const flushed = hostile.flush();
+      await isFlushed(mode);
+      await echoes(mode);
+      // In one way or another: it may lie, and be believed about itself.
+      assert.ok([200, 409, 502, 503, 500].includes((await asked).status), `${(await asked).status}`);
+      assert.match((await flushed).consistency, /^(crash|filesystem)$/);
+      if (mode !== 'order') await isSilent();
+      t.diagnostic(`${mode}: the agent's peak is ${Math.round((peakKib() - before_kib) / 1024)} MiB above`);
+    }
+    assert.ok(peakKib() - before_kib < GROWTH_KIB, `${peakKib() - before_kib} KiB`);
+  });
+
+  test('is heard again once it behaves', async () => {
+    await behave(hostile, 'good');
+    await isReady();
+    const { status, body } = await exec(hostile, ['echo', 'good']);
+    assert.deepEqual([status, body.stdout], [200, 'good\n']);
+  });
+
+  test('does not keep another from stopping, starting and revoking a key', async () => {
+    await behave(hostile, 'lists');
+    await exec(hostile, ['true'], 2);
+    await isSilent();
+    const key = new SshClient(berth.data_dir, 'revoked');
+    const body = { name: 'revoked', public_key: key.public_key };
+    await neighbour.stop();
+    const { id } = await berth.client.expect<{ id: string }>(201, 'POST', '/v1/me/ssh-keys', body);
+    await neighbour.start();
+    key.know(neighbour.target.known_hosts);
+    const kept = key.start(neighbour.target, { command: 'echo in; sleep 600' });
+    await until('the key lets in', () => kept.printed().includes('in\n'));
+    await berth.client.expect(204, 'DELETE', `/v1/me/ssh-keys/${id}`);
+    await kept.ended;
+    await until('the key is refused', async () =>
+      /Permission denied/.test((await key.run(neighbour.target, 'true')).stderr),
+    );
+    assert.equal(await neighbour.shAgain('echo on'), 'on');
+  });
+
+  test('is taken over with the others by an agent that starts again', async () => {
+    const machines = [hostile.qemu, neighbour.qemu];
+    await berth.kill('agent');
+    await berth.recovered('agent');
+    forgetPeak();
+    const before_kib = peakKib();
+    await until('the neighbour answers', async () => (await exec(neighbour, ['true'])).status === 200);
+    await isFlushed('adopted');
+    assert.equal((await hostile.flush()).consistency, 'crash');
+    await isSilent();
+    assert.deepEqual([hostile.qemu, neighbour.qemu], machines);
+    assert.ok(peakKib() - before_kib < GROWTH_KIB, `${peakKib() - before_kib} KiB`);
+  });
+
+  test('is ended by force, and comes back with what it had written', async () => {
+    await hostile.stop({ force: true });
+    assert.equal((await hostile.start()).reason?.code, 'ready');
+    assert.equal(
+      await hostile.shAgain('ls /usr/lib/berth/guest-agent.real'),
+      '/usr/lib/berth/guest-agent.real',
+    );
+    await neighbour.stop();
+  });
+
+  test('has no command for a terminal in the reason of its end', async () => {
+    await hostile.shAgain('printf "\\033]0;owned\\007\\033[2J\\n" > /dev/ttyS0');
+    hostile.installation.ssh.start(hostile.target, { command: 'echo c > /proc/sysrq-trigger' });
+    const { reason } = await hostile.becomes('failed', ({ state }) => state === 'failed');
+    assert.equal(reason?.code, 'guest_panicked');
+    assert.match(reason.message, /Kernel panic/);
+    assert.doesNotMatch(reason.message, /\p{Cc}|owned/u);
+  });
+});

@@ -1,0 +1,38 @@
+/** A forced stop of a VM whose guest agent hangs waits for nothing of it. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer } from 'node:net';
+import { test } from 'node:test';
+import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import { powerOffGuest } from '../../src/host/runner/guest-steps.ts';
+import { Machine } from '../../src/host/runner/machine.ts';
+import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { present } from '../../src/lib/assert.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { leftBehind, monitorOf } from '../support/fake-vm.ts';
+
+test('a forced stop asks the guest nothing, and halts it where it is', async (t) => {
+  const { folder, record, root } = await leftBehind(t);
+  const commands: string[] = [];
+  await monitorOf(t, folder, (execute) => {
+    commands.push(execute);
+    return { return: execute === 'query-status' ? { status: 'running' } : {} };
+  });
+  let asked = 0;
+  const hung = createServer((socket) => {
+    asked += 1;
+    socket.on('error', () => undefined);
+  }).listen(vmSockets(folder.runtime).agent);
+  t.after(() => hung.close());
+  await once(hung, 'listening');
+  const log = createLog('test', 'silent');
+  const options = { folder, record, log, changed: () => undefined, lazy: null, owner: null };
+  const machine = present(await Machine.adopt(options), 'machine');
+  t.after(() => machine.release());
+  machine.markUp(0);
+  // Nobody listens there: who has logged in could not be told either.
+  const client = new ControlPlaneClient({ address: `${root}/none`, token: '' });
+  t.after(() => client.close());
+  await powerOffGuest(machine, client, { force: true, signal: new AbortController().signal });
+  assert.deepEqual([machine.view, commands.at(-1), asked], ['off', 'stop', 0]);
+});

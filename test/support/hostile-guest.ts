@@ -1,0 +1,37 @@
+/** Root of a guest that turns against its host: another agent in the place of its own, and a console that never ends. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+const AGENT = readFileSync(join(import.meta.dirname, 'hostile-agent.pl'));
+
+export const HOSTILE_MODES = ['endless', 'lists', 'nested', 'words', 'flood', 'bytes', 'order'] as const;
+export type HostileMode = (typeof HOSTILE_MODES)[number];
+
+const agent = '/usr/lib/berth/guest-agent';
+const flood = '/run/flood';
+
+/** Where root's commands run. */
+export interface RootShell {
+  sh(command: string, input?: Uint8Array): Promise<string>;
+}
+
+/** From now on its agent is ours, which is as good as the one before until it is told another way. */
+export async function turnHostile(guest: RootShell): Promise<void> {
+  await guest.sh(`cat > ${agent}.new && chmod 755 ${agent}.new && cp ${agent} ${agent}.real`, AGENT);
+  await guest.sh(`echo good > /run/mode; mv ${agent}.new ${agent}; sync`);
+}
+
+/** Its agent begins anew, in this way. */
+export async function behave(guest: RootShell, mode: HostileMode | 'good'): Promise<void> {
+  await guest.sh(`echo ${mode} > /run/mode; pkill qemu-ga; pkill -f ${agent}; true`);
+}
+
+/** Prints what a terminal would act on, without end, until {@link endFlood}. */
+export async function floodConsole(guest: RootShell): Promise<void> {
+  const print = 'while :; do printf "\x1b]0;owned\x07\x1b[2J\x1b[31mroot# "; done';
+  await guest.sh(`echo '${print}' > ${flood}; setsid sh ${flood} < /dev/null > /dev/ttyS0 2>&1 &`);
+}
+
+export async function endFlood(guest: RootShell): Promise<void> {
+  await guest.sh(`pkill -KILL -f ${flood}; true`);
+}
