@@ -1,4 +1,4 @@
-import type { FileSystemUse } from '../../agent-api/types.ts';
+import type { FileSystemUse } from '../../agent-api/host-types.ts';
 import type { VmRunner } from './vm-runner.ts';
 
 /** A freeze may wait behind it. */
