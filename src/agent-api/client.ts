@@ -4,8 +4,10 @@
  */
 import type { Duplex } from 'node:stream';
 import type { TLSSocket } from 'node:tls';
-import { Agent, buildConnector, request, upgrade } from 'undici';
+import type { TSchema } from 'typebox';
+import { Agent, buildConnector, type Dispatcher, request, upgrade } from 'undici';
 import type { InstanceId } from '../lib/ids.ts';
+import { problemOfAnswer } from './check.ts';
 import {
   type AnswerRequest,
   type CallsRequest,
@@ -15,24 +17,32 @@ import {
   tunnelPath,
 } from './host-calls.ts';
 import type {
+  FindImageRequest,
+  FoundImage,
+  Heartbeat,
+  ImageRegistration,
+  OfferRequest,
+  OfferResponse,
+} from './host-types.ts';
+import type {
   ActivityReport,
   RoutesRequest,
   RoutesResponse,
   WakeRequest,
   WakeResponse,
 } from './ingress-types.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, ProtocolRefusal } from './protocol.ts';
+import { type AgentRoute, ROUTES } from './routes.ts';
+import { fitText, type Of } from './schemas.ts';
 import type {
   BootOrderReport,
   CommitRequest,
   CommitResponse,
+  DataKeysRequest,
+  DataKeysResponse,
   DiskHead,
-  FindImageRequest,
   FlushFailure,
   FlushReport,
-  FoundImage,
-  Heartbeat,
-  HeartbeatResponse,
-  ImageRegistration,
   KeysReport,
   LeaseRequest,
   LeaseResponse,
@@ -40,8 +50,6 @@ import type {
   LineageResponse,
   LoginsReport,
   ObjectStoreResponse,
-  OfferRequest,
-  OfferResponse,
   PollRequest,
   PollResponse,
   Report,
@@ -52,6 +60,25 @@ import type {
 
 export class ControlPlaneUnavailable extends Error {
   override name = 'ControlPlaneUnavailable';
+}
+
+/** The control plane speaks another version, and says which. VMs run on until one of the two is upgraded. */
+export class ProtocolRefused extends ControlPlaneUnavailable {
+  override name = 'ProtocolRefused';
+}
+
+/** The instance's newest VM is on another host: nothing of its disk is told here any more. */
+export class DiskElsewhere extends Error {
+  override name = 'DiskElsewhere';
+}
+
+/** What the control plane said of versions, as it is first heard and whenever that changes. */
+export interface Negotiated {
+  readonly ours: number;
+  /** null: it did not say. */
+  readonly theirs: number | null;
+  /** Why it does not serve us; null: it does. */
+  readonly refusal: string | null;
 }
 
 /** How long the server holds a poll open. */
@@ -87,8 +114,14 @@ export class ControlPlaneClient {
   /** Of renewals alone: they wait for nothing else that is said. */
   readonly #lease: Agent;
   readonly #streams: Agent;
+  readonly #onNegotiated: (found: Negotiated) => void;
+  #negotiated: Negotiated | null = null;
 
-  constructor({ address, token, fingerprint }: ControlPlaneAddress) {
+  constructor(
+    { address, token, fingerprint }: ControlPlaneAddress,
+    onNegotiated: (found: Negotiated) => void = () => undefined,
+  ) {
+    this.#onNegotiated = onNegotiated;
     const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
     this.#origin = socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane';
     this.#token = token;
@@ -100,103 +133,110 @@ export class ControlPlaneClient {
     this.#streams = new Agent({ connect });
   }
 
-  heartbeat(body: Heartbeat): Promise<HeartbeatResponse> {
-    return this.#post('/internal/v1/heartbeat', body);
+  heartbeat(body: Heartbeat) {
+    return this.#post(ROUTES.heartbeat, body);
   }
 
   renewLease(body: LeaseRequest, timeout_ms: number, signal: AbortSignal): Promise<LeaseResponse> {
-    return this.#post('/internal/v1/lease', body, timeout_ms, signal, this.#lease);
+    return this.#post(ROUTES.lease, body, timeout_ms, signal, this.#lease);
   }
 
   poll(body: PollRequest, signal: AbortSignal): Promise<PollResponse> {
-    return this.#post('/internal/v1/poll', body, POLL_HOLD_MS + 10_000, signal);
+    return this.#post(ROUTES.poll, body, POLL_HOLD_MS + 10_000, signal);
   }
 
   report(body: Report): Promise<ReportResponse> {
-    return this.#post('/internal/v1/report', body);
+    return this.#post(ROUTES.report, withFitMessages(body));
   }
 
   reportFlush(body: FlushReport): Promise<ReportResponse> {
-    return this.#post('/internal/v1/flush', body);
+    return this.#post(ROUTES.flush, withFitMessages(body));
   }
 
   reportFlushFailure(body: FlushFailure): Promise<ReportResponse> {
-    return this.#post('/internal/v1/flush-failure', body);
+    return this.#post(ROUTES.flushFailure, withFitMessages(body));
   }
 
   reportKeys(body: KeysReport): Promise<ReportResponse> {
-    return this.#post('/internal/v1/keys', body);
+    return this.#post(ROUTES.keys, body);
   }
 
   reportLogins(body: LoginsReport): Promise<ReportResponse> {
-    return this.#post('/internal/v1/logins', body);
+    return this.#post(ROUTES.logins, body);
   }
 
   commit(body: CommitRequest): Promise<CommitResponse> {
     // Of a large disk it is 30 MiB, and as many rows as segments.
-    return this.#post('/internal/v1/commit', body, 15_000 + body.segments.length);
+    return this.#post(ROUTES.commit, body, 15_000 + body.segments.length);
   }
 
   /** What the database knows of the head that an overlay was last known to equal. */
   lineage(body: LineageRequest): Promise<LineageResponse> {
-    return this.#post('/internal/v1/lineage', body);
+    return this.#post(ROUTES.lineage, body);
   }
 
   /** The script for a first boot. */
   userData(body: UserDataRequest): Promise<UserDataResponse> {
-    return this.#post('/internal/v1/user-data', body);
+    return this.#post(ROUTES.userData, body);
   }
 
   userDataGiven(body: UserDataRequest): Promise<ReportResponse> {
-    return this.#post('/internal/v1/user-data-given', body);
+    return this.#post(ROUTES.userDataGiven, body);
   }
 
-  /** The head of an instance's disk; null when there is no such instance. */
-  head(instance_id: InstanceId): Promise<DiskHead | null> {
-    return this.#post('/internal/v1/head', { instance_id });
+  /** The head of an instance's disk, for the host of its newest VM; null when there is no such instance. @throws DiskElsewhere */
+  async head(instance_id: InstanceId): Promise<DiskHead | null> {
+    const answer = await this.#post(ROUTES.head, { instance_id });
+    if (answer.outcome === 'elsewhere') throw new DiskElsewhere('another host has the disk');
+    return answer.outcome === 'head' ? answer.head : null;
+  }
+
+  /** What the disk's new objects are to be encrypted with from now on. */
+  dataKeys(body: DataKeysRequest): Promise<DataKeysResponse> {
+    return this.#post(ROUTES.dataKeys, body);
   }
 
   /** Which object store the control plane uses. */
   objectStore(): Promise<ObjectStoreResponse> {
-    return this.#post('/internal/v1/object-store', {});
+    return this.#post(ROUTES.objectStore, {});
   }
 
   offerImages(body: OfferRequest): Promise<OfferResponse> {
-    return this.#post('/internal/v1/images/offer', body);
+    return this.#post(ROUTES.offerImages, body);
   }
 
   registerImage(body: ImageRegistration): Promise<ReportResponse> {
-    return this.#post('/internal/v1/images/register', body);
+    return this.#post(ROUTES.registerImage, body);
   }
 
   /** An image in the object store; null when there is none. */
   findImage(body: FindImageRequest): Promise<FoundImage | null> {
-    return this.#post('/internal/v1/images/find', body);
+    return this.#post(ROUTES.findImage, body);
   }
 
   bootOrder(body: BootOrderReport): Promise<ReportResponse> {
-    return this.#post('/internal/v1/boot-order', body);
+    return this.#post(ROUTES.bootOrder, body);
   }
 
   routes(body: RoutesRequest, signal: AbortSignal): Promise<RoutesResponse> {
-    return this.#post('/internal/v1/routes', body, POLL_HOLD_MS + 10_000, signal);
+    return this.#post(ROUTES.routes, body, POLL_HOLD_MS + 10_000, signal);
   }
 
   wake(body: WakeRequest, signal: AbortSignal): Promise<WakeResponse> {
-    return this.#post('/internal/v1/wake', body, 15_000, signal);
+    return this.#post(ROUTES.wake, body, 15_000, signal);
   }
 
   async reportActivity(body: ActivityReport, signal: AbortSignal): Promise<void> {
-    await this.#post('/internal/v1/activity', body, 15_000, signal);
+    await this.#post(ROUTES.activity, body, 15_000, signal);
   }
 
   /** What callers wait for of this host; held open until there is something. */
   calls(body: CallsRequest, signal: AbortSignal): Promise<CallsResponse> {
-    return this.#post('/internal/v1/calls', body, POLL_HOLD_MS + 10_000, signal);
+    return this.#post(ROUTES.calls, body, POLL_HOLD_MS + 10_000, signal);
   }
 
   answerCall(body: AnswerRequest): Promise<ReportResponse> {
-    return this.#post('/internal/v1/calls/answer', body);
+    return this.#post(ROUTES.answerCall, body.answer.error ? withFitMessages(body) : body);
   }
 
   /** The stream that answers a call for a console or a way to SSH; whoever has it ends it. */
@@ -214,11 +254,15 @@ export class ControlPlaneClient {
   async #openStream(path: string): Promise<Duplex> {
     const { socket } = await upgrade(this.#origin + path, {
       dispatcher: this.#streams,
-      headers: { authorization: `Bearer ${this.#token}` },
+      headers: this.#headers(),
       protocol: CONSOLE_PROTOCOL,
       signal: AbortSignal.timeout(STREAM_OPEN_MS),
     });
     return socket;
+  }
+
+  #headers() {
+    return { authorization: `Bearer ${this.#token}`, [PROTOCOL_HEADER]: String(AGENT_PROTOCOL) };
   }
 
   async close(): Promise<void> {
@@ -227,34 +271,73 @@ export class ControlPlaneClient {
     await this.#agent.destroy();
   }
 
-  async #post<T>(
-    path: string,
+  async #post<Request extends TSchema, Response extends TSchema>(
+    { path, response: schema }: AgentRoute<Request, Response>,
     body: unknown,
     timeout_ms = 15_000,
     signal?: AbortSignal,
     dispatcher = this.#agent,
-  ): Promise<T> {
+  ): Promise<Of<Response>> {
     const bounded = AbortSignal.any([AbortSignal.timeout(timeout_ms), ...(signal ? [signal] : [])]);
     let text: string;
-    let status: number;
+    let response: Dispatcher.ResponseData;
     try {
-      const response = await request(this.#origin + path, {
+      response = await request(this.#origin + path, {
         method: 'POST',
         dispatcher,
-        headers: { authorization: `Bearer ${this.#token}`, 'content-type': 'application/json' },
+        headers: { ...this.#headers(), 'content-type': 'application/json' },
         body: JSON.stringify(body),
         signal: bounded,
         headersTimeout: timeout_ms,
         bodyTimeout: timeout_ms,
       });
-      status = response.statusCode;
       text = await response.body.text();
     } catch (cause) {
       throw new ControlPlaneUnavailable(`the control plane does not answer ${path}`, { cause });
     }
+    const { statusCode: status } = response;
+    const refusal = status === 426 ? refusalIn(text) : null;
+    this.#note(response.headers[PROTOCOL_HEADER], refusal);
+    if (refusal !== null) throw new ProtocolRefused(refusal);
     if (status >= 500) throw new ControlPlaneUnavailable(`the control plane answers ${path} with ${status}`);
     if (status !== 200)
       throw new Error(`the control plane refuses ${path} with ${status}: ${text.slice(0, 300)}`);
-    return JSON.parse(text) as T;
+    const answer = parsed(text);
+    const problem = problemOfAnswer(schema, answer);
+    if (problem !== null)
+      throw new ControlPlaneUnavailable(`the answer to ${path} cannot be read: ${problem}`);
+    return answer as Of<Response>;
   }
+
+  #note(header: string | string[] | undefined, refusal: string | null): void {
+    const theirs = typeof header === 'string' && /^[0-9]{1,9}$/.test(header) ? Number(header) : null;
+    const before = this.#negotiated;
+    if (before !== null && before.theirs === theirs && before.refusal === refusal) return;
+    this.#negotiated = { ours: AGENT_PROTOCOL, theirs, refusal };
+    this.#onNegotiated(this.#negotiated);
+  }
+}
+
+/** Messages come from everywhere, guests too: they are cut to what the control plane takes. */
+function withFitMessages<T>(body: T): T {
+  const text = JSON.stringify(body, (key, value) =>
+    key === 'message' && typeof value === 'string' ? fitText(value) : value,
+  );
+  return JSON.parse(text) as T;
+}
+
+/** undefined where it is no JSON, which fits no schema. */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+function refusalIn(text: string): string {
+  const body = parsed(text);
+  return problemOfAnswer(ProtocolRefusal, body) === null
+    ? (body as Of<typeof ProtocolRefusal>).error.message
+    : 'the control plane speaks another version of the agent protocol';
 }

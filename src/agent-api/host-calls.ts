@@ -2,64 +2,150 @@
  * What an agent is asked while a caller waits for the answer: things that belong to this moment, and so are no part of
  * its assignments. The agent dials: it polls for calls, and answers each once; a console's answer is a stream.
  */
-import type { InstanceId, VmId } from '../lib/ids.ts';
-import type { Reason } from './types.ts';
-
-export type HostCall =
-  | {
-      readonly kind: 'exec';
-      readonly instance_id: InstanceId;
-      readonly vm_id: VmId;
-      readonly command: readonly string[];
-      readonly stdin: string;
-      readonly timeout_ms: number;
-    }
-  | { readonly kind: 'console_log'; readonly instance_id: InstanceId; readonly max_bytes: number }
-  | { readonly kind: 'console'; readonly instance_id: InstanceId; readonly vm_id: VmId }
-  /** A stream to the VM's sshd. */
-  | { readonly kind: 'ssh'; readonly instance_id: InstanceId; readonly vm_id: VmId }
-  | { readonly kind: 'metrics'; readonly instance_id: InstanceId; readonly vm_id: VmId }
-  /** The newest sample of every VM of the host. */
-  | { readonly kind: 'usage' };
-
-/** Why there is no result: the machine is not there, its guest does not answer, or all else. */
-export const CALL_FAILURES = ['not_running', 'guest_silent', 'busy', 'failed'] as const;
-export type CallFailure = Reason<(typeof CALL_FAILURES)[number]>;
-
-export type CallAnswer =
-  | { readonly result: unknown; readonly error?: never }
-  | { readonly error: CallFailure; readonly result?: never };
-
-export interface PendingCall {
-  readonly id: string;
-  readonly call: HostCall;
-}
-export interface CallsRequest {
-  /** The agent has just started: what was handed to the one before will not be answered. */
-  readonly fresh: boolean;
-}
-export interface CallsResponse {
-  readonly calls: readonly PendingCall[];
-}
-export interface AnswerRequest {
-  readonly id: string;
-  readonly answer: CallAnswer;
-}
+import { type TSchema, Type } from 'typebox';
+import type { InstanceId as IdOfInstance } from '../lib/ids.ts';
+import {
+  anyText,
+  Bytes,
+  closed,
+  InstanceId,
+  listOf,
+  Milliseconds,
+  named,
+  nullable,
+  type Of,
+  oneOf,
+  Text,
+  Time,
+  Uuid,
+  VmId,
+  whole,
+} from './schemas.ts';
 
 /** Of each of a command's streams. */
 export const EXEC_OUTPUT_BYTES = 1024 * 1024;
 export const EXEC_INPUT_BYTES = 1024 * 1024;
+/** Calls that an agent is handed at once are at most these. */
+const CALLS_MAX = 2_048;
+const CONSOLE_LOG_MAX = 2 ** 22;
+const SAMPLES_MAX = 1_000;
+const USAGE_VMS_MAX = 20_000;
 
-export interface ExecResult {
+const OfVm = { instance_id: InstanceId, vm_id: VmId };
+
+export const HostCall = Type.Union([
+  closed({
+    kind: Type.Literal('exec'),
+    ...OfVm,
+    command: listOf(anyText(EXEC_INPUT_BYTES), 4_096),
+    stdin: anyText(EXEC_INPUT_BYTES),
+    timeout_ms: Milliseconds,
+  }),
+  closed({
+    kind: Type.Literal('console_log'),
+    instance_id: InstanceId,
+    max_bytes: whole(0, CONSOLE_LOG_MAX),
+  }),
+  closed({ kind: Type.Literal('console'), ...OfVm }),
+  /** A stream to the VM's sshd. */
+  closed({ kind: Type.Literal('ssh'), ...OfVm }),
+  closed({ kind: Type.Literal('metrics'), ...OfVm }),
+  /** The newest sample of every VM of the host. */
+  closed({ kind: Type.Literal('usage') }),
+]);
+export type HostCall = Of<typeof HostCall>;
+
+/** Why there is no result: the machine is not there, its guest does not answer, or all else. */
+export const CallFailure = named('CallFailure', {
+  code: oneOf(['not_running', 'guest_silent', 'busy', 'failed']),
+  message: Text,
+});
+export type CallFailure = Of<typeof CallFailure>;
+
+export const ExecResult = named('ExecResult', {
   /** null: its time was over, and it was killed. As shells have it, 128 + n where signal n ended it. */
-  readonly exit_code: number | null;
-  readonly stdout: string;
-  readonly stderr: string;
-  readonly truncated: boolean;
-}
+  exit_code: nullable(whole(-(2 ** 31), 2 ** 32 - 1)),
+  stdout: anyText(EXEC_OUTPUT_BYTES),
+  stderr: anyText(EXEC_OUTPUT_BYTES),
+  truncated: Type.Boolean(),
+});
+export type ExecResult = Of<typeof ExecResult>;
 
-export interface ConsoleLogResult {
-  readonly text: string;
+export const ConsoleLogResult = named('ConsoleLogResult', { text: anyText(CONSOLE_LOG_MAX) });
+export type ConsoleLogResult = Of<typeof ConsoleLogResult>;
+
+/** Counters since the VM's process began, and levels. null: the guest was not asked, or did not answer. */
+export const VmSample = named('VmSample', {
+  at: Time,
+  /** Of the whole process: the virtual cpus, and the emulation of disk and network. */
+  cpu_seconds: Type.Number({ minimum: 0, maximum: 2 ** 50 }),
+  memory: closed({
+    /** What the process takes of the host. */
+    host_bytes: Bytes,
+    /** As the guest sees it, without what it can give up at once. */
+    used_bytes: nullable(Bytes),
+    total_bytes: nullable(Bytes),
+  }),
+  disk: closed({
+    read_bytes: whole(0, Number.MAX_SAFE_INTEGER),
+    written_bytes: whole(0, Number.MAX_SAFE_INTEGER),
+    read_operations: whole(0, Number.MAX_SAFE_INTEGER),
+    write_operations: whole(0, Number.MAX_SAFE_INTEGER),
+  }),
+  network: closed({
+    received_bytes: nullable(whole(0, Number.MAX_SAFE_INTEGER)),
+    sent_bytes: nullable(whole(0, Number.MAX_SAFE_INTEGER)),
+  }),
+});
+export type VmSample = Of<typeof VmSample>;
+
+export const MetricsResult = named('MetricsResult', {
+  now: VmSample,
+  interval_seconds: whole(1, 86_400),
+  /** Oldest first, an hour at most. */
+  samples: listOf(VmSample, SAMPLES_MAX),
+});
+export type MetricsResult = Of<typeof MetricsResult>;
+
+export const UsageResult = named('UsageResult', {
+  vms: listOf(closed({ instance_id: InstanceId, sample: VmSample }), USAGE_VMS_MAX),
+});
+export type UsageResult = Of<typeof UsageResult>;
+
+/** What a call of each kind is answered with; a stream stands for null. */
+export const RESULTS: Readonly<Record<HostCall['kind'], TSchema>> = {
+  exec: ExecResult,
+  console_log: ConsoleLogResult,
+  console: Type.Null(),
+  ssh: Type.Null(),
+  metrics: MetricsResult,
+  usage: UsageResult,
+};
+
+export const CallAnswer = Type.Union([
+  closed({
+    result: Type.Union([ExecResult, ConsoleLogResult, MetricsResult, UsageResult, Type.Null()]),
+  }),
+  closed({ error: CallFailure }),
+]);
+export type CallAnswer =
+  | { readonly result: unknown; readonly error?: never }
+  | { readonly error: CallFailure; readonly result?: never };
+
+export const PendingCall = named('PendingCall', { id: Uuid, call: HostCall });
+export type PendingCall = Of<typeof PendingCall>;
+/** `fresh`: the agent has just started; what was handed to the one before will not be answered. */
+export const CallsRequest = named('CallsRequest', { fresh: Type.Boolean() });
+export type CallsRequest = Of<typeof CallsRequest>;
+export const CallsResponse = named('CallsResponse', { calls: listOf(PendingCall, CALLS_MAX) });
+export type CallsResponse = Of<typeof CallsResponse>;
+export const AnswerRequest = named('AnswerRequest', {
+  id: Uuid,
+  answer: CallAnswer,
+});
+export interface AnswerRequest {
+  readonly id: string;
+  readonly answer: CallAnswer;
 }
 
 /** The protocol of the upgrade with which an agent answers `console`; the bytes are the serial line's. */
@@ -69,38 +155,6 @@ export function consoleStreamPath(call_id: string): string {
 }
 
 /** Where the ingress asks for a way to a VM on another host, by the same protocol. */
-export function tunnelPath(instance_id: InstanceId): string {
+export function tunnelPath(instance_id: IdOfInstance): string {
   return `/internal/v1/tunnels/${instance_id}`;
-}
-
-/** Counters since the VM's process began, and levels. null: the guest was not asked, or did not answer. */
-export interface VmSample {
-  readonly at: string;
-  /** Of the whole process: the virtual cpus, and the emulation of disk and network. */
-  readonly cpu_seconds: number;
-  readonly memory: {
-    /** What the process takes of the host. */
-    readonly host_bytes: number;
-    /** As the guest sees it, without what it can give up at once. */
-    readonly used_bytes: number | null;
-    readonly total_bytes: number | null;
-  };
-  readonly disk: {
-    readonly read_bytes: number;
-    readonly written_bytes: number;
-    readonly read_operations: number;
-    readonly write_operations: number;
-  };
-  readonly network: { readonly received_bytes: number | null; readonly sent_bytes: number | null };
-}
-
-export interface MetricsResult {
-  readonly now: VmSample;
-  readonly interval_seconds: number;
-  /** Oldest first, an hour at most. */
-  readonly samples: readonly VmSample[];
-}
-
-export interface UsageResult {
-  readonly vms: readonly { readonly instance_id: InstanceId; readonly sample: VmSample }[];
 }

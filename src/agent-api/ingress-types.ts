@@ -1,46 +1,67 @@
 /** What the control plane and the ingress say to each other: routes, wakes, activity. */
-import type { InstanceId } from '../lib/ids.ts';
+import { Type } from 'typebox';
+import {
+  Count,
+  closed,
+  Etag,
+  InstanceId,
+  listOf,
+  Milliseconds,
+  matching,
+  named,
+  nullable,
+  type Of,
+  Port,
+  Text,
+} from './schemas.ts';
 
 /** Begins a route's target that is reached through its host's agent. */
 export const TUNNEL = 'tunnel:';
+const PORTS_MAX = 65_535;
 
 /** Where the ingress sends the connections of one instance's port. */
-export interface IngressRoute {
-  readonly instance_id: InstanceId;
-  readonly port: number;
+export const IngressRoute = named('IngressRoute', {
+  instance_id: InstanceId,
+  port: Port,
   /** `host:port` of the VM's sshd, or {@link TUNNEL} and the instance's id where it runs elsewhere; null while no VM runs. */
-  readonly target: string | null;
+  target: nullable(matching('^[\\x21-\\x7e]+$', 100)),
   /** How often the guest was reset since its VM was started. Connections from before a reset lead nowhere. */
-  readonly resets: number;
+  resets: Count,
   /** A key was revoked, and the guest has not confirmed yet that its connections have ended. */
-  readonly revoking: boolean;
+  revoking: Type.Boolean(),
   /** A key is allowed that the guest does not let in yet. */
-  readonly settling: boolean;
+  settling: Type.Boolean(),
   /** Without a target: hold the connection and ask for a start. */
-  readonly wake: boolean;
-}
-export interface RoutesRequest {
-  readonly seen: string | null;
+  wake: Type.Boolean(),
+});
+export type IngressRoute = Of<typeof IngressRoute>;
+export const RoutesRequest = named('RoutesRequest', {
+  seen: nullable(Etag),
   /** Ports that could not be opened, and why. */
-  readonly blocked: readonly { readonly port: number; readonly problem: string }[];
-}
-export interface RoutesResponse {
-  readonly etag: string;
-  readonly routes: readonly IngressRoute[];
-}
+  blocked: listOf(closed({ port: Port, problem: Text }), PORTS_MAX),
+});
+export type RoutesRequest = Of<typeof RoutesRequest>;
+export const RoutesResponse = named('RoutesResponse', {
+  etag: Etag,
+  routes: listOf(IngressRoute, PORTS_MAX),
+});
+export type RoutesResponse = Of<typeof RoutesResponse>;
 
 /** Asks that the VM be started for a connection that waits at its port. */
-export interface WakeRequest {
-  readonly instance_id: InstanceId;
-}
-export type WakeResponse =
-  /** It is coming up, or will be asked for again once what it does now has ended. */
-  { readonly outcome: 'coming' } | { readonly outcome: 'refused'; readonly why: string };
+export const WakeRequest = named('WakeRequest', { instance_id: InstanceId });
+export type WakeRequest = Of<typeof WakeRequest>;
+/** `coming`: it is coming up, or will be asked for again once what it does now has ended. */
+export const WakeResponse = Type.Union([
+  closed({ outcome: Type.Literal('coming') }),
+  closed({ outcome: Type.Literal('refused'), why: Text }),
+]);
+export type WakeResponse = Of<typeof WakeResponse>;
 
 /** Which ports had connections; said every few seconds, also when there were none. */
-export interface ActivityReport {
+export const ActivityReport = named('ActivityReport', {
   /** For how long this ingress has watched without a gap. */
-  readonly watched_ms: number;
+  watched_ms: Milliseconds,
   /** Those with any since the last report that was heard, and how long ago the last was. */
-  readonly active: readonly { readonly instance_id: InstanceId; readonly ago_ms: number }[];
-}
+  active: listOf(closed({ instance_id: InstanceId, ago_ms: Milliseconds }), PORTS_MAX),
+});
+export type ActivityReport = Of<typeof ActivityReport>;

@@ -1,367 +1,375 @@
 /**
  * What the control plane and a host's agent say to each other (the ingress: `ingress-types.ts`), over HTTP with
  * the host's token, a unix socket on one machine. The agent always dials. It polls for its assignments,
- * carries them out, and reports what it observes; only the control plane writes the database.
+ * carries them out, and reports what it observes; only the control plane writes the database. `routes.ts` has the calls.
  */
-import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
-import type { FlushFailureCode, VmReasonCode } from './reasons.ts';
+import { Type } from 'typebox';
+import { FLUSH_FAILURES, VM_REASONS } from './reasons.ts';
+import {
+  Bytes,
+  Count,
+  closed,
+  Etag,
+  Fingerprint,
+  FlushId,
+  ImageId,
+  InstanceId,
+  KEYS_MAX,
+  KeyId,
+  listOf,
+  Milliseconds,
+  matching,
+  named,
+  nullable,
+  type Of,
+  oneOf,
+  Port,
+  Sha256,
+  Text,
+  Time,
+  Uuid,
+  VmId,
+  whole,
+} from './schemas.ts';
 
-export interface SegmentRef {
-  readonly key: string;
-  readonly size_bytes: number;
+const DISK = 'disks/inst_[0-9a-hjkmnp-tv-z]{26}';
+/** A disk of 1 TiB, flushed whole without anything to compress, is 177,000 segments. */
+const SEGMENTS_MAX = 2 ** 18;
+
+export const SegmentRef = named('SegmentRef', {
+  key: matching(`^${DISK}/seg/[0-9]{1,16}/[0-9]{1,16}-[0-9a-f]{8}-[0-9]{1,10}$`, 96),
+  size_bytes: whole(1, 2 ** 25),
   /** Blocks that it holds. */
-  readonly entries: number;
+  entries: whole(0, 16_384),
   /** The data key that it is encrypted with; null: it is not. Readers refuse it when it says otherwise. */
-  readonly key_id: string | null;
-}
+  key_id: nullable(KeyId),
+});
+export type SegmentRef = Of<typeof SegmentRef>;
 
 /** A map of blocks in the place of segments. */
-export interface MapRef {
-  readonly key: string;
-  readonly size_bytes: number;
+export const MapRef = named('MapRef', {
+  key: matching(`^${DISK}/map/[0-9]{1,16}-[0-9a-f]{8}$`, 96),
+  size_bytes: Bytes,
   /** It says all of the chain up to it; else what its generation changed. */
-  readonly full: boolean;
-  readonly key_id: string | null;
-}
+  full: Type.Boolean(),
+  key_id: nullable(KeyId),
+});
+export type MapRef = Of<typeof MapRef>;
 
 /** A key that a disk's objects are encrypted with. Held in memory alone, and never logged. */
-export interface DataKey {
-  readonly key_id: string;
+export const DataKey = named('DataKey', {
+  key_id: KeyId,
   /** 32 bytes, base64. */
-  readonly key: string;
-  /** New objects are encrypted with it; the others are of segments that the disk shares. */
-  readonly own: boolean;
-}
+  key: matching('^[A-Za-z0-9+/]{43}=$', 44),
+  /** What new objects of the disk, and memory, are encrypted with; the others are of what there is. */
+  use: oneOf(['disk', 'memory', 'reading']),
+});
+export type DataKey = Of<typeof DataKey>;
 
-export interface HostKey {
+export const HostKey = named('HostKey', {
   /** As in the key's line: `ssh-ed25519`. */
-  readonly type: string;
-  /** `SHA256:…` */
-  readonly fingerprint: string;
+  type: matching('^[a-z0-9@.-]+$', 64),
+  fingerprint: Fingerprint,
   /** `<type> <base64>` without comment. */
-  readonly public_key: string;
-}
+  public_key: matching('^[a-z0-9@.-]+ [A-Za-z0-9+/=]+$', 1_024),
+});
+export type HostKey = Of<typeof HostKey>;
 
-export type Consistency = 'filesystem' | 'crash' | 'offline';
+export const Consistency = oneOf(['filesystem', 'crash', 'offline']);
+export type Consistency = Of<typeof Consistency>;
 
 /** A disk's durable state: what its chain is made of up to the head. */
-export interface DiskHead {
-  readonly instance_id: InstanceId;
-  readonly size_bytes: number;
-  readonly image_version: string | null;
-  readonly generation: number;
+export const DiskHead = named('DiskHead', {
+  instance_id: InstanceId,
+  size_bytes: Bytes,
+  image_version: nullable(Sha256),
+  generation: Count,
   /** Of this generation and content alone; random. Generation 0, the image, has one for each disk. */
-  readonly commit_id: string;
+  commit_id: Uuid,
   /** The newest placement. Commits of any other are refused. */
-  readonly epoch: number;
-  readonly durable_at: string | null;
+  epoch: Count,
+  durable_at: nullable(Time),
   /** Oldest first: each overrides those before it. */
-  readonly layers: readonly (SegmentRef | MapRef)[];
-  /** For the host that has the instance's VM; for others none. */
-  readonly keys: readonly DataKey[];
-  /** New objects are to be encrypted. Without the own key nothing can be written then. */
-  readonly encryption: boolean;
+  layers: listOf(Type.Union([SegmentRef, MapRef]), 2 ** 22),
+  /** Of a VM that may write; else none. */
+  keys: listOf(DataKey, KEYS_MAX),
+  /** New objects are to be encrypted. Without the key to write with nothing can be written then. */
+  encryption: Type.Boolean(),
   /** Blocks in the order in which the last lazily started boot read them first; none known: empty. */
-  readonly boot_order: readonly number[];
-}
+  boot_order: listOf(whole(0, 2 ** 31 - 1), 4_096),
+});
+export type DiskHead = Of<typeof DiskHead>;
+export const HeadRequest = named('HeadRequest', { instance_id: InstanceId });
+/** `elsewhere`: there is such an instance, and its newest VM is not this host's. `gone`: there is none. */
+export const HeadResponse = Type.Union([
+  closed({ outcome: Type.Literal('head'), head: DiskHead }),
+  closed({ outcome: oneOf(['elsewhere', 'gone']) }),
+]);
+export type HeadResponse = Of<typeof HeadResponse>;
+
+/** Asked as each flush begins: a fork takes what its parent wrote with, and the parent writes with another key from then on. */
+export const DataKeysRequest = named('DataKeysRequest', {
+  instance_id: InstanceId,
+  vm_id: VmId,
+  epoch: Count,
+});
+export type DataKeysRequest = Of<typeof DataKeysRequest>;
+export const DataKeysResponse = Type.Union([
+  closed({
+    outcome: Type.Literal('keys'),
+    keys: listOf(DataKey, KEYS_MAX),
+    encryption: Type.Boolean(),
+  }),
+  closed({ outcome: Type.Literal('fenced') }),
+]);
+export type DataKeysResponse = Of<typeof DataKeysResponse>;
 
 /** What a boot read first, for the next one to fetch ahead. Taken only from the newest placement. */
-export interface BootOrderReport {
-  readonly instance_id: InstanceId;
-  readonly epoch: number;
-  readonly blocks: readonly number[];
-}
+export const BootOrderReport = named('BootOrderReport', {
+  instance_id: InstanceId,
+  epoch: Count,
+  blocks: listOf(whole(0, 2 ** 31 - 1), 4_096),
+});
+export type BootOrderReport = Of<typeof BootOrderReport>;
 
-export interface MachineSpec {
-  readonly image: string;
-  readonly hostname: string;
-  readonly cpus: number;
-  readonly memory_mib: number;
-  readonly disk_bytes: number;
+const MachineSpec = named('MachineSpec', {
+  image: ImageId,
+  hostname: matching('^[a-z0-9-]+$', 63),
+  cpus: whole(1, 4_096),
+  memory_mib: whole(1, 2 ** 26),
+  disk_bytes: Bytes,
   /** Stable for the instance; the VM's uid derives from it. */
-  readonly ssh_port: number;
-  readonly auto_flush_seconds: number | null;
-}
+  ssh_port: Port,
+  auto_flush_seconds: nullable(whole(0, 2 ** 31 - 1)),
+});
 
 /** What a machine must have in common with the one whose memory it takes over. */
-export interface MachineTraits {
+export const MachineTraits = named('MachineTraits', {
   /** Version and package of QEMU. */
-  readonly qemu: string;
+  qemu: Text,
   /** A digest of the virtual hardware: machine type, devices, cpus, memory. */
-  readonly hardware: string;
-  readonly image_version: string;
+  hardware: Text,
+  image_version: Sha256,
   /** The model of the host's CPU where guests see it, else empty. */
-  readonly host_cpu: string;
-}
+  host_cpu: Text,
+});
+export type MachineTraits = Of<typeof MachineTraits>;
+
+/** Lines of authorized_keys. */
+const KeyLines = listOf(matching('^[a-z0-9@.-]+ [A-Za-z0-9+/=]+$', 16_384), KEYS_MAX);
 
 /** The memory of a suspended VM, whole and durable in the object store (`disk-format/memory-format.ts`). */
-export interface MemoryRef {
+export const MemoryRef = named('MemoryRef', {
   /** Its objects are `<key>/<part>`. */
-  readonly key: string;
-  readonly parts: number;
+  key: matching(`^${DISK}/mem/[0-9]{1,16}-[0-9a-f]{8}$`, 96),
+  parts: whole(1, 2 ** 24),
   /** Of the stream that QEMU wrote, and of the objects. */
-  readonly memory_bytes: number;
-  readonly stored_bytes: number;
-  /** What it is encrypted with; the salt is base64. */
-  readonly key_id: string;
-  readonly salt: string;
+  memory_bytes: Bytes,
+  stored_bytes: Bytes,
+  /** What it is encrypted with; the salt is 32 bytes, base64. */
+  key_id: KeyId,
+  salt: matching('^[A-Za-z0-9+/]{43}=$', 44),
   /** The placement that wrote it, and the generation of the disk that goes with it: one point in time. */
-  readonly epoch: number;
-  readonly generation: number;
+  epoch: Count,
+  generation: Count,
   /** The guest's file systems may be frozen in it. */
-  readonly frozen: boolean;
+  frozen: Type.Boolean(),
   /** Lines of authorized_keys in force in it, the connections of all other keys ended; null: not known. */
-  readonly authorized_keys: readonly string[] | null;
-  readonly traits: MachineTraits;
-}
+  authorized_keys: nullable(KeyLines),
+  traits: MachineTraits,
+});
+export type MemoryRef = Of<typeof MemoryRef>;
 
 /** One VM that this host is to look after. */
-export interface Assignment {
-  readonly instance_id: InstanceId;
-  readonly vm_id: VmId;
-  readonly boot: number;
-  readonly epoch: number;
+export const Assignment = named('Assignment', {
+  instance_id: InstanceId,
+  vm_id: VmId,
+  boot: Count,
+  epoch: Count,
   /** `deleted`: end the VM at once and remove everything of the instance from this host. */
-  readonly desired: 'running' | 'suspended' | 'stopped' | 'failed' | 'deleted';
+  desired: oneOf(['running', 'suspended', 'stopped', 'failed', 'deleted']),
   /** Stop without the guest's part. */
-  readonly force: boolean;
+  force: Type.Boolean(),
   /** Soft reboots asked for in this boot, in all. */
-  readonly reboots: number;
+  reboots: Count,
   /** The last boot that ran its guest (this one, if it has) failed: what it wrote past the head may be on its host only. */
-  readonly previous_failed: boolean;
+  previous_failed: Type.Boolean(),
   /** Since this epoch every placement was on this host: what its overlay holds beyond the head is the newest. */
-  readonly own_since: number;
+  own_since: Count,
   /** This boot was suspended: the durable head is all that its guest has written. */
-  readonly suspended: boolean;
+  suspended: Type.Boolean(),
   /** Memory to go on from, until the guest runs. The durable head is all that its guest had written. */
-  readonly resume: MemoryRef | null;
+  resume: nullable(MemoryRef),
   /** There is a script for the first boot that no durable disk has run. */
-  readonly user_data: boolean;
+  user_data: Type.Boolean(),
   /** A flush that callers wait for and nobody began. */
-  readonly flush_id: FlushId | null;
+  flush_id: nullable(FlushId),
   /** The guest has not said its host key since the disk was made, forked or restored. */
-  readonly host_key_new: boolean;
-  readonly spec: MachineSpec;
-  /** Lines of authorized_keys, sorted. */
-  readonly authorized_keys: readonly string[];
-}
+  host_key_new: Type.Boolean(),
+  spec: MachineSpec,
+  /** Sorted. */
+  authorized_keys: KeyLines,
+});
+export type Assignment = Of<typeof Assignment>;
 
-export interface PollRequest {
-  /** The `etag` of the answer that the agent acts on; the call returns when there is another, or after 20 s. */
-  readonly seen: string | null;
-}
-export interface PollResponse {
-  readonly etag: string;
-  readonly assignments: readonly Assignment[];
-}
+/** `seen`: the `etag` of the answer that the agent acts on; the call returns when there is another, or after 20 s. */
+export const PollRequest = named('PollRequest', { seen: nullable(Etag) });
+export type PollRequest = Of<typeof PollRequest>;
+export const PollResponse = named('PollResponse', { etag: Etag, assignments: listOf(Assignment, 2 ** 20) });
+export type PollResponse = Of<typeof PollResponse>;
 
-/** What the agent says about itself at its start and every 5 s. */
-export interface HostFacts {
-  readonly accelerator: 'kvm' | 'tcg';
-  readonly accelerator_reason: string;
-  readonly cpus: number;
-  readonly memory_mib: number;
-  readonly images: readonly { readonly id: string; readonly version: string }[];
-  /** null when the object store works, else what is wrong with it. */
-  readonly object_store_problem: string | null;
-  /** null, or why users of their own or egress rules are not in force. Limits that cannot be set are in the agent's log. */
-  readonly isolation_problem: string | null;
-}
-/** An image that this host has, by the hash of its root file system; `needed`: a disk here is about to be durable on it. */
-export interface OfferedImage {
-  readonly id: string;
-  readonly version: string;
-  readonly recipe: string;
-  readonly needed: boolean;
-}
-export interface OfferRequest {
-  readonly images: readonly OfferedImage[];
-}
-/**
- * In the order of what was offered. `wanted`: put it into the object store and register it; `removed`: nobody needs it
- * any more; `unneeded`: another build of the same recipe is what new disks are made over.
- */
-export interface OfferResponse {
-  readonly verdicts: readonly ('stored' | 'wanted' | 'removed' | 'unneeded')[];
-}
-/** All of it is in the object store. */
-export interface ImageRegistration {
-  readonly id: string;
-  readonly version: string;
-  readonly recipe: string;
-  readonly index_sha256: string;
-  readonly size_bytes: number;
-  readonly stored_bytes: number;
-  /** What this host makes new disks over. */
-  readonly newest: boolean;
-}
-/** Without a version: what new disks are made over. */
-export interface FindImageRequest {
-  readonly id: string;
-  readonly version: string | null;
-}
-export interface FoundImage {
-  readonly version: string;
-  readonly index_sha256: string;
-}
-export interface Heartbeat {
-  readonly facts: HostFacts;
-  readonly disks: readonly DiskReport[];
-}
-export interface DiskReport {
-  readonly instance_id: InstanceId;
-  readonly dirty_bytes: number;
-  /** The guest's root file system as it sees it; asked for about once a minute, else absent. */
-  readonly root?: FileSystemUse;
-}
-export interface FileSystemUse {
-  readonly used_bytes: number;
-  /** Of what others than root may use. */
-  readonly total_bytes: number;
-}
-export interface HeartbeatResponse {
-  readonly host_id: HostId;
-}
-
-/**
- * Said every few seconds. A lease counts from the sending of the renewal that was answered; past it the host pauses
- * every VM, so that they may run elsewhere.
- */
-export interface LeaseRequest {
+/** A lease counts from the sending of the renewal that was answered; past it the host pauses every VM. Said every few seconds. */
+export const LeaseRequest = named('LeaseRequest', {
   /** Something on the host enforces a lease of this length from now on, even if the agent dies; null: nothing does. */
-  readonly kept_ms: number | null;
-}
-export interface LeaseResponse {
-  /** The lease that is to be kept; null: none, there is one host alone. */
-  readonly lease_ms: number | null;
-}
+  kept_ms: nullable(whole(1, 86_400_000)),
+});
+export type LeaseRequest = Of<typeof LeaseRequest>;
+/** The lease that is to be kept; null: none, there is one host alone. */
+export const LeaseResponse = named('LeaseResponse', { lease_ms: nullable(whole(1, 86_400_000)) });
+export type LeaseResponse = Of<typeof LeaseResponse>;
 
-export interface Reason<Code extends string = VmReasonCode> {
+export const VmReason = named('VmReason', { code: oneOf(VM_REASONS), message: Text });
+export const FlushError = named('FlushError', {
+  code: oneOf([...VM_REASONS, ...FLUSH_FAILURES]),
+  message: Text,
+});
+export interface Reason<Code extends string = Of<typeof VmReason>['code']> {
   readonly code: Code;
   readonly message: string;
 }
 
-/** What the agent observed of one VM. Reports carry the epoch; one of another epoch is answered `fenced`. */
-export type Observation =
-  | {
-      readonly kind: 'running';
-      readonly reboots: number;
-      readonly ssh_address: string;
-      readonly host_keys: readonly HostKey[];
-      /** Fingerprints of the keys that the guest lets in; nobody with another one is connected. */
-      readonly applied_keys: readonly string[];
-      /** Set when the disk was continued from the head although the last VM had written past it. */
-      readonly recovered: Reason | null;
-      /** The guest goes on from the memory of the assignment's `resume`. */
-      readonly resumed?: boolean;
-    }
-  /** The guest stands still until a disk request that failed on its host can be served, or its agent is silent. */
-  | { readonly kind: 'stalled'; readonly reason: Reason }
-  | { readonly kind: 'resumed' }
-  /** The guest was reset, by itself or by a restart. Said once for each reset, before the guest is said to run again. */
-  | { readonly kind: 'rebooting' }
-  | { readonly kind: 'powered_off' }
-  | { readonly kind: 'flush_pending'; readonly reason: Reason }
-  /** Memory and disk of one point in time are durable. The machine stands still, and may be ended. */
-  | { readonly kind: 'suspended'; readonly memory: MemoryRef }
-  /** The guest runs on, as if nothing had been asked for. */
-  | { readonly kind: 'suspend_failed'; readonly reason: Reason }
-  /** `recovered`: what it, or a VM before it, had written past the head is lost, and nobody was told. */
-  | { readonly kind: 'stopped'; readonly recovered?: Reason }
-  | { readonly kind: 'failed'; readonly reason: Reason }
-  | { readonly kind: 'deleted' };
+const seen = <const K extends string>(kind: K) => closed({ kind: Type.Literal(kind) });
+const seenWhy = <const K extends string>(kind: K) => closed({ kind: Type.Literal(kind), reason: VmReason });
 
-export interface Report {
-  readonly vm_id: VmId;
-  readonly epoch: number;
-  readonly observed: Observation;
-}
+/** What the agent observed of one VM. Reports carry the epoch; one of another epoch is answered `fenced`. */
+export const Observation = Type.Union([
+  closed({
+    kind: Type.Literal('running'),
+    reboots: Count,
+    /** Of its sshd on the host's loopback. */
+    ssh_address: matching('^127\\.0\\.0\\.1:[0-9]{1,5}$', 15),
+    host_keys: listOf(HostKey, 8),
+    /** Fingerprints of the keys that the guest lets in; nobody with another one is connected. */
+    applied_keys: listOf(Fingerprint, KEYS_MAX),
+    /** Set when the disk was continued from the head although the last VM had written past it. */
+    recovered: nullable(VmReason),
+    /** The guest goes on from the memory of the assignment's `resume`. */
+    resumed: Type.Optional(Type.Boolean()),
+  }),
+  /** The guest stands still until a disk request that failed on its host can be served, or its agent is silent. */
+  seenWhy('stalled'),
+  seen('resumed'),
+  /** The guest was reset, by itself or by a restart. Said once for each reset, before the guest is said to run again. */
+  seen('rebooting'),
+  seen('powered_off'),
+  seenWhy('flush_pending'),
+  /** Memory and disk of one point in time are durable. The machine stands still, and may be ended. */
+  closed({ kind: Type.Literal('suspended'), memory: MemoryRef }),
+  /** The guest runs on, as if nothing had been asked for. */
+  seenWhy('suspend_failed'),
+  /** `recovered`: what it, or a VM before it, had written past the head is lost, and nobody was told. */
+  closed({ kind: Type.Literal('stopped'), recovered: Type.Optional(VmReason) }),
+  seenWhy('failed'),
+  seen('deleted'),
+]);
+export type Observation = Of<typeof Observation>;
+
+export const Report = named('Report', { vm_id: VmId, epoch: Count, observed: Observation });
+export type Report = Of<typeof Report>;
+/** `unwanted`, to `suspended` alone: the VM is to run on. */
+export const ReportResponse = named('ReportResponse', {
+  outcome: oneOf(['accepted', 'fenced', 'unwanted']),
+});
+export type ReportResponse = Of<typeof ReportResponse>;
 
 /** Of a VM of this host. */
-export interface UserDataRequest {
-  readonly vm_id: VmId;
-}
-export interface UserDataResponse {
-  readonly script: string | null;
-}
+export const UserDataRequest = named('UserDataRequest', { vm_id: VmId });
+export type UserDataRequest = Of<typeof UserDataRequest>;
+export const UserDataResponse = named('UserDataResponse', {
+  script: nullable(Type.String({ maxLength: 2 ** 20 })),
+});
+export type UserDataResponse = Of<typeof UserDataResponse>;
 
-export interface FlushReceipt {
-  readonly generation: number;
-  readonly durable_at: string | null;
-  readonly dirty_bytes: number;
-  readonly uploaded_bytes: number;
-  readonly segments: number;
-  readonly duration_ms: number;
-  readonly consistency: Consistency;
-}
+export const FlushReceipt = named('FlushReceipt', {
+  generation: Count,
+  durable_at: nullable(Time),
+  dirty_bytes: Bytes,
+  uploaded_bytes: Bytes,
+  segments: whole(0, SEGMENTS_MAX),
+  duration_ms: Milliseconds,
+  consistency: Consistency,
+});
+export type FlushReceipt = Of<typeof FlushReceipt>;
 
-export type FlushReport =
-  | { readonly flush_id: FlushId; readonly state: 'running' }
-  | { readonly flush_id: FlushId; readonly state: 'done'; readonly receipt: FlushReceipt }
-  | { readonly flush_id: FlushId; readonly state: 'failed'; readonly error: Reason<FlushFailureCode> };
+export const FlushReport = Type.Union([
+  closed({ flush_id: FlushId, state: Type.Literal('running') }),
+  closed({ flush_id: FlushId, state: Type.Literal('done'), receipt: FlushReceipt }),
+  closed({ flush_id: FlushId, state: Type.Literal('failed'), error: FlushError }),
+]);
+export type FlushReport = Of<typeof FlushReport>;
 
 /** The first automatic flush in a row that failed. */
-export interface FlushFailure {
-  readonly vm_id: VmId;
-  readonly epoch: number;
-  readonly error: Reason<FlushFailureCode>;
-}
+export const FlushFailure = named('FlushFailure', { vm_id: VmId, epoch: Count, error: FlushError });
+export type FlushFailure = Of<typeof FlushFailure>;
 
 /** A new generation; `generation` is the head's plus one. The same commit said twice is accepted once. */
-export interface CommitRequest {
-  readonly instance_id: InstanceId;
-  readonly vm_id: VmId;
-  readonly epoch: number;
-  readonly generation: number;
-  /** Random (UUID): what the head is called once this is committed. */
-  readonly commit_id: string;
+export const CommitRequest = named('CommitRequest', {
+  instance_id: InstanceId,
+  vm_id: VmId,
+  epoch: Count,
+  generation: Count,
+  /** Random: what the head is called once this is committed. */
+  commit_id: Uuid,
   /** The `commit_id` of the head that it follows. Any other head refuses it. */
-  readonly parent_id: string;
-  readonly image_version: string;
-  readonly segments: readonly SegmentRef[];
-  readonly consistency: Consistency;
+  parent_id: Uuid,
+  image_version: Sha256,
+  /** Of this disk, epoch and generation. */
+  segments: listOf(SegmentRef, SEGMENTS_MAX),
+  consistency: Consistency,
   /** For the event: what was dirty. */
-  readonly dirty_bytes: number;
-}
-export type CommitResponse =
-  | { readonly outcome: 'committed'; readonly durable_at: string }
-  | { readonly outcome: 'fenced'; readonly why: string };
+  dirty_bytes: Bytes,
+});
+export type CommitRequest = Of<typeof CommitRequest>;
+export const CommitResponse = Type.Union([
+  closed({ outcome: Type.Literal('committed'), durable_at: Time }),
+  closed({ outcome: Type.Literal('fenced'), why: Text }),
+]);
+export type CommitResponse = Of<typeof CommitResponse>;
 
 /** Which head an overlay was last known to equal, and the VM that has written it. */
-export interface LineageRequest {
-  readonly instance_id: InstanceId;
-  readonly vm_id: VmId;
-  readonly generation: number;
-  readonly commit_id: string;
-}
-export interface LineageResponse {
+export const LineageRequest = named('LineageRequest', {
+  instance_id: InstanceId,
+  vm_id: VmId,
+  generation: Count,
+  commit_id: Uuid,
+});
+export type LineageRequest = Of<typeof LineageRequest>;
+export const LineageResponse = named('LineageResponse', {
   /** The database knows of that head. If not, the overlay is ahead of it: the database has lost commits. */
-  readonly known: boolean;
+  known: Type.Boolean(),
   /** The head now is one that this VM began from or has committed: its overlay holds all of it. */
-  readonly continues: boolean;
-}
-
-/** `unwanted`, to `suspended` alone: the VM is to run on. */
-export type ReportResponse =
-  | { readonly outcome: 'accepted' }
-  | { readonly outcome: 'fenced' }
-  | { readonly outcome: 'unwanted' };
+  continues: Type.Boolean(),
+});
+export type LineageResponse = Of<typeof LineageResponse>;
 
 /** The guest lets in these keys (fingerprints), and connections of others have ended. */
-export interface KeysReport {
-  readonly vm_id: VmId;
-  readonly epoch: number;
-  readonly applied_keys: readonly string[];
-}
+export const KeysReport = named('KeysReport', {
+  vm_id: VmId,
+  epoch: Count,
+  applied_keys: listOf(Fingerprint, KEYS_MAX),
+});
+export type KeysReport = Of<typeof KeysReport>;
 
 /** Keys (fingerprints) that let somebody into the guest since the last such report, as its sshd says. */
-export interface LoginsReport {
-  readonly vm_id: VmId;
-  readonly epoch: number;
-  readonly fingerprints: readonly string[];
-}
+export const LoginsReport = named('LoginsReport', {
+  vm_id: VmId,
+  epoch: Count,
+  fingerprints: listOf(Fingerprint, KEYS_MAX),
+});
+export type LoginsReport = Of<typeof LoginsReport>;
 
-export interface ObjectStoreResponse {
-  /** What the mark in the object store says (object-store/store-mark.ts); null: the control plane has not written it yet. */
-  readonly mark: string | null;
-}
+/** What the mark in the object store says (object-store/store-mark.ts); null: the control plane has not written it yet. */
+export const ObjectStoreResponse = named('ObjectStoreResponse', {
+  mark: nullable(matching('^[\\x21-\\x7e]+$', 200)),
+});
+export type ObjectStoreResponse = Of<typeof ObjectStoreResponse>;

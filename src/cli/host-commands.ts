@@ -1,6 +1,7 @@
 /** `berth host …` on the server: the machines that VMs run on. */
 import { readFile } from 'node:fs/promises';
 import { composeJoinToken } from '../agent-api/join-token.ts';
+import { refusalOf } from '../agent-api/protocol.ts';
 import { HOST_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
 import { pathsIn } from '../config/paths.ts';
 import { type Tx, transaction } from '../db/pool.ts';
@@ -11,9 +12,11 @@ import {
   listFleet,
   listUnsaved,
   markRemoved,
+  type SetCapacity,
+  setCapacity,
   setDraining,
 } from '../hosts/fleet-store.ts';
-import { lockPlacement } from '../hosts/store.ts';
+import { capacityOf, lockPlacement } from '../hosts/store.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
@@ -22,9 +25,36 @@ import { table } from './table.ts';
 
 const FRESH_MS = 20_000;
 
-/** The token of a new host; it is shown this once. */
-export async function addHost(server: ServerContext, name: string): Promise<string> {
+/** As they are typed: processors, and memory in GiB. */
+export interface GivenCapacity {
+  readonly cpus?: string | undefined;
+  readonly memory?: string | undefined;
+}
+
+const MIB_A_GIB = 1024;
+const CPUS_MAX = 4_096;
+const MEMORY_MAX_GIB = 65_536;
+
+function numberIn(text: string | undefined, what: string, max: number): number | null {
+  if (text === undefined) return null;
+  const number = /^[0-9]{1,6}$/.test(text) ? Number(text) : 0;
+  if (number < 1 || number > max) throw new CommandError(`${what} is a whole number from 1 to ${max}`);
+  return number;
+}
+
+function capacityIn({ cpus, memory }: GivenCapacity): SetCapacity {
+  const gib = numberIn(memory, '--memory', MEMORY_MAX_GIB);
+  return { cpus: numberIn(cpus, '--cpus', CPUS_MAX), memory_mib: gib === null ? null : gib * MIB_A_GIB };
+}
+
+/** The token of a new host; it is shown this once. Until both are set, it is given no VM. */
+export async function addHost(
+  server: ServerContext,
+  name: string,
+  given: GivenCapacity = {},
+): Promise<string> {
   const { db, config } = server;
+  const capacity = capacityIn(given);
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name))
     throw new CommandError('a name has 1 to 63 of a-z, 0-9 and hyphens, with no hyphen at its ends');
   if (config.hosts_listen === null)
@@ -40,33 +70,77 @@ export async function addHost(server: ServerContext, name: string): Promise<stri
       throw new CommandError(
         `${left} VMs of the ${name} that was removed are not given up yet: Berth does so within seconds while it runs`,
       );
-    const id = await insertRemoteHost(tx, name, hashToken(token));
+    const id = await insertRemoteHost(tx, name, hashToken(token), capacity);
     if (id === null) throw new CommandError(`there is a host ${name} already; berth host rm takes it out`);
-    await noteOperator(tx, server, 'host.add', id, { name });
+    await noteOperator(tx, server, 'host.add', id, { name, ...capacity });
   });
   return `${composeJoinToken(token, certificate)}\n`;
 }
 
 export async function listHosts({ db }: ServerContext): Promise<string> {
   const rows = (await listFleet(db)).filter(({ remote, last_seen_at }) => remote || last_seen_at !== null);
-  return table(
+  const listed = table(
     ['NAME', 'STATE', 'VMS', 'MEMORY', 'ACCEL', 'LAST SEEN'],
     rows.map((host) => [
       host.name,
       stateOf(host),
       String(host.vms),
-      host.facts ? `${host.used_memory_mib}/${host.facts.memory_mib} MiB` : '-',
+      memoryOf(host),
       host.facts?.accelerator ?? '-',
       host.last_seen_at ? rfc3339(host.last_seen_at) : '-',
     ]),
   );
+  return listed + rows.flatMap(remarksOn).join('');
 }
 
-function stateOf({ last_seen_at, lost_at, draining }: FleetHost): string {
+/** What is used of what is given out. */
+function memoryOf({ remote, facts, cpus, memory_mib, used_memory_mib }: FleetHost): string {
+  if (!facts) return '-';
+  const capacity = capacityOf({ remote, facts, cpus, memory_mib });
+  return `${used_memory_mib}/${capacity ? capacity.memory_mib : 'not set'}${capacity ? ' MiB' : ''}`;
+}
+
+/** Why a host gets no VM, and what to type. */
+function remarksOn({ name, remote, cpus, memory_mib, protocol }: FleetHost): string[] {
+  const remarks: string[] = [];
+  const refusal = protocol === null ? null : refusalOf(protocol);
+  if (refusal !== null) remarks.push(`${name} is refused. ${refusal}\n`);
+  if (remote && (cpus === null || memory_mib === null)) {
+    remarks.push(
+      `${name} gets no VM: nobody has said how much of it may be given out. Type: berth host set ${name} --cpus N --memory GIB\n`,
+    );
+  }
+  return remarks;
+}
+
+function stateOf({ last_seen_at, lost_at, draining, protocol }: FleetHost): string {
+  if (protocol !== null && refusalOf(protocol) !== null) return 'refused';
   if (lost_at !== null) return 'lost';
   if (last_seen_at === null) return 'expected';
   if (Date.now() - last_seen_at.getTime() > FRESH_MS) return 'silent';
   return draining ? 'draining' : 'up';
+}
+
+/** How much of a host on another machine may be given to VMs; what is not given stays. */
+export async function setHost(server: ServerContext, name: string, given: GivenCapacity): Promise<string> {
+  const asked = capacityIn(given);
+  if (asked.cpus === null && asked.memory_mib === null)
+    throw new CommandError('say --cpus N, --memory GIB, or both');
+  return transaction(server.db, async (tx) => {
+    await lockPlacement(tx);
+    const host = await findHost(tx, name);
+    if (!host.remote) throw new CommandError(`${name} is this machine; what it reports is what it has`);
+    const capacity = {
+      cpus: asked.cpus ?? host.cpus,
+      memory_mib: asked.memory_mib ?? host.memory_mib,
+    };
+    await setCapacity(tx, host.id, capacity);
+    await noteOperator(tx, server, 'host.set', host.id, { name, ...capacity });
+    const { cpus, memory_mib } = capacity;
+    if (cpus === null) return `${name} gets no VM before --cpus is set too.\n`;
+    if (memory_mib === null) return `${name} gets no VM before --memory is set too.\n`;
+    return `${name} gets VMs of at most ${cpus} cpus, and of ${memory_mib / MIB_A_GIB} GiB in all, if it has them.\n`;
+  });
 }
 
 /** No VM is placed there any more; those that run go on. */

@@ -67,10 +67,13 @@ create table data_keys (
   instance_id text not null,
   key_id text not null,
   wrapped bytea not null,
-  own boolean not null,
   created_at timestamp with time zone not null default now(),
+  use text not null,
+  used boolean not null default false,
+  until_generation bigint,
   constraint data_keys_pkey PRIMARY KEY (instance_id, key_id),
-  constraint data_keys_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE
+  constraint data_keys_instance_id_fkey FOREIGN KEY (instance_id) REFERENCES instances(id) ON DELETE CASCADE,
+  constraint data_keys_use_check CHECK ((use = ANY (ARRAY['disk'::text, 'memory'::text, 'reading'::text])))
 );
 
 create table disks (
@@ -168,10 +171,15 @@ create table hosts (
   remote boolean not null default false,
   draining boolean not null default false,
   removed_at timestamp with time zone,
+  cpus integer,
+  memory_mib integer,
+  protocol integer,
   constraint hosts_pkey PRIMARY KEY (id),
   constraint hosts_name_key UNIQUE (name),
   constraint hosts_token_hash_key UNIQUE (token_hash),
-  constraint hosts_lease_ms_check CHECK ((lease_ms > 0))
+  constraint hosts_cpus_check CHECK ((cpus > 0)),
+  constraint hosts_lease_ms_check CHECK ((lease_ms > 0)),
+  constraint hosts_memory_mib_check CHECK ((memory_mib > 0))
 );
 
 create table idempotency_keys (
@@ -647,7 +655,7 @@ CREATE INDEX audit_log_action ON public.audit_log USING btree (org_id, action, i
 CREATE INDEX audit_log_actor ON public.audit_log USING btree (org_id, actor, id);
 CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE ((seq IS NULL) AND (NOT refused));
-CREATE UNIQUE INDEX data_keys_own ON public.data_keys USING btree (instance_id) WHERE own;
+CREATE UNIQUE INDEX data_keys_in_use ON public.data_keys USING btree (instance_id, use) WHERE (use = ANY (ARRAY['disk'::text, 'memory'::text]));
 CREATE INDEX disks_image_version ON public.disks USING btree (image_version);
 CREATE INDEX events_age ON public.events USING brin (created_at);
 CREATE INDEX events_beside_flushes ON public.events USING btree (org_id, type, "position" DESC) WHERE (type <> 'disk.flushed'::text);

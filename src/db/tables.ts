@@ -1,7 +1,8 @@
 /** The tables as the code sees them; `schema.sql` beside it is what the database really has. */
 import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
+import type { HostFacts } from '../agent-api/host-types.ts';
 import type { VmReasonCode } from '../agent-api/reasons.ts';
-import type { HostFacts, HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.ts';
+import type { HostKey, MapRef, MemoryRef, SegmentRef } from '../agent-api/types.ts';
 import type {
   ApiKeyId,
   AuditId,
@@ -195,6 +196,9 @@ export interface Database extends DeliveryTables {
     remote: Generated<boolean>;
     draining: Generated<boolean>;
     removed_at: Generated<Date | null>;
+    cpus: Generated<number | null>;
+    memory_mib: Generated<number | null>;
+    protocol: Generated<number | null>;
   };
   instances: {
     id: InstanceId;
@@ -268,7 +272,9 @@ export interface Database extends DeliveryTables {
     instance_id: InstanceId;
     key_id: string;
     wrapped: Buffer;
-    own: boolean;
+    use: 'disk' | 'memory' | 'reading';
+    used: Generated<boolean>;
+    until_generation: Generated<number | null>;
     created_at: Generated<Date>;
   };
   segments: {

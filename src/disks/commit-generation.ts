@@ -5,12 +5,17 @@ import { append } from '../events/append.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
 import { rfc3339 } from '../lib/clock.ts';
+import { invalid } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
-import { advanceHead, eraseGivenUserData, findGeneration, totalBytes } from './store.ts';
+import { checkCommit } from './check-commit.ts';
+import { mayWriteWith } from './data-keys.ts';
+import { mayWrite } from './placement-store.ts';
+import { advanceHead, eraseGivenUserData, findGeneration, keysOf, totalBytes } from './store.ts';
 
 /**
  * Commits a generation whose segments are all in the object store, or says that the writer is fenced: another
  * placement, another head. The same commit said twice (its answer was lost) is accepted once.
+ * @throws AppError INVALID_REQUEST for objects that are not this disk's
  */
 export async function commitGeneration(
   db: Db,
@@ -22,12 +27,16 @@ export async function commitGeneration(
     const row = await getInstance(tx, commit.instance_id);
     if (!row || row.deleting) return fenced('the instance is gone');
     if (row.vm_id !== commit.vm_id || row.host_id !== host_id) return fenced('another VM has the disk');
+    checkCommit(commit, row.size_bytes);
     const before = await findGeneration(tx, commit.instance_id, commit.generation);
     if (before) {
       return before.commit_id === commit.commit_id
         ? { outcome: 'committed', durable_at: rfc3339(before.created_at) }
         : fenced(`generation ${commit.generation} was committed by another flush`);
     }
+    if (!mayWrite(row)) return fenced(`the VM is ${row.state}`);
+    if (!(await mayWriteWith(tx, commit.instance_id, keysOf(commit.segments), commit.generation)))
+      throw invalid('segments', 'are encrypted with a key that this disk is not written with any more');
     const durable_at = await advanceHead(tx, commit, commit);
     if (durable_at === null)
       return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);

@@ -1,43 +1,70 @@
 import { sql } from 'kysely';
+import type { DataKey as SentKey } from '../agent-api/types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { InstanceId } from '../lib/ids.ts';
+
+export type KeyUse = SentKey['use'];
 
 export interface DataKeyRow {
   readonly instance_id: InstanceId;
   readonly key_id: string;
   readonly wrapped: Buffer;
-  readonly own: boolean;
+  readonly use: KeyUse;
+  /** Objects were written with it. */
+  readonly used: boolean;
 }
 
 export async function insertDataKey(tx: Tx, row: DataKeyRow): Promise<void> {
   await tx.insertInto('data_keys').values(row).execute();
 }
 
-/** Nothing where there is one by now, and where the instance is being deleted: its keys are destroyed for good. */
+/** Nothing where there is one of that use by now, and where the instance is being deleted: its keys are destroyed for good. */
 export async function insertMissingDataKey(tx: Tx, row: DataKeyRow): Promise<void> {
   await sql`
-    insert into data_keys (instance_id, key_id, wrapped, own)
-    select id, ${row.key_id}, ${row.wrapped}, ${row.own} from instances
+    insert into data_keys (instance_id, key_id, wrapped, use, used)
+    select id, ${row.key_id}, ${row.wrapped}, ${row.use}, ${row.used} from instances
     where id = ${row.instance_id} and not deleting for share
     on conflict do nothing`.execute(tx);
 }
 
-export async function listDataKeys(tx: Tx, instance_id: InstanceId): Promise<DataKeyRow[]> {
+export async function listDataKeys(tx: Tx, instance_id: InstanceId) {
   return tx
     .selectFrom('data_keys')
-    .select(['instance_id', 'key_id', 'wrapped', 'own'])
+    .select(['instance_id', 'key_id', 'wrapped', 'use', 'used', 'until_generation'])
     .where('instance_id', '=', instance_id)
     .orderBy('key_id')
     .execute();
 }
 
+/** Objects are written with it: a fork needs it from now on. */
+export async function markKeyUsed(tx: Tx, instance_id: InstanceId, key_id: string): Promise<void> {
+  await tx
+    .updateTable('data_keys')
+    .set({ used: true })
+    .where('instance_id', '=', instance_id)
+    .where('key_id', '=', key_id)
+    .where('used', '=', false)
+    .execute();
+}
+
+/** Nothing new is written with it, but for a flush that is under way and makes `until_generation`. */
+export async function retireDataKey(
+  tx: Tx,
+  instance_id: InstanceId,
+  key_id: string,
+  until_generation: number,
+): Promise<void> {
+  await tx
+    .updateTable('data_keys')
+    .set({ use: 'reading', until_generation })
+    .where('instance_id', '=', instance_id)
+    .where('key_id', '=', key_id)
+    .execute();
+}
+
 /** Any one, to try a key on. */
-export async function findSomeDataKey(tx: Tx): Promise<DataKeyRow | undefined> {
-  return tx
-    .selectFrom('data_keys')
-    .select(['instance_id', 'key_id', 'wrapped', 'own'])
-    .limit(1)
-    .executeTakeFirst();
+export async function findSomeDataKey(tx: Tx) {
+  return tx.selectFrom('data_keys').select(['instance_id', 'key_id', 'wrapped']).limit(1).executeTakeFirst();
 }
 
 export async function deleteDataKeyRows(tx: Tx, instance_id: InstanceId): Promise<void> {

@@ -1,4 +1,4 @@
-import type { FileSystemUse } from '../agent-api/types.ts';
+import type { FileSystemUse } from '../agent-api/host-types.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import { getInstance } from '../instances/store.ts';

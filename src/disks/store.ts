@@ -14,6 +14,7 @@ import type { Tx } from '../db/pool.ts';
 import { assert, present } from '../lib/assert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
+import { markKeyUsed } from './data-key-store.ts';
 import { insertObjects } from './segment-store.ts';
 
 /** The durable state of a disk, without its keys. @throws Error when the chain of its generations is broken */
@@ -120,6 +121,7 @@ export async function advanceHead(
     })
     .execute();
   await insertObjects(tx, commit.instance_id, commit.segments);
+  for (const key_id of keysOf(commit.segments)) await markKeyUsed(tx, commit.instance_id, key_id);
   if (by) {
     const { generation } = commit;
     await tx.updateTable('vms').set({ generation, commit_id }).where('id', '=', by.vm_id).execute();
@@ -127,9 +129,10 @@ export async function advanceHead(
   return durable_at;
 }
 
-/** What is known of the head that an overlay was last known to equal; see {@link LineageResponse}. */
+/** What is known of the head that an overlay of a VM of that host was last known to equal; see {@link LineageResponse}. */
 export async function findLineage(
   tx: Tx,
+  host_id: HostId,
   { instance_id, vm_id, generation, commit_id }: LineageRequest,
 ): Promise<LineageResponse> {
   const row = await tx
@@ -138,6 +141,7 @@ export async function findLineage(
     .select(['vms.generation', 'vms.commit_id', 'disks.commit_id as head_id'])
     .where('vms.id', '=', vm_id)
     .where('vms.instance_id', '=', instance_id)
+    .where('vms.host_id', '=', host_id)
     .executeTakeFirst();
   if (!row) return { known: false, continues: false };
   // A VM commits one after the other: an overlay that is behind its VM's last commit has missed the word of it.
@@ -164,6 +168,11 @@ export async function disownOverlays(tx: Tx): Promise<void> {
   await sql`update disks set commit_id = gen_random_uuid(), epoch = epoch + 1`.execute(tx);
 }
 
+/** What they are encrypted with. */
+export function keysOf(segments: readonly SegmentRef[]): ReadonlySet<string> {
+  return new Set(segments.flatMap(({ key_id }) => (key_id === null ? [] : [key_id])));
+}
+
 export function totalBytes(segments: readonly SegmentRef[]): number {
   return segments.reduce((sum, segment) => sum + segment.size_bytes, 0);
 }
@@ -177,21 +186,15 @@ export async function findGeneration(tx: Tx, instance_id: InstanceId, generation
     .executeTakeFirst();
 }
 
-/** As many as the column takes. */
-const BOOT_ORDER_MAX = 4_096;
-/** Block numbers of disks of up to 128 TiB. */
-const BLOCK_MAX = 2 ** 31 - 1;
-
 /** What the newest placement's boot read first; of any other it is not worth keeping. */
 export async function recordBootOrder(
   tx: Tx,
   host_id: HostId,
   { instance_id, epoch, blocks }: BootOrderReport,
 ): Promise<ReportResponse['outcome']> {
-  const kept = blocks.filter((block) => Number.isInteger(block) && block >= 0 && block <= BLOCK_MAX);
   const { numUpdatedRows } = await tx
     .updateTable('disks')
-    .set({ boot_order: kept.slice(0, BOOT_ORDER_MAX) })
+    .set({ boot_order: [...blocks] })
     .where('instance_id', '=', instance_id)
     .where('epoch', '=', epoch)
     .where((eb) =>
@@ -208,46 +211,19 @@ export async function recordBootOrder(
   return numUpdatedRows > 0n ? 'accepted' : 'fenced';
 }
 
-/** What the host last counted as dirty, for disks of VMs that it runs. */
-export async function recordDirtyBytes(
-  tx: Tx,
-  host_id: HostId,
-  instance_id: InstanceId,
-  dirty_bytes: number,
-): Promise<void> {
+/** What the host last counted as dirty. */
+export async function recordDirtyBytes(tx: Tx, instance_id: InstanceId, dirty_bytes: number): Promise<void> {
   await tx
     .updateTable('disks')
     .set({ dirty_bytes })
     .where('instance_id', '=', instance_id)
     .where('dirty_bytes', '!=', dirty_bytes)
-    .where((eb) =>
-      eb.exists(
-        eb
-          .selectFrom('vms')
-          .select('vms.id')
-          .whereRef('vms.instance_id', '=', 'disks.instance_id')
-          .where('vms.host_id', '=', host_id),
-      ),
-    )
     .execute();
 }
 
 /** No host has anything of any disk any more. */
 export async function forgetDirtyBytes(tx: Tx): Promise<void> {
   await tx.updateTable('disks').set({ dirty_bytes: 0 }).where('dirty_bytes', '!=', 0).execute();
-}
-
-/** Whether a VM of the instance is on that host, in any state, and was not let go. */
-export async function hostHasVm(tx: Tx, host_id: HostId, instance_id: InstanceId): Promise<boolean> {
-  const row = await tx
-    .selectFrom('vms')
-    .select('id')
-    .where('instance_id', '=', instance_id)
-    .where('host_id', '=', host_id)
-    .where('released', '=', false)
-    .limit(1)
-    .executeTakeFirst();
-  return row !== undefined;
 }
 
 /** Whether that was not so before. Only from the host of the disk's newest VM. */

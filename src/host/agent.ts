@@ -3,7 +3,10 @@
  * it is. It dials; nothing dials it. Its death leaves every VM running, and its next start adopts them.
  */
 import { cpus, totalmem } from 'node:os';
-import type { Assignment, DiskReport, HostFacts } from '../agent-api/types.ts';
+import { fits } from '../agent-api/check.ts';
+import { DiskReport, type HostFacts, IMAGES_MAX } from '../agent-api/host-types.ts';
+import { fitText } from '../agent-api/schemas.ts';
+import type { Assignment } from '../agent-api/types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import { type InstanceId, isId } from '../lib/ids.ts';
@@ -215,21 +218,23 @@ export class Agent {
         return { instance_id, dirty_bytes, root };
       }),
     );
-    return all.flatMap(({ instance_id, dirty_bytes, root }) =>
+    const reports = all.flatMap(({ instance_id, dirty_bytes, root }) =>
       dirty_bytes === null ? [] : [{ instance_id, dirty_bytes, ...(root === null ? {} : { root }) }],
     );
+    // One guest's nonsense is not to cost the others their report.
+    return reports.filter((report): report is DiskReport => fits(DiskReport, report));
   }
 
   async #describe(): Promise<HostFacts> {
     const images = await listHostImages(this.#context.paths.images);
     return {
       accelerator: this.#context.accel,
-      accelerator_reason: this.#facts.accelerator_reason,
-      isolation_problem: this.#isolation_problem,
+      accelerator_reason: fitText(this.#facts.accelerator_reason),
+      isolation_problem: this.#isolation_problem === null ? null : fitText(this.#isolation_problem),
       cpus: cpus().length,
       memory_mib: Math.floor(totalmem() / 2 ** 20),
-      images: images.map(({ id, version }) => ({ id, version })),
-      object_store_problem: this.#store_problem,
+      images: images.map(({ id, version }) => ({ id, version })).slice(0, IMAGES_MAX),
+      object_store_problem: this.#store_problem === null ? null : fitText(this.#store_problem),
     };
   }
 }

@@ -1,6 +1,7 @@
 /** What is left on this host of instances that were deleted while it was away, or went on elsewhere: nobody will use it any more. */
 import { rmSync } from 'node:fs';
 import { open, readdir, rm, stat } from 'node:fs/promises';
+import { DiskElsewhere } from '../agent-api/client.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { isId } from '../lib/ids.ts';
 import type { HostContext } from './host-context.ts';
@@ -24,7 +25,10 @@ export async function removeForgotten(
   for (const instance_id of here as Set<InstanceId>) {
     const { overlay, sidecar } = overlayPaths(paths.overlays, instance_id);
     if (isLookedAfter(instance_id) || (await isYoung(overlay))) continue;
-    const head = await client.head(instance_id);
+    const head = await client.head(instance_id).catch((error: unknown) => {
+      if (error instanceof DiskElsewhere) return 'elsewhere' as const;
+      throw error;
+    });
     if (head === null) {
       await removeOverlay(paths.overlays, instance_id);
       await removeAside(paths.overlays, instance_id);
@@ -33,7 +37,8 @@ export async function removeForgotten(
       continue;
     }
     const worth = await readSidecar(paths.overlays, instance_id);
-    if (typeof worth === 'string' || worth.commit_id === head.commit_id) continue;
+    if (typeof worth === 'string') continue;
+    if (head !== 'elsewhere' && worth.commit_id === head.commit_id) continue;
     const { vm_id, generation, commit_id } = worth;
     const { known, continues } = await client.lineage({ instance_id, vm_id, generation, commit_id });
     if (continues || !known) continue;

@@ -8,7 +8,8 @@
 import { chmod, mkdir, readlink, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
-import type { OfferResponse } from '../agent-api/types.ts';
+import { IMAGES_MAX, type OfferResponse } from '../agent-api/host-types.ts';
+import { fitText } from '../agent-api/schemas.ts';
 import { fetchImage, ImageDamagedError, storeImage } from '../disk-format/image-objects.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
@@ -152,10 +153,15 @@ export class ImageKeeper {
   async #settleNow(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
     const { client } = this.#options;
     const known = needed ? this.#durable : this.#settled;
-    const open = images.filter(({ version }) => !known.has(version));
+    const open = images.filter(({ version }) => !known.has(version)).slice(0, IMAGES_MAX);
     if (open.length === 0) return;
     const { verdicts } = await client.offerImages({
-      images: open.map(({ id, version, manifest }) => ({ id, version, recipe: manifest.version, needed })),
+      images: open.map(({ id, version, manifest }) => ({
+        id,
+        version,
+        recipe: fitText(manifest.version),
+        needed,
+      })),
     });
     const failures: unknown[] = [];
     for (const [i, image] of open.entries()) {
@@ -182,7 +188,7 @@ export class ImageKeeper {
         signal,
       });
       await client.registerImage({
-        ...{ id: image.id, version: image.version, recipe: image.manifest.version },
+        ...{ id: image.id, version: image.version, recipe: fitText(image.manifest.version) },
         ...{ size_bytes: image.size_bytes, newest: image.newest, index_sha256, stored_bytes },
       });
       log.info({ image: image.id, version: image.version, stored_bytes }, 'the image is stored');

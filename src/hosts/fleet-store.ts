@@ -1,7 +1,7 @@
 /** Hosts on other machines, as the operator handles them. */
 import { randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
-import type { HostFacts } from '../agent-api/types.ts';
+import type { HostFacts } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 
@@ -26,18 +26,33 @@ export async function countLeft(tx: Tx, name: string): Promise<number> {
   return count;
 }
 
+/** What an operator gives out of a host on another machine; null: not set yet. */
+export interface SetCapacity {
+  readonly cpus: number | null;
+  readonly memory_mib: number | null;
+}
+
 /** A new host, or one that was removed and comes back, as another machine may; null when there is one of that name. */
-export async function insertRemoteHost(tx: Tx, name: string, token_hash: Buffer): Promise<HostId | null> {
+export async function insertRemoteHost(
+  tx: Tx,
+  name: string,
+  token_hash: Buffer,
+  { cpus, memory_mib }: SetCapacity,
+): Promise<HostId | null> {
+  const capacity = { cpus, memory_mib };
   const row = await tx
     .insertInto('hosts')
-    .values({ id: newId('host'), name, token_hash, last_seen_at: null, facts: null, remote: true })
+    .values({
+      ...{ id: newId('host'), name, token_hash, last_seen_at: null, facts: null, remote: true },
+      ...capacity,
+    })
     .onConflict((conflict) =>
       conflict
         .column('name')
         .doUpdateSet({
           ...{ token_hash, removed_at: null, lost_at: null, draining: false, lease_ms: null },
           // Nothing is placed there before it is heard of.
-          ...{ last_seen_at: null, facts: null },
+          ...{ last_seen_at: null, facts: null, protocol: null, ...capacity },
         })
         .where('hosts.removed_at', 'is not', null),
     )
@@ -54,6 +69,9 @@ export interface FleetHost {
   readonly lost_at: Date | null;
   readonly last_seen_at: Date | null;
   readonly facts: HostFacts | null;
+  readonly cpus: number | null;
+  readonly memory_mib: number | null;
+  readonly protocol: number | null;
   /** VMs that are not at rest. */
   readonly vms: number;
   readonly used_memory_mib: number;
@@ -63,6 +81,7 @@ export interface FleetHost {
 export async function listFleet(tx: Tx): Promise<FleetHost[]> {
   const { rows } = await sql<FleetHost>`
     select h.id, h.name, h.remote, h.draining, h.lost_at, h.last_seen_at, h.facts,
+      h.cpus, h.memory_mib, h.protocol,
       count(v.id) as vms, coalesce(sum(i.memory_mib), 0) as used_memory_mib
     from hosts h
     left join vms v on v.host_id = h.id and v.state not in ('stopped', 'suspended', 'failed')
@@ -70,6 +89,10 @@ export async function listFleet(tx: Tx): Promise<FleetHost[]> {
     where h.removed_at is null
     group by h.id order by h.name`.execute(tx);
   return rows;
+}
+
+export async function setCapacity(tx: Tx, id: HostId, { cpus, memory_mib }: SetCapacity): Promise<void> {
+  await tx.updateTable('hosts').set({ cpus, memory_mib }).where('id', '=', id).execute();
 }
 
 export async function setDraining(tx: Tx, id: HostId, draining: boolean): Promise<void> {

@@ -6,7 +6,8 @@
 import { randomUUID } from 'node:crypto';
 import { EventEmitter } from 'node:events';
 import type { Duplex } from 'node:stream';
-import type { CallAnswer, HostCall, PendingCall } from '../agent-api/host-calls.ts';
+import { fits } from '../agent-api/check.ts';
+import { type CallAnswer, type HostCall, type PendingCall, RESULTS } from '../agent-api/host-calls.ts';
 import { AppError, type ErrorCode } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
 
@@ -123,7 +124,11 @@ export class HostCalls {
       host_id,
       pending: { id, call },
       taken: false,
-      answer: ({ error, result }) => (error ? reject(failure(error)) : answered(result)),
+      answer: ({ error, result }) => {
+        if (error) reject(failure(error));
+        else if (fits(RESULTS[call.kind], result)) answered(result);
+        else reject(unavailable('The host gave another answer than was asked for.'));
+      },
       connect,
     };
     this.#waiting.set(id, waiting);

@@ -1,5 +1,6 @@
 import { sql } from 'kysely';
-import type { HostFacts } from '../agent-api/types.ts';
+import { fits } from '../agent-api/check.ts';
+import { HostFacts } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import { type HostId, newId } from '../lib/ids.ts';
 
@@ -9,7 +10,7 @@ export const HOST_FRESH_SECONDS = 20;
 export async function findHostByToken(tx: Tx, token_hash: Buffer) {
   return tx
     .selectFrom('hosts')
-    .select(['id', 'name', 'remote'])
+    .select(['id', 'name', 'remote', 'protocol'])
     .where('token_hash', '=', token_hash)
     .where('removed_at', 'is', null)
     .executeTakeFirst();
@@ -34,15 +35,45 @@ export async function recordHeartbeat(tx: Tx, id: HostId, facts: HostFacts): Pro
     .execute();
 }
 
+/** The version of the agent protocol that it speaks; 0: it names none. */
+export async function setProtocol(tx: Tx, id: HostId, protocol: number): Promise<void> {
+  await tx.updateTable('hosts').set({ protocol }).where('id', '=', id).execute();
+}
+
 /** Until the transaction's end. What is read after it was committed by all who had it before. */
 export async function lockPlacement(tx: Tx): Promise<void> {
   await sql`select pg_advisory_xact_lock(7400003)`.execute(tx);
 }
 
+/** What may be given out of a host; null: nothing, nobody has said yet. */
+export interface Capacity {
+  /** The most that one VM may have; null: as many as it likes, as on this machine. */
+  readonly cpus: number | null;
+  readonly memory_mib: number;
+}
+
+/**
+ * This machine's own host is believed. Of a remote one counts what the operator has set, or what it reports if that is
+ * less: it could say anything, to be given other people's VMs.
+ */
+export function capacityOf(host: {
+  readonly remote: boolean;
+  readonly facts: HostFacts;
+  readonly cpus: number | null;
+  readonly memory_mib: number | null;
+}): Capacity | null {
+  const { remote, facts, cpus, memory_mib } = host;
+  if (!remote) return { cpus: null, memory_mib: facts.memory_mib };
+  if (cpus === null || memory_mib === null) return null;
+  return { cpus: Math.min(cpus, facts.cpus), memory_mib: Math.min(memory_mib, facts.memory_mib) };
+}
+
 export interface LiveHost {
   readonly id: HostId;
+  readonly remote: boolean;
   readonly draining: boolean;
   readonly facts: HostFacts;
+  readonly capacity: Capacity | null;
   /** Memory of the VMs placed there that are not stopped, MiB. */
   readonly used_memory_mib: number;
 }
@@ -68,6 +99,9 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
       'h.id',
       'h.facts',
       'h.draining',
+      'h.remote',
+      'h.cpus',
+      'h.memory_mib',
       (eb) =>
         eb
           .selectFrom('vms as v')
@@ -85,17 +119,15 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
     .where('h.removed_at', 'is', null)
     .execute();
   return rows
-    .flatMap((row) =>
-      row.facts === null
-        ? []
-        : [
-            {
-              id: row.id,
-              draining: row.draining,
-              facts: row.facts,
-              used_memory_mib: row.used_memory_mib ?? 0,
-            },
-          ],
-    )
-    .sort((a, b) => b.facts.memory_mib - b.used_memory_mib - (a.facts.memory_mib - a.used_memory_mib));
+    .flatMap(({ id, remote, draining, facts, cpus, memory_mib, used_memory_mib }) => {
+      // What an earlier version has written down unseen is nobody's ruin.
+      if (facts === null || !fits(HostFacts, facts)) return [];
+      const capacity = capacityOf({ remote, facts, cpus, memory_mib });
+      return [{ id, remote, draining, facts, capacity, used_memory_mib: used_memory_mib ?? 0 }];
+    })
+    .sort((a, b) => leftMib(b) - leftMib(a));
+}
+
+function leftMib({ capacity, used_memory_mib }: LiveHost): number {
+  return (capacity?.memory_mib ?? 0) - used_memory_mib;
 }

@@ -1,47 +1,38 @@
 /** Internal API: what an agent is asked while a caller waits, what it answers, and the streams of consoles. */
-import type { IncomingMessage } from 'node:http';
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
-import {
-  type AnswerRequest,
-  type CallsRequest,
-  type CallsResponse,
-  CONSOLE_PROTOCOL,
-  consoleStreamPath,
-} from '../agent-api/host-calls.ts';
+import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../agent-api/host-calls.ts';
 import { joinStreams } from '../agent-api/join-streams.ts';
-import type { ReportResponse } from '../agent-api/types.ts';
-import { present } from '../lib/assert.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../agent-api/protocol.ts';
+import { ROUTES } from '../agent-api/routes.ts';
 import { AppError } from '../lib/errors.ts';
-import type { HostId, InstanceId } from '../lib/ids.ts';
+import type { InstanceId } from '../lib/ids.ts';
 import { sshPlace } from '../vms/tunnel.ts';
 import { refuseUpgrade } from './errors.ts';
 import { hangUp } from './hang-up.ts';
 import type { InternalContext } from './internal.ts';
+import { accepted, type CallingHost, serve } from './internal-route.ts';
 import { newRequestId } from './request-id.ts';
 
 /** As long as the ingress waits. */
 const TUNNEL_OPEN_MS = 5_000;
 
-type AuthenticateHost = (authorization: string | undefined) => Promise<HostId>;
+type AdmitHost = (headers: IncomingHttpHeaders) => Promise<{ host: CallingHost; refusal: string | null }>;
 
 export function registerHostCalls(
   app: FastifyInstance,
   { db, host_calls, log }: InternalContext,
-  { authenticate, tunnels }: { authenticate: AuthenticateHost; tunnels: boolean },
+  { admit, tunnels }: { admit: AdmitHost; tunnels: boolean },
 ): void {
-  app.post<{ Body: CallsRequest }>('/internal/v1/calls', async (request, reply): Promise<CallsResponse> => {
-    const host_id = present(request.host_id, 'host');
-    if (request.body.fresh) host_calls.forget(host_id);
-    return { calls: await host_calls.take(host_id, POLL_HOLD_MS, hangUp(reply)) };
+  serve(app, ROUTES.calls, async ({ host, body, reply }) => {
+    if (body.fresh) host_calls.forget(host.id);
+    return { calls: await host_calls.take(host.id, POLL_HOLD_MS, hangUp(reply)) };
   });
-  app.post<{ Body: AnswerRequest }>('/internal/v1/calls/answer', async (request): Promise<ReportResponse> => {
-    const { id, answer } = request.body;
-    return {
-      outcome: host_calls.answer(present(request.host_id, 'host'), id, answer) ? 'accepted' : 'fenced',
-    };
-  });
+  serve(app, ROUTES.answerCall, async ({ host, body }) =>
+    accepted(host_calls.answer(host.id, body.id, body.answer as CallAnswer)),
+  );
   app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     socket.on('error', () => socket.destroy());
     accept(request, socket, head).catch((error: unknown) =>
@@ -50,14 +41,15 @@ export function registerHostCalls(
   });
 
   async function accept(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
-    const host_id = await authenticate(request.headers.authorization);
+    const { host, refusal } = await admit(request.headers);
+    if (refusal !== null) return refuse(refusal, socket);
     const [, instance_id] = /^\/internal\/v1\/tunnels\/(inst_[0-9a-z]{26})$/.exec(request.url ?? '') ?? [];
     if (tunnels && instance_id !== undefined) return tunnel(instance_id as InstanceId, socket, head);
     const id = /^\/internal\/v1\/calls\/([0-9a-f-]{36})\/stream$/.exec(request.url ?? '')?.[1] ?? '';
     const known = request.headers.upgrade === CONSOLE_PROTOCOL && request.url === consoleStreamPath(id);
     if (!known) throw new AppError('NOT_FOUND');
     begin(socket, head);
-    if (!host_calls.connect(host_id, id, socket)) socket.destroy();
+    if (!host_calls.connect(host.id, id, socket)) socket.destroy();
   }
 
   /** Joins the ingress with the agent of the VM's host. */
@@ -71,6 +63,15 @@ export function registerHostCalls(
     begin(socket, head);
     joinStreams(socket, line);
   }
+}
+
+/** As every other call is: 426. */
+function refuse(refusal: string, socket: Duplex): void {
+  socket.once('finish', () => socket.destroy());
+  socket.end(
+    `HTTP/1.1 426 Upgrade Required\r\nContent-Type: application/json; charset=utf-8\r\nConnection: close\r\n` +
+      `${PROTOCOL_HEADER}: ${AGENT_PROTOCOL}\r\n\r\n${JSON.stringify(refusalBody(refusal))}`,
+  );
 }
 
 function begin(socket: Duplex, head: Buffer): void {

@@ -1,54 +1,31 @@
 /**
- * The internal API: what agents and the ingress call (agent-api/types.ts). It is served on a unix socket (or
+ * The internal API: what agents and the ingress call (agent-api/routes.ts). It is served on a unix socket (or
  * an address of its own in a fleet), never on the public listener, and every call carries a host's token.
  */
 import { createHash } from 'node:crypto';
-import Fastify, {
-  type FastifyInstance,
-  type FastifyReply,
-  type FastifyRequest,
-  LogController,
-} from 'fastify';
+import type { IncomingHttpHeaders } from 'node:http';
+import Fastify, { type FastifyInstance, type FastifyReply, LogController } from 'fastify';
+import type { TSchema } from 'typebox';
 import { POLL_HOLD_MS } from '../agent-api/client.ts';
-import type {
-  ActivityReport,
-  RoutesRequest,
-  RoutesResponse,
-  WakeRequest,
-  WakeResponse,
-} from '../agent-api/ingress-types.ts';
-import type {
-  BootOrderReport,
-  CommitRequest,
-  FlushFailure,
-  FlushReport,
-  Heartbeat,
-  HeartbeatResponse,
-  KeysReport,
-  LeaseRequest,
-  LeaseResponse,
-  LineageRequest,
-  LoginsReport,
-  ObjectStoreResponse,
-  PollRequest,
-  PollResponse,
-  Report,
-  ReportResponse,
-  UserDataRequest,
-  UserDataResponse,
-} from '../agent-api/types.ts';
+import {
+  AGENT_PROTOCOL,
+  PROTOCOL_HEADER,
+  protocolOf,
+  refusalBody,
+  refusalOf,
+} from '../agent-api/protocol.ts';
+import { ROUTES } from '../agent-api/routes.ts';
+import { fitText } from '../agent-api/schemas.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { transaction } from '../db/pool.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
 import { findStoreMark } from '../disks/mark-store.ts';
-import { noteRootUse } from '../disks/note-root-use.ts';
-import { readHead } from '../disks/read-head.ts';
-import { findLineage, recordBootOrder, recordDirtyBytes } from '../disks/store.ts';
+import { readDataKeys, readHead } from '../disks/read-head.ts';
+import { recordDisks } from '../disks/record-disks.ts';
+import { findLineage, recordBootOrder } from '../disks/store.ts';
 import { renewLease } from '../hosts/lease-store.ts';
-import { findHostByToken, recordHeartbeat } from '../hosts/store.ts';
-import { present } from '../lib/assert.ts';
+import { findHostByToken, recordHeartbeat, setProtocol } from '../hosts/store.ts';
 import { AppError } from '../lib/errors.ts';
-import type { HostId, InstanceId } from '../lib/ids.ts';
 import { recordActivity } from '../vms/activity-store.ts';
 import { applyKeys, applyReport } from '../vms/apply-report.ts';
 import { listAssignments } from '../vms/assignment-store.ts';
@@ -63,6 +40,7 @@ import { sendError } from './errors.ts';
 import { hangUp } from './hang-up.ts';
 import { registerHostCalls } from './internal-calls.ts';
 import { registerImageCalls } from './internal-images.ts';
+import { accepted, type CallingHost, checkedBy, serve } from './internal-route.ts';
 
 /** SSH connections to other machines take one each. */
 const CONNECTIONS_OF_HOSTS = 20_000;
@@ -77,12 +55,6 @@ type Shared = 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls' | 'quotas';
 export interface InternalContext extends Pick<AppContext, Shared> {
   /** Of hosts that are not the only one. */
   readonly host_lease_ms: number;
-}
-
-declare module 'fastify' {
-  interface FastifyRequest {
-    host_id: HostId | null;
-  }
 }
 
 /**
@@ -104,165 +76,113 @@ export function createInternalApp(
   }) as unknown as FastifyInstance;
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   endConnectionsAtClose(app);
-  app.decorateRequest('host_id', null);
-  app.addHook('onRequest', async (request) => {
-    request.host_id = await authenticateHost(context, request.headers.authorization, far);
+  app.setValidatorCompiler(({ schema }) => checkedBy(schema as TSchema));
+  app.decorateRequest('calling_host', null);
+  app.addHook('onRequest', async (request, reply) => {
+    reply.header(PROTOCOL_HEADER, String(AGENT_PROTOCOL));
+    const { host, refusal } = await admitHost(context, request.headers, far);
+    request.calling_host = host;
+    if (refusal !== null) return reply.code(426).send(refusalBody(refusal));
+    return undefined;
   });
   registerReports(app, context);
-  registerPolls(app, context);
-  registerImageCalls(app, context, far);
+  registerDisks(app, context);
+  registerImageCalls(app, context);
   if (!far) registerIngress(app, context);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
-    authenticate: (authorization) => authenticateHost(context, authorization, far),
+    admit: (headers) => admitHost(context, headers, far),
     tunnels: !far,
   });
   return app;
 }
 
-/** @throws AppError UNAUTHENTICATED */
-async function authenticateHost(
+/** Who calls, and why it is not served. What it speaks is kept, for `berth host ls`. @throws AppError UNAUTHENTICATED */
+async function admitHost(
   { db }: InternalContext,
-  authorization: string | undefined,
+  headers: IncomingHttpHeaders,
   far: boolean,
-): Promise<HostId> {
-  const token = /^Bearer (\S{1,200})$/.exec(authorization ?? '')?.[1];
+): Promise<{ host: CallingHost; refusal: string | null }> {
+  const token = /^Bearer (\S{1,200})$/.exec(headers.authorization ?? '')?.[1];
   const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
   // The token of this machine's own host never has to come from elsewhere.
   if (!host || (far && !host.remote)) throw new AppError('UNAUTHENTICATED');
-  return host.id;
+  const { id, remote } = host;
+  const said = protocolOf(headers);
+  if (said !== host.protocol) await setProtocol(db, id, said);
+  return { host: { id, remote }, refusal: refusalOf(said) };
 }
 
-function hostOf(request: FastifyRequest): HostId {
-  return present(request.host_id, 'host');
-}
-
-function registerReports(app: FastifyInstance, { db, disk_keys, host_lease_ms }: InternalContext): void {
-  app.post<{ Body: LeaseRequest }>(
-    '/internal/v1/lease',
-    async (request): Promise<LeaseResponse> => ({
-      lease_ms: await renewLease(db, hostOf(request), request.body.kept_ms, host_lease_ms),
-    }),
-  );
-  app.post<{ Body: Heartbeat }>('/internal/v1/heartbeat', async (request): Promise<HeartbeatResponse> => {
-    const host_id = hostOf(request);
-    await recordHeartbeat(db, host_id, request.body.facts);
-    for (const { instance_id, dirty_bytes, root } of request.body.disks) {
-      await recordDirtyBytes(db, host_id, instance_id, dirty_bytes);
-      if (root) await noteRootUse(db, host_id, instance_id, root);
-    }
-    return { host_id };
+function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: InternalContext): void {
+  serve(app, ROUTES.lease, async ({ host, body }) => ({
+    lease_ms: await renewLease(db, host.id, body.kept_ms, host_lease_ms),
+  }));
+  serve(app, ROUTES.heartbeat, async ({ host, body }) => {
+    await recordHeartbeat(db, host.id, body.facts);
+    await recordDisks(db, host.id, body.disks);
+    return { host_id: host.id };
   });
-  app.post<{ Body: Report }>(
-    '/internal/v1/report',
-    async (request): Promise<ReportResponse> => ({
-      outcome: await applyReport(db, hostOf(request), request.body),
-    }),
-  );
-  app.post<{ Body: FlushReport }>(
-    '/internal/v1/flush',
-    async (request): Promise<ReportResponse> => ({
-      outcome: await recordFlush(db, hostOf(request), request.body),
-    }),
-  );
-  app.post<{ Body: FlushFailure }>(
-    '/internal/v1/flush-failure',
-    async (request): Promise<ReportResponse> => ({
-      outcome: await recordFlushFailure(db, hostOf(request), request.body),
-    }),
-  );
-  app.post<{ Body: KeysReport }>(
-    '/internal/v1/keys',
-    async (request): Promise<ReportResponse> => ({
-      outcome: await applyKeys(db, hostOf(request), request.body),
-    }),
-  );
-  app.post<{ Body: LoginsReport }>(
-    '/internal/v1/logins',
-    async (request): Promise<ReportResponse> => ({
-      outcome: await recordLogins(db, hostOf(request), request.body),
-    }),
-  );
-  app.post<{ Body: CommitRequest }>(
-    '/internal/v1/commit',
-    { bodyLimit: COMMIT_LIMIT_BYTES },
-    async (request) => commitGeneration(db, hostOf(request), request.body),
-  );
-  app.post<{ Body: LineageRequest }>('/internal/v1/lineage', async (request) =>
-    findLineage(db, request.body),
-  );
-  app.post<{ Body: BootOrderReport }>(
-    '/internal/v1/boot-order',
-    async (request): Promise<ReportResponse> => ({
-      outcome: await recordBootOrder(db, hostOf(request), request.body),
-    }),
-  );
-  app.post('/internal/v1/object-store', async (): Promise<ObjectStoreResponse> => {
-    return { mark: await findStoreMark(db) };
-  });
-  app.post<{ Body: UserDataRequest }>(
-    '/internal/v1/user-data',
-    async (request): Promise<UserDataResponse> => ({
-      script: await readUserData(db, hostOf(request), request.body.vm_id),
-    }),
-  );
-  app.post<{ Body: UserDataRequest }>(
-    '/internal/v1/user-data-given',
-    async (request): Promise<ReportResponse> => {
-      await markUserDataGiven(db, hostOf(request), request.body.vm_id);
-      return { outcome: 'accepted' };
-    },
-  );
-  app.post<{ Body: { instance_id: InstanceId } }>('/internal/v1/head', async (request, reply) =>
-    reply
-      .type('application/json')
-      .serializer(JSON.stringify)
-      .send(await readHead(db, disk_keys, hostOf(request), request.body.instance_id)),
-  );
-}
-
-function registerPolls(app: FastifyInstance, { db, hub }: InternalContext): void {
-  app.post<{ Body: PollRequest }>('/internal/v1/poll', async (request, reply): Promise<PollResponse> => {
-    const host_id = hostOf(request);
+  serve(app, ROUTES.poll, async ({ host, body, reply }) => {
     const read = async () => {
-      const assignments = await listAssignments(db, host_id);
+      const assignments = await listAssignments(db, host.id);
       return { etag: etagOf(assignments), assignments };
     };
-    return held(read, request, reply, (look, signal) =>
-      hub.waitFor('host', host_id, POLL_HOLD_MS, look, signal),
+    return held(read, body.seen, reply, (look, signal) =>
+      hub.waitFor('host', host.id, POLL_HOLD_MS, look, signal),
     );
   });
+  serve(app, ROUTES.report, async ({ host, body }) => ({ outcome: await applyReport(db, host.id, body) }));
+  serve(app, ROUTES.flush, async ({ host, body }) => ({ outcome: await recordFlush(db, host.id, body) }));
+  serve(app, ROUTES.flushFailure, async ({ host, body }) => ({
+    outcome: await recordFlushFailure(db, host.id, body),
+  }));
+  serve(app, ROUTES.keys, async ({ host, body }) => ({ outcome: await applyKeys(db, host.id, body) }));
+  serve(app, ROUTES.logins, async ({ host, body }) => ({ outcome: await recordLogins(db, host.id, body) }));
+  serve(app, ROUTES.userData, async ({ host, body }) => ({
+    script: await readUserData(db, host.id, body.vm_id),
+  }));
+  serve(app, ROUTES.userDataGiven, async ({ host, body }) =>
+    accepted(await markUserDataGiven(db, host.id, body.vm_id)),
+  );
+}
+
+function registerDisks(app: FastifyInstance, { db, disk_keys }: InternalContext): void {
+  const large = { bodyLimit: COMMIT_LIMIT_BYTES };
+  serve(app, ROUTES.commit, ({ host, body }) => commitGeneration(db, host.id, body), large);
+  serve(app, ROUTES.lineage, ({ host, body }) => findLineage(db, host.id, body));
+  serve(app, ROUTES.bootOrder, async ({ host, body }) => ({
+    outcome: await recordBootOrder(db, host.id, body),
+  }));
+  serve(app, ROUTES.objectStore, async () => ({ mark: await findStoreMark(db) }));
+  serve(app, ROUTES.head, ({ host, body }) => readHead(db, disk_keys, host.id, body.instance_id));
+  serve(app, ROUTES.dataKeys, ({ host, body }) => readDataKeys(db, disk_keys, host.id, body));
 }
 
 function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalContext): void {
-  app.post<{ Body: RoutesRequest }>(
-    '/internal/v1/routes',
-    async (request, reply): Promise<RoutesResponse> => {
-      for (const { port, problem } of request.body.blocked) {
-        request.log.warn({ port, problem }, 'an SSH port cannot be opened');
-      }
-      const read = async () => {
-        const routes = await listRoutes(db);
-        return { etag: etagOf(routes), routes };
-      };
-      return held(read, request, reply, (look, signal) =>
-        hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
-      );
-    },
-  );
-  app.post<{ Body: WakeRequest }>('/internal/v1/wake', async (request): Promise<WakeResponse> => {
-    const { instance_id } = request.body;
+  serve(app, ROUTES.routes, async ({ body, request, reply }) => {
+    for (const { port, problem } of body.blocked) {
+      request.log.warn({ port, problem }, 'an SSH port cannot be opened');
+    }
+    const read = async () => {
+      const routes = await listRoutes(db);
+      return { etag: etagOf(routes), routes };
+    };
+    return held(read, body.seen, reply, (look, signal) =>
+      hub.waitFor('routes', '', POLL_HOLD_MS, look, signal),
+    );
+  });
+  serve(app, ROUTES.wake, async ({ body: { instance_id }, request }) => {
     try {
       return await transaction(db, (tx) => wakeVm(tx, quotas, instance_id));
     } catch (error) {
       if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE', 'CONFLICT'].includes(error.code))
         throw error;
       request.log.warn({ instance_id, reason: error.message }, 'a connection could not wake its VM');
-      return { outcome: 'refused', why: error.message };
+      return { outcome: 'refused' as const, why: fitText(error.message) };
     }
   });
-  app.post<{ Body: ActivityReport }>('/internal/v1/activity', async (request) => {
-    await recordActivity(db, request.body);
+  serve(app, ROUTES.activity, async ({ body }) => {
+    await recordActivity(db, body);
     return {};
   });
 }
@@ -270,13 +190,13 @@ function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalCont
 /** Holds a poll open until its answer differs from the one that the caller has seen, or the time is over. */
 async function held<T extends { etag: string }>(
   read: () => Promise<T>,
-  request: FastifyRequest<{ Body: { seen: string | null } }>,
+  seen: string | null,
   reply: FastifyReply,
   wait: (look: () => Promise<T | undefined>, signal: AbortSignal) => Promise<T | undefined>,
 ): Promise<T> {
   const look = async () => {
     const answer = await read();
-    return answer.etag === request.body.seen ? undefined : answer;
+    return answer.etag === seen ? undefined : answer;
   };
   return (await wait(look, hangUp(reply))) ?? (await read());
 }

@@ -1,8 +1,9 @@
 /** Images: what the object store has of them (`image_versions`), and what hosts that are connected say they have. */
 import { sql } from 'kysely';
-import type { FoundImage, ImageRegistration } from '../agent-api/types.ts';
+import type { FoundImage, ImageRegistration } from '../agent-api/host-types.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { listLiveHosts } from '../hosts/store.ts';
+import type { HostId } from '../lib/ids.ts';
 
 export interface Image {
   readonly id: string;
@@ -13,7 +14,7 @@ export interface Image {
   readonly versions: readonly string[];
 }
 
-/** All that are stored, and those of connected hosts that are not stored yet, by id; those behind `after` where it is given. */
+/** All that are stored, and those of this machine's own host that are not stored yet, by id; those behind `after` where it is given. */
 export async function listImages(tx: Tx, after: string | null = null): Promise<Image[]> {
   const images = new Map<
     string,
@@ -35,6 +36,8 @@ export async function listImages(tx: Tx, after: string | null = null): Promise<I
     if (row.current) Object.assign(image, { current: row.version, size_bytes: row.size_bytes });
   }
   for (const host of await listLiveHosts(tx)) {
+    // A remote host's word makes no image.
+    if (host.remote) continue;
     for (const { id, version } of host.facts.images) if (!removed.has(version)) of(id).versions.add(version);
   }
   return [...images]
@@ -184,6 +187,16 @@ export async function whoNeeds(tx: Tx, id: string, version: string): Promise<str
     .limit(5)
     .execute();
   return rows.map(({ name }) => name);
+}
+
+/** Whether the disk of an instance whose newest VM is on that host is a delta of that version, or may be. */
+export async function diskNeeds(tx: Tx, host_id: HostId, id: string, version: string): Promise<boolean> {
+  const { rows } = await sql`
+    select from instances i join disks d on d.instance_id = i.id
+    join lateral (select host_id from vms where instance_id = i.id order by boot desc limit 1) v
+      on v.host_id = ${host_id}
+    where i.image = ${id} and coalesce(d.image_version, ${version}) = ${version} limit 1`.execute(tx);
+  return rows.length > 0;
 }
 
 /** Names of up to five instances that are made of the image, whatever version their disks are of. */

@@ -2,7 +2,7 @@ import { createServer } from 'node:net';
 import { actorOf, type Principal } from '../auth/principal.ts';
 import { notify } from '../db/notify.ts';
 import { type Tx, violates } from '../db/pool.ts';
-import { type DiskKeys, makeDataKey } from '../disks/data-keys.ts';
+import { type DiskKeys, makeDataKeys } from '../disks/data-keys.ts';
 import { append } from '../events/append.ts';
 import { currentImage, imageKnown } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
@@ -87,7 +87,7 @@ export async function insertNew(
     const message = `An instance named "${request.name}" exists already.`;
     throw new AppError('CONFLICT', { message, cause: error });
   }
-  await makeDataKey(tx, disk_keys, id);
+  await makeDataKeys(tx, disk_keys, id);
   return id;
 }
 

@@ -17,8 +17,8 @@ export interface ForkRequest {
 
 /**
  * Makes an instance whose disk begins as a generation of another's, whatever that one's VM does. Nothing is copied: it holds
- * the same objects and has the keys to them, so that it outlives the other. It has a data key, an SSH port and, from its first
- * boot on, a host key of its own; its maker's keys let in, and nothing wakes it.
+ * the same objects and has the keys to them, so that it outlives the other; its parent writes with a new one from here on. It has
+ * a data key, an SSH port and, from its first boot on, a host key of its own; its maker's keys let in, and nothing wakes it.
  * @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED, UNAVAILABLE
  */
 export async function forkInstance(
@@ -54,7 +54,7 @@ export async function forkInstance(
       keep_daily_days,
     },
   });
-  await shareDataKeys(tx, context.disk_keys, from, id);
+  await shareDataKeys(tx, context.disk_keys, from, id, parent.generation);
   await copyDisk(tx, from, id, wanted);
   return announce(tx, principal, id, 'instance.forked', {
     forked_from: { instance_id: from, generation: wanted },

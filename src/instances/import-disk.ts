@@ -1,7 +1,8 @@
 import type { SegmentRef } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
-import { advanceHead, raiseEpoch, totalBytes } from '../disks/store.ts';
+import { mayWriteWith } from '../disks/data-keys.ts';
+import { advanceHead, keysOf, raiseEpoch, totalBytes } from '../disks/store.ts';
 import { append } from '../events/append.ts';
 import { holdVersion } from '../images/store.ts';
 import { present } from '../lib/assert.ts';
@@ -66,6 +67,10 @@ export async function importDisk(
   requireStopped(row);
   if (row.generation !== imported.generation || row.disk_epoch !== imported.epoch) {
     const message = `The disk of ${row.name} has changed meanwhile (a start, a flush or a restore). Import it again.`;
+    throw new AppError('CONFLICT', { message });
+  }
+  if (!(await mayWriteWith(tx, id, keysOf(segments), imported.generation + 1))) {
+    const message = `${row.name} was forked meanwhile, and is written with another key from then on. Import it again.`;
     throw new AppError('CONFLICT', { message });
   }
   await requireStoredImage(tx, row.image, imported.image_version);

@@ -1,5 +1,6 @@
 /** The ingress as a process: every instance's SSH port. */
 import { ControlPlaneClient } from '../agent-api/client.ts';
+import { tellNegotiated } from '../agent-api/tell-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { pathsIn } from '../config/paths.ts';
 import { Ingress } from '../ingress/ingress.ts';
@@ -15,7 +16,8 @@ export interface IngressOptions {
 export async function runIngress({ config, log, signal }: IngressOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
   const { host_token } = await readSecrets(paths, config.secret_key);
-  const client = new ControlPlaneClient({ address: `unix:${paths.agent_api_socket}`, token: host_token });
+  const address = { address: `unix:${paths.agent_api_socket}`, token: host_token };
+  const client = new ControlPlaneClient(address, tellNegotiated(log));
   await new Ingress({ host: config.ssh.host, client, log }).run(signal);
   await client.close();
 }

@@ -3,6 +3,7 @@ import { KeyRing } from '../disk-format/key-ring.ts';
 import { loadMap } from '../disk-format/load-map.ts';
 import { writeMap } from '../disk-format/map-object.ts';
 import { layersOf, listLongChains, placeCheckpoint, readLinks } from '../disks/compaction-store.ts';
+import { markKeyUsed } from '../disks/data-key-store.ts';
 import { openDataKeys } from '../disks/data-keys.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
@@ -26,6 +27,7 @@ export async function checkpointDisk(
   const disk = await readLinks(db, instance_id);
   const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
   if (!disk || !opened) return false;
+  if (disk_keys.encryption) await markKeyUsed(db, instance_id, opened.own.key_id);
   const { generation, size_bytes } = disk;
   const layers = layersOf(disk.links, generation);
   const map = await loadMap({ store, keys: new KeyRing(opened.keys), layers });

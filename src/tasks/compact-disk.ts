@@ -25,6 +25,7 @@ import {
   placeCompaction,
   readLinks,
 } from '../disks/compaction-store.ts';
+import { markKeyUsed } from '../disks/data-key-store.ts';
 import { type DiskKeys, type InstanceKeys, openDataKeys } from '../disks/data-keys.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { inSlices } from '../lib/in-slices.ts';
@@ -61,6 +62,8 @@ export async function compactDisk(
   const disk = await readLinks(db, instance_id);
   const opened = disk && (await openDataKeys(db, disk_keys, instance_id));
   if (!disk || !opened) return false;
+  // Before anything is written: a fork from here on takes the key, which what replaces its objects may be of.
+  if (disk_keys.encryption) await markKeyUsed(db, instance_id, opened.own.key_id);
   const kept = disk.links.filter(({ retained, generation }) => retained || generation === disk.generation);
   const work: Work = {
     store,

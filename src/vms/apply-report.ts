@@ -1,5 +1,13 @@
 import type { VmReasonCode } from '../agent-api/reasons.ts';
-import type { HostKey, KeysReport, Observation, Reason, Report, ReportResponse } from '../agent-api/types.ts';
+import type {
+  HostKey,
+  KeysReport,
+  MemoryRef,
+  Observation,
+  Reason,
+  Report,
+  ReportResponse,
+} from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, ping, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
@@ -7,10 +15,11 @@ import type { EventType } from '../events/model.ts';
 import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
 import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
+import { invalid } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
 import type { DeadlineWatch } from './deadline-watch.ts';
 import { answerFlushes, failFlushes, tellOfFailure } from './flushes.ts';
-import { keepMemory, spendMemory } from './memory-store.ts';
+import { isMemoryKey, keepMemory, spendMemory } from './memory-store.ts';
 import { observe, TROUBLE_CODES, type VmState } from './model.ts';
 import {
   findVm,
@@ -35,18 +44,27 @@ export async function applyReport(
     const found = await findVm(tx, report.vm_id);
     if (!found || found.host_id !== host_id || found.epoch !== report.epoch) return 'fenced';
     await lockInstance(tx, found.instance_id);
-    if (report.observed.kind === 'deleted') return release(tx, found, host_id);
     const vm = present(await findVm(tx, report.vm_id), 'vm under lock');
     const instance = present(await getInstance(tx, vm.instance_id), 'instance under lock');
+    if (report.observed.kind === 'deleted') return instance.deleting ? release(tx, vm, host_id) : 'fenced';
     if (instance.vm_id !== vm.id) return 'fenced';
     if (report.observed.kind === 'suspended') {
       const { memory } = report.observed;
+      await checkMemory(tx, vm, memory);
       if (RUNS_ON.includes(vm.state) || memory.generation !== instance.generation) return 'unwanted';
       await keepMemory(tx, vm, memory, vm.state === 'suspending');
     }
     await move(tx, vm, instance, report.observed, host_id);
     return 'accepted';
   });
+}
+
+/** A memory lies where its placement writes, under the key that no fork of the instance has. @throws AppError INVALID_REQUEST */
+async function checkMemory(tx: Tx, { instance_id, epoch }: VmRow, memory: MemoryRef): Promise<void> {
+  const is_its_own = memory.epoch === epoch && memory.key.startsWith(`disks/${instance_id}/mem/${epoch}-`);
+  if (!is_its_own) throw invalid('observed.memory.key', 'is no memory of this instance and placement');
+  if (!(await isMemoryKey(tx, instance_id, memory.key_id)))
+    throw invalid('observed.memory.key_id', 'is not the key for memory of this instance');
 }
 
 /** Where the guest is to go on: its host must not end it, whatever it made durable. */

@@ -144,7 +144,8 @@ export async function listAssignments(tx: Tx, host_id: HostId): Promise<Assignme
       ssh_port: row.ssh_port,
       auto_flush_seconds: row.auto_flush_seconds,
     },
-    authorized_keys: keys.get(row.instance_id) ?? [],
+    // A host that had an instance once is told to remove it, and not who may enter it.
+    authorized_keys: row.deleting ? [] : (keys.get(row.instance_id) ?? []),
   }));
 }
 

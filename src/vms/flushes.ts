@@ -8,7 +8,7 @@ import { instanceView } from '../instances/view.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../lib/ids.ts';
 import { endFlushesOf, failRunningFlushes, findFlush, lockFlush, updateFlush } from './flush-store.ts';
-import { findVm } from './store.ts';
+import { findVm, newestVm } from './store.ts';
 
 /** What the host says of a queued flush. */
 export async function recordFlush(
@@ -41,6 +41,7 @@ export async function recordFlushFailure(
     const vm = await findVm(tx, vm_id);
     if (vm?.host_id !== host_id || vm.epoch !== epoch) return 'fenced';
     await lockInstance(tx, vm.instance_id);
+    if ((await newestVm(tx, vm.instance_id))?.id !== vm_id) return 'fenced';
     await tellOfFailure(tx, vm.instance_id, 'automatic', error, host_id);
     return 'accepted';
   });

@@ -26,6 +26,17 @@ export async function keepMemory(
     .execute();
 }
 
+/** Whether it is what memory of the instance is encrypted with. */
+export async function isMemoryKey(tx: Tx, instance_id: InstanceId, key_id: string): Promise<boolean> {
+  const row = await tx
+    .selectFrom('data_keys')
+    .select('use')
+    .where('instance_id', '=', instance_id)
+    .where('key_id', '=', key_id)
+    .executeTakeFirst();
+  return row?.use === 'memory';
+}
+
 /** Nobody goes on from what the VM had, but for `key`: its guest has gone on from there, or was saved anew. */
 export async function spendMemory(tx: Tx, vm_id: VmId, key = ''): Promise<void> {
   await tx

@@ -2,7 +2,7 @@ import type { LoginsReport } from '../agent-api/types.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
 import { markKeysUsed } from '../ssh-keys/store.ts';
-import { findVm } from './store.ts';
+import { findVm, newestVm } from './store.ts';
 
 /**
  * Keys that let somebody in: `last_used_at` becomes now, the time of the report. A guest's word counts for keys that its
@@ -16,6 +16,7 @@ export async function recordLogins(
   return transaction(db, async (tx) => {
     const vm = await findVm(tx, vm_id);
     if (!vm || vm.host_id !== host_id || vm.epoch !== epoch) return 'fenced';
+    if ((await newestVm(tx, vm.instance_id))?.id !== vm_id) return 'fenced';
     await markKeysUsed(tx, vm.instance_id, fingerprints);
     return 'accepted';
   });

@@ -179,10 +179,10 @@ export async function listOverdue(tx: Tx): Promise<{ id: VmId; instance_id: Inst
 }
 
 /** VMs that are up, or on their way up or down. */
-export async function listLively(tx: Tx): Promise<{ id: VmId; instance_id: InstanceId }[]> {
+export async function listLively(tx: Tx): Promise<{ id: VmId; instance_id: InstanceId; host_id: HostId }[]> {
   return tx
     .selectFrom('vms')
-    .select(['id', 'instance_id'])
+    .select(['id', 'instance_id', 'host_id'])
     .where('state', 'in', ['starting', 'running', 'restarting', 'suspending', 'stopping'])
     .execute();
 }

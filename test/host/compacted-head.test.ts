@@ -11,6 +11,7 @@ import { checkpointDisk } from '../../src/tasks/checkpoint-disks.ts';
 import { compactDisk } from '../../src/tasks/compact-disk.ts';
 import { apiForFile } from '../support/api.ts';
 import { freeEverything, ModelDisk, modelForFile } from '../support/model-disks.ts';
+import { segmentOf } from '../support/scripted-agent.ts';
 
 const api = await apiForFile();
 const { db, agent, context } = api;
@@ -80,7 +81,7 @@ describe('a flush that an agent has left, its commit said or not', () => {
       assert.ok('full' in (state.head.layers.at(-1) ?? {}));
       assert.equal(state.hasCommitted(asFlush(commit_id)), true);
       assert.equal(state.hasCommitted(asFlush(randomUUID())), false);
-      const segments = [{ key: `disks/${disk.id}/other`, size_bytes: 1, entries: 1, key_id: null }];
+      const segments = [segmentOf(disk.id, state.head.epoch, 2, '07e407e4')];
       assert.equal((await agent.commit(disk.id, 2, { segments })).outcome, 'fenced');
       assert.equal((await agent.commit(disk.id, 2, { commit_id })).outcome, 'committed', 'said again');
     });

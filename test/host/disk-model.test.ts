@@ -167,7 +167,7 @@ async function fork(parent: Disk, generation: number): Promise<Disk> {
   const made = await newDisk();
   const layers = await readLayers(db, parent.id, generation);
   const map = await mapOf(parent, generation);
-  await transaction(db, (tx) => shareDataKeys(tx, context.disk_keys, parent.id, made.id));
+  await transaction(db, (tx) => shareDataKeys(tx, context.disk_keys, parent.id, made.id, generation));
   const content = parent.durable.get(generation) ?? assert.fail();
   if (generation > 0) {
     const whole = layers.some((layer) => 'full' in layer)

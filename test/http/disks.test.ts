@@ -6,12 +6,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { ControlPlaneClient } from '../../src/agent-api/client.ts';
+import { ControlPlaneClient, DiskElsewhere } from '../../src/agent-api/client.ts';
 import type { MapRef, SegmentRef } from '../../src/agent-api/types.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { transaction } from '../../src/db/pool.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { segmentKey } from '../../src/disk-format/segment-key.ts';
+import { markKeyUsed } from '../../src/disks/data-key-store.ts';
 import { openDataKeys, shareDataKeys } from '../../src/disks/data-keys.ts';
 import { holdSegments } from '../../src/disks/segment-store.ts';
 import { readLayers } from '../../src/disks/store.ts';
@@ -21,6 +22,7 @@ import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
 import { freeSegments } from '../../src/tasks/free-segments.ts';
 import { apiForFile } from '../support/api.ts';
+import { segmentOf } from '../support/scripted-agent.ts';
 import { instanceIn } from '../support/states.ts';
 
 const api = await apiForFile();
@@ -59,8 +61,9 @@ async function known(key: string): Promise<boolean> {
 describe('the data key', () => {
   test('is made with the instance, and the database has it wrapped only', async () => {
     const { id } = await instanceIn(api, owner, 'running');
-    const [row, ...more] = await keyRows(id);
-    assert(row?.own && more.length === 0);
+    const rows = await keyRows(id);
+    assert.deepEqual(rows.map(({ use }) => use).sort(), ['disk', 'memory']);
+    const row = rows.find(({ use }) => use === 'disk') ?? assert.fail();
     assert.match(row.key_id, /^dk_[0-9a-f]{32}$/);
     const opened = await openDataKeys(db, context.disk_keys, id);
     assert.equal(opened?.own.key.length, 32);
@@ -73,11 +76,15 @@ describe('the data key', () => {
     const own = (await openDataKeys(db, context.disk_keys, id))?.own ?? assert.fail();
     const head = await agent.client.head(id);
     const key = Buffer.from(own.key).toString('base64');
-    assert.deepEqual(head?.keys, [{ key_id: own.key_id, key, own: true }]);
-    assert.equal(head.encryption, true);
-    assert.deepEqual((await other.head(id))?.keys, []);
-    const { id: unplaced } = await instanceIn(api, owner, 'stopped');
-    assert.deepEqual((await agent.client.head(unplaced))?.keys, []);
+    const sent = head?.keys.find(({ use }) => use === 'disk');
+    assert.deepEqual(sent, { key_id: own.key_id, key, use: 'disk' });
+    assert.equal(head?.encryption, true);
+    await assert.rejects(other.head(id), DiskElsewhere);
+    const { id: at_rest } = await instanceIn(api, owner, 'stopping');
+    await agent.stopped(at_rest);
+    assert.deepEqual((await agent.client.head(at_rest))?.keys, [], 'and while it runs alone');
+    const { id: unplaced } = await api.instance(owner);
+    await assert.rejects(agent.client.head(unplaced), DiskElsewhere);
   });
 
   test('is made at need for an instance from before there were keys, and once', async () => {
@@ -86,8 +93,10 @@ describe('the data key', () => {
     const heads = await Promise.all([agent.client.head(id), agent.client.head(id), agent.client.head(id)]);
     const keys = heads.map((head) => JSON.stringify(head?.keys));
     assert.equal(new Set(keys).size, 1);
-    const [row, ...more] = await keyRows(id);
-    assert.deepEqual([row?.own, more.length, heads[0]?.keys[0]?.key_id], [true, 0, row?.key_id]);
+    const rows = await keyRows(id);
+    assert.deepEqual(rows.map(({ use }) => use).sort(), ['disk', 'memory']);
+    const named = (list: readonly { key_id: string }[]) => list.map(({ key_id }) => key_id).sort();
+    assert.deepEqual(named(heads[0]?.keys ?? []), named(rows));
   });
 
   test('does not open for another instance, nor under another name', async () => {
@@ -97,7 +106,8 @@ describe('the data key', () => {
     await db.updateTable('data_keys').set({ wrapped }).where('instance_id', '=', two.id).execute();
     await assert.rejects(openDataKeys(db, context.disk_keys, two.id), /does not open/);
     const name = `dk_${'0'.repeat(32)}`;
-    await db.updateTable('data_keys').set({ key_id: name }).where('instance_id', '=', one.id).execute();
+    const disk_key = db.updateTable('data_keys').where('use', '=', 'disk');
+    await disk_key.set({ key_id: name }).where('instance_id', '=', one.id).execute();
     await assert.rejects(openDataKeys(db, context.disk_keys, one.id), /does not open/);
   });
 
@@ -113,10 +123,11 @@ describe('the data key', () => {
   test('shared with another instance opens there, and outlives the first', async () => {
     const [parent, fork] = [await instanceIn(api, owner, 'stopped'), await instanceIn(api, owner, 'stopped')];
     const before = (await openDataKeys(db, context.disk_keys, parent.id))?.own ?? assert.fail();
-    await transaction(db, (tx) => shareDataKeys(tx, context.disk_keys, parent.id, fork.id));
+    await markKeyUsed(db, parent.id, before.key_id);
+    await transaction(db, (tx) => shareDataKeys(tx, context.disk_keys, parent.id, fork.id, 0));
     await api.as(owner).delete(`/v1/instances/${parent.id}`);
     const of_fork = (await openDataKeys(db, context.disk_keys, fork.id)) ?? assert.fail();
-    assert.equal(of_fork.keys.length, 2);
+    assert.equal(of_fork.keys.length, 3);
     assert.notEqual(of_fork.own.key_id, before.key_id);
     const shared = of_fork.keys.find(({ key_id }) => key_id === before.key_id);
     assert.deepEqual(shared?.key, before.key);
@@ -128,22 +139,29 @@ describe('a commit', () => {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.commit(id, 1);
     await agent.commit(id, 1);
-    assert.deepEqual(await holders(`disks/${id}/1`), [id]);
-    const segments = [{ key: `disks/${id}/late`, size_bytes: 1, entries: 1, key_id: null }];
-    assert.equal((await agent.commit(id, 1, { segments })).outcome, 'fenced');
-    assert.equal(await known(`disks/${id}/late`), false);
+    assert.deepEqual(await holders(segmentOf(id, 1, 1).key), [id]);
+    const late = segmentOf(id, 1, 1, '1a7e1a7e');
+    assert.equal((await agent.commit(id, 1, { segments: [late] })).outcome, 'fenced');
+    assert.equal(await known(late.key), false);
   });
 
   /** Named as the segment writer does it. */
-  const manySegments = (id: InstanceId, count: number): SegmentRef[] =>
-    Array.from({ length: count }, (_, part) => ({
-      key: segmentKey(`disks/${id}`, { epoch: 1, generation: 1, attempt: 0xdeadbeef, part }),
-      ...{ size_bytes: 6_293_904, entries: 95, key_id: `dk_${'0'.repeat(32)}` },
+  const manySegments = async (id: InstanceId, count: number, generation: number): Promise<SegmentRef[]> => {
+    await db
+      .updateTable('disks')
+      .set({ size_bytes: 2 ** 40 })
+      .where('instance_id', '=', id)
+      .execute();
+    const own = (await openDataKeys(db, context.disk_keys, id))?.own ?? assert.fail();
+    return Array.from({ length: count }, (_, part) => ({
+      key: segmentKey(`disks/${id}`, { epoch: 1, generation, attempt: 0xdeadbeef, part }),
+      ...{ size_bytes: 6_293_904, entries: 95, key_id: own.key_id },
     }));
+  };
 
   test('of more segments than a statement may have parameters is accepted', async () => {
     const { id } = await instanceIn(api, owner, 'running');
-    const segments = manySegments(id, 22_000);
+    const segments = await manySegments(id, 22_000, 1);
     assert.equal((await agent.commit(id, 1, { segments })).outcome, 'committed');
     assert.deepEqual((await agent.client.head(id))?.layers, segments);
     assert.deepEqual(await holders(segments.at(-1)?.key ?? ''), [id]);
@@ -151,7 +169,7 @@ describe('a commit', () => {
 
   test('of all the segments that the largest disk can be is not too large to be read', async () => {
     const { id } = await instanceIn(api, owner, 'running');
-    const segments = manySegments(id, Math.ceil(2 ** 40 / BLOCK_BYTES / 95));
+    const segments = await manySegments(id, Math.ceil(2 ** 40 / BLOCK_BYTES / 95), 2);
     assert.equal((await agent.commit(id, 2, { segments })).outcome, 'fenced');
   });
 });
@@ -222,7 +240,7 @@ describe('segments', () => {
   async function withSegment(): Promise<{ id: InstanceId; key: string }> {
     const { id } = await instanceIn(api, owner, 'running');
     await agent.commit(id, 1);
-    const key = `disks/${id}/1`;
+    const { key } = segmentOf(id, 1, 1);
     await store.put(key, [Buffer.from('data')]);
     return { id, key };
   }

@@ -8,7 +8,7 @@ import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 import { generationScene, makeGenerations } from '../support/generations.ts';
-import { HOST_KEY } from '../support/scripted-agent.ts';
+import { HOST_KEY, segmentOf } from '../support/scripted-agent.ts';
 import { instanceIn } from '../support/states.ts';
 
 type Forked = { readonly forked_from?: unknown } | undefined;
@@ -22,6 +22,22 @@ const { path, withGenerations, read, layers, events, audited } = generationScene
 const numbers = async (id: string) => {
   const { body } = await client.get<Page<{ generation: number }>>(path(id, 'generations'));
   return body.data.map(({ generation }) => generation);
+};
+
+/** What each of an instance's keys is for. */
+const keyUses = async (id: InstanceId) => {
+  const keys = (await openDataKeys(db, context.disk_keys, id))?.keys ?? [];
+  const ofUse = (use: string) =>
+    keys
+      .filter((key) => key.use === use)
+      .map(({ key_id }) => key_id)
+      .sort();
+  return { disk: ofUse('disk'), memory: ofUse('memory'), reading: ofUse('reading') };
+};
+const ownKey = async (id: InstanceId) => (await keyUses(id)).disk[0] ?? assert.fail('no key');
+const commitWith = async (id: InstanceId, generation: number, key_id: string) => {
+  const { epoch } = await agent.known(id);
+  return agent.commit(id, generation, { segments: [{ ...segmentOf(id, epoch, generation), key_id }] });
 };
 
 describe('POST …/fork 201', () => {
@@ -85,16 +101,44 @@ describe('POST …/fork 201', () => {
     }
     assert.deepEqual(await numbers(parent.id), [3, 2, 1]);
   });
-  test('has a data key of its own beside those of its parent, also when it is a fork of a fork', async () => {
-    const parent = await withGenerations(1);
+  test('opens what its parent had written, also that of its parent’s parent, and nothing that either writes later', async () => {
+    const parent = await instanceIn(api, owner, 'running');
+    await commitWith(parent.id, 1, await ownKey(parent.id));
     const fork = (await client.post<InstanceOut>(path(parent.id, 'fork'), { name: newName() })).body;
+    await client.post(path(fork.id, 'vm'));
+    await agent.assigned(fork.id);
+    await commitWith(fork.id, 2, await ownKey(fork.id));
     const second = (await client.post<InstanceOut>(path(fork.id, 'fork'), { name: newName() })).body;
-    const keys = async (id: InstanceId) => await openDataKeys(db, context.disk_keys, id);
-    const [a, b, c] = [await keys(parent.id), await keys(fork.id), await keys(second.id)];
-    const ids = (of: typeof a) => of?.keys.map(({ key_id }) => key_id).sort();
-    assert.deepEqual(ids(c), [a, b, c].map((each) => each?.own.key_id ?? '').sort());
-    assert.equal(new Set(ids(c)).size, 3);
+    const [a, b, c] = [await keyUses(parent.id), await keyUses(fork.id), await keyUses(second.id)];
+    const [of_parent, of_fork] = [a.reading, b.reading.filter((id) => !a.reading.includes(id))];
+    assert.deepEqual([of_parent.length, of_fork.length], [1, 1]);
+    assert.deepEqual(c.reading, [...of_parent, ...of_fork].sort());
+    // What each writes with, and memory, is in nobody else's hands.
+    const writing = [a, b, c].flatMap(({ disk, memory }) => [...disk, ...memory]);
+    assert.equal(new Set([...writing, ...c.reading]).size, 8);
   });
+
+  test('what a running parent writes after it is under another key: a flush under way is let through, no more of that', async () => {
+    const parent = await instanceIn(api, owner, 'running');
+    const before = await ownKey(parent.id);
+    await commitWith(parent.id, 1, before);
+    await client.post(path(parent.id, 'fork'), { name: newName() });
+    assert.notEqual(await ownKey(parent.id), before);
+    assert.equal((await commitWith(parent.id, 2, before)).outcome, 'committed');
+    await assert.rejects(commitWith(parent.id, 3, before), /with 400.*is not written with any more/);
+    assert.equal((await commitWith(parent.id, 3, await ownKey(parent.id))).outcome, 'committed');
+    // A key of another instance is none of this one's.
+    await assert.rejects(commitWith(parent.id, 4, `dk_${'0'.repeat(32)}`), /with 400/);
+  });
+
+  test('again and again of a parent that wrote nothing meanwhile costs no key', async () => {
+    const parent = await instanceIn(api, owner, 'running');
+    await commitWith(parent.id, 1, await ownKey(parent.id));
+    for (let i = 0; i < 3; i++) await client.post(path(parent.id, 'fork'), { name: newName() });
+    const { disk, reading } = await keyUses(parent.id);
+    assert.deepEqual([disk.length, reading.length], [1, 1]);
+  });
+
   test('said twice with one Idempotency-Key is made once', async () => {
     const parent = await withGenerations(1);
     const options = { headers: { 'idempotency-key': newId('evt') } };

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import type { VmSample } from '../../src/agent-api/host-calls.ts';
+import { upsertHost } from '../../src/hosts/store.ts';
 import { createMetricsApp, RequestMetrics } from '../../src/http/metrics.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { queueMails } from '../../src/notifications/mail-store.ts';
@@ -77,17 +78,29 @@ test('VMs by state, every state; open flushes, pending deliveries, mails, the po
 });
 
 test('figures of each VM; what is not known is no series; a VM that is gone is none any more', async () => {
-  const text = await scrape([{ instance_id: 'inst_a', sample: SAMPLE }]);
-  assert.equal(seriesValue(text, 'berth_vm_cpu_seconds_total{instance_id="inst_a"}'), 12.5);
-  assert.equal(seriesValue(text, 'berth_vm_disk_written_bytes_total{instance_id="inst_a"}'), 2);
-  assert.equal(seriesValue(text, 'berth_vm_network_sent_bytes_total{instance_id="inst_a"}'), 6);
-  assert.equal(seriesValue(text, 'berth_vm_guest_memory_used_bytes{instance_id="inst_a"}'), undefined);
-  assert.doesNotMatch(await scrape([]), /inst_a/);
+  const { id } = await instanceIn(api, owner, 'running');
+  const text = await scrape([{ instance_id: id, sample: SAMPLE }]);
+  assert.equal(seriesValue(text, `berth_vm_cpu_seconds_total{instance_id="${id}"}`), 12.5);
+  assert.equal(seriesValue(text, `berth_vm_disk_written_bytes_total{instance_id="${id}"}`), 2);
+  assert.equal(seriesValue(text, `berth_vm_network_sent_bytes_total{instance_id="${id}"}`), 6);
+  assert.equal(seriesValue(text, `berth_vm_guest_memory_used_bytes{instance_id="${id}"}`), undefined);
+  assert(!(await scrape([])).includes(`instance_id="${id}"`));
+});
+
+test("a host's word counts for no VM of another host", async () => {
+  const { id } = await instanceIn(api, owner, 'running');
+  await api.db
+    .updateTable('vms')
+    .set({ host_id: await upsertHost(api.db, 'other', Buffer.alloc(32)) })
+    .where('instance_id', '=', id)
+    .execute();
+  const sample = { ...SAMPLE, cpu_seconds: 99 };
+  assert(!(await scrape([{ instance_id: id, sample }])).includes(id));
 });
 
 test('a host that does not answer leaves the rest as it is', async () => {
   const text = await scrape();
-  assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 1);
+  assert.equal(seriesValue(text, 'berth_vms{state="running"}'), 3);
   assert.doesNotMatch(text, /^berth_vm_cpu_seconds_total\{/m);
 });
 

@@ -6,6 +6,7 @@ import type { Duplex } from 'node:stream';
 import { describe, test } from 'node:test';
 import { WebSocket } from 'ws';
 import { CONSOLE_PROTOCOL, consoleStreamPath } from '../../src/agent-api/host-calls.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
@@ -281,7 +282,10 @@ test('a request that offers another upgrade is served as it is', async () => {
 
 test('the stream of an agent takes a token of a host and a call of its own', async () => {
   const statusOf = async (to: string, token: string) => {
-    const headers = { authorization: `Bearer ${token}`, connection: 'Upgrade', upgrade: CONSOLE_PROTOCOL };
+    const headers = {
+      ...{ authorization: `Bearer ${token}`, connection: 'Upgrade', upgrade: CONSOLE_PROTOCOL },
+      [PROTOCOL_HEADER]: AGENT_PROTOCOL,
+    };
     const [response] = await once(request(api.internal_origin + to, { headers }).end(), 'response');
     response.resume();
     return response.statusCode;

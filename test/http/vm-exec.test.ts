@@ -185,12 +185,12 @@ test("another host's agent neither sees nor answers it", async () => {
   const mine = newId('host');
   const never = new AbortController().signal;
   const call = { kind: 'console_log', instance_id: running.id, max_bytes: 1 } as const;
-  const asked = calls.ask<string>(mine, call, 5_000, never);
+  const asked = calls.ask<{ text: string }>(mine, call, 5_000, never);
   const other = newId('host');
   assert.deepEqual(await calls.take(other, 1, never), []);
   const [pending] = await calls.take(mine, 1_000, never);
-  assert.equal(calls.answer(other, pending?.id ?? '', { result: 'theirs' }), false);
-  assert.equal(calls.answer(mine, pending?.id ?? '', { result: 'ours' }), true);
-  assert.equal(await asked, 'ours');
+  assert.equal(calls.answer(other, pending?.id ?? '', { result: { text: 'theirs' } }), false);
+  assert.equal(calls.answer(mine, pending?.id ?? '', { result: { text: 'ours' } }), true);
+  assert.deepEqual(await asked, { text: 'ours' });
   calls.close();
 });

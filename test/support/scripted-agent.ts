@@ -6,14 +6,13 @@ import assert from 'node:assert/strict';
 import { createHash, randomUUID } from 'node:crypto';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import type { HostCall } from '../../src/agent-api/host-calls.ts';
+import type { DiskReport, HostFacts } from '../../src/agent-api/host-types.ts';
 import type { FlushFailureCode, VmReasonCode } from '../../src/agent-api/reasons.ts';
 import type {
   Assignment,
   CommitRequest,
   CommitResponse,
-  DiskReport,
   FlushReceipt,
-  HostFacts,
   MemoryRef,
   Observation,
   PollResponse,
@@ -150,6 +149,7 @@ export class ScriptedAgent {
   async memory(instance_id: InstanceId, change: Partial<MemoryRef> = {}): Promise<MemoryRef> {
     const { epoch } = await this.known(instance_id);
     const head = await this.client.head(instance_id);
+    const key_id = head?.keys.find(({ use }) => use === 'memory')?.key_id ?? `dk_${'0'.repeat(32)}`;
     return {
       ...{
         key: `disks/${instance_id}/mem/${epoch}-0badcafe`,
@@ -158,8 +158,11 @@ export class ScriptedAgent {
         memory_bytes: 4096,
         stored_bytes: 1024,
       },
-      ...{ key_id: `dk_${'0'.repeat(32)}`, salt: 'c2FsdA==', epoch, generation: head?.generation ?? 0 },
-      ...{ frozen: true, traits: { qemu: '7.2', hardware: 'h', image_version: 'i', host_cpu: '' } },
+      ...{ key_id, salt: `${'c2FsdA'.repeat(7)}c=`, epoch, generation: head?.generation ?? 0 },
+      ...{
+        frozen: true,
+        traits: { qemu: '7.2', hardware: 'h', image_version: 'a'.repeat(64), host_cpu: '' },
+      },
       ...change,
     };
   }
@@ -224,8 +227,11 @@ export class ScriptedAgent {
     change: Partial<CommitRequest> = {},
   ): Promise<CommitResponse> {
     const { vm_id, epoch } = await this.known(instance_id);
-    const head = await this.client.head(instance_id);
-    const { segments = [segmentOf(instance_id, generation)] } = change;
+    // Another VM may have the disk by now, or none.
+    const head = await this.client.head(change.instance_id ?? instance_id).catch(() => null);
+    const about = { instance_id: change.instance_id ?? instance_id, epoch: change.epoch ?? epoch };
+    const { segments = [segmentOf(about.instance_id, about.epoch, change.generation ?? generation)] } =
+      change;
     return this.client.commit({
       instance_id,
       vm_id,
@@ -242,8 +248,14 @@ export class ScriptedAgent {
   }
 }
 
-function segmentOf(instance_id: InstanceId, generation: number): SegmentRef {
-  return { key: `disks/${instance_id}/${generation}`, size_bytes: 4096, entries: 1, key_id: null };
+export function segmentOf(
+  instance_id: InstanceId,
+  epoch: number,
+  generation: number,
+  attempt = '00000000',
+): SegmentRef {
+  const key = `disks/${instance_id}/seg/${epoch}/${generation}-${attempt}-0`;
+  return { key, size_bytes: 4096, entries: 1, key_id: null };
 }
 
 /** The same for the same segments: a commit that is said again has the id that it had. */

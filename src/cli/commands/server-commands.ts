@@ -2,9 +2,18 @@
 import { extname, join } from 'node:path';
 import { readEnv } from '../../config/env.ts';
 import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../lib/quotas.ts';
-import type { Command } from '../command.ts';
+import type { Command, Options } from '../command.ts';
 
 const optionOf = (quota: OrganisationQuota) => quota.replaceAll('_', '-');
+
+const CAPACITY = {
+  cpus: { type: 'string', value: 'N', help: 'the most processors that one VM there may have' },
+  memory: { type: 'string', value: 'GIB', help: 'memory of all VMs there together, GiB' },
+} as const;
+
+function capacityOf(options: Options) {
+  return { cpus: options.text('cpus'), memory: options.text('memory') };
+}
 
 async function onServer(
   work: (parts: {
@@ -112,10 +121,25 @@ export const SERVER_COMMANDS: readonly Command[] = [
     name: 'host add',
     args: ['NAME'],
     summary: 'let another machine join, and print its token this once',
-    example: 'berth host add rack-2 > token',
+    example: 'berth host add rack-2 --cpus 32 --memory 120 > token',
     on_server: true,
-    run: ({ args: [name = ''] }) =>
-      onServer(({ context, hosts }) => context.withServer((server) => hosts.addHost(server, name))),
+    options: CAPACITY,
+    run: ({ args: [name = ''], options }) =>
+      onServer(({ context, hosts }) =>
+        context.withServer((server) => hosts.addHost(server, name, capacityOf(options))),
+      ),
+  },
+  {
+    name: 'host set',
+    args: ['NAME'],
+    summary: 'say how much of another machine may be given to VMs',
+    example: 'berth host set rack-2 --memory 240',
+    on_server: true,
+    options: CAPACITY,
+    run: ({ args: [name = ''], options }) =>
+      onServer(({ context, hosts }) =>
+        context.withServer((server) => hosts.setHost(server, name, capacityOf(options))),
+      ),
   },
   {
     name: 'host drain',

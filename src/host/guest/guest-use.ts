@@ -2,7 +2,7 @@
  * How much of its disk, memory and network a guest says that it uses. Asked of files and of one small command: what the agent has
  * for it is as long as the guest has mounts and interfaces, which may be hundreds.
  */
-import type { FileSystemUse } from '../../agent-api/types.ts';
+import type { FileSystemUse } from '../../agent-api/host-types.ts';
 import type { GuestAgent } from './guest-agent.ts';
 import { guestExec } from './guest-command.ts';
 import { readGuestFile } from './guest-files.ts';

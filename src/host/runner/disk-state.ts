@@ -5,7 +5,7 @@
  * Invariant: `clean` is written only once the overlay is on the disk (`vouchClean`).
  */
 import { stat } from 'node:fs/promises';
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import { type ControlPlaneClient, DiskElsewhere } from '../../agent-api/client.ts';
 import type { DiskHead } from '../../agent-api/types.ts';
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
@@ -18,7 +18,7 @@ import type { HostContext } from '../host-context.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { inspectOverlay, overlayPaths } from '../vm/overlay.ts';
 import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
-import { commitUntilKnown, FencedError, HeadMovedError } from './flush-machine.ts';
+import { askUntilKnown, commitUntilKnown, FencedError, HeadMovedError } from './flush-machine.ts';
 import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-overlay.ts';
 import type { FlushRecord, VmRecord } from './record.ts';
 
@@ -75,15 +75,18 @@ export class DiskState {
   }
   /** What to encrypt new ones with; null: not at all. */
   get write_key(): DataKey | null {
-    return this.head.encryption ? this.own_key : null;
+    return this.head.encryption ? this.#keyFor('disk') : null;
   }
-  /** The disk's own, which is there whether or not new objects of the disk are encrypted. */
-  get own_key(): DataKey {
-    const own = present(
-      this.head.keys.find((key) => key.own),
-      'the data key to write with',
+  /** What memory is encrypted with, whether or not new objects of the disk are. */
+  get memory_key(): DataKey {
+    return this.#keyFor('memory');
+  }
+  #keyFor(use: 'disk' | 'memory'): DataKey {
+    const found = present(
+      this.head.keys.find((key) => key.use === use),
+      `the data key to write a ${use} with`,
     );
-    return { key_id: own.key_id, key: Buffer.from(own.key, 'base64') };
+    return { key_id: found.key_id, key: Buffer.from(found.key, 'base64') };
   }
   get size_bytes(): number {
     return this.head.size_bytes;
@@ -102,13 +105,12 @@ export class DiskState {
 
   /**
    * Asks the control plane for the head anew, and forgets the map if it moved. `epoch`: the placement that
-   * {@link headFor} may take it for. @throws InstanceGoneError
+   * {@link headFor} may take it for. @throws InstanceGoneError, FencedError
    */
   async refresh(epoch?: number): Promise<DiskHead> {
     this.#asked = undefined;
     const at_ms = performance.now();
-    const head = await this.#context.client.head(this.instance_id);
-    if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
+    const head = await this.#askHead();
     const moved = this.#head?.commit_id !== head.commit_id;
     // Compaction: the same content, elsewhere. What was there before is removed after a while.
     const elsewhere = !moved && !isSameLayers(this.#head?.layers ?? [], head.layers);
@@ -117,6 +119,30 @@ export class DiskState {
     if (moved || elsewhere) this.#map = undefined;
     if (epoch !== undefined) this.#asked = { epoch, at_ms };
     return head;
+  }
+
+  async #askHead(): Promise<DiskHead> {
+    const head = await this.#context.client.head(this.instance_id).catch((error: unknown) => {
+      throw error instanceof DiskElsewhere ? new FencedError(error.message, { cause: error }) : error;
+    });
+    if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
+    return head;
+  }
+
+  /**
+   * Asks what new objects are to be encrypted with from now on: a fork has what they were encrypted with before it.
+   * Waits for a control plane that is away. @throws FencedError
+   */
+  async renewKeys({ vm_id, epoch }: Placement, signal: AbortSignal): Promise<void> {
+    const { instance_id } = this;
+    const answer = await askUntilKnown(
+      () => this.#context.client.dataKeys({ instance_id, vm_id, epoch }),
+      signal,
+    );
+    if (answer.outcome === 'fenced') throw new FencedError('another placement has the disk');
+    const { keys, encryption } = answer;
+    this.#head = { ...this.head, keys, encryption };
+    this.#keys = keyRingOf(this.#head);
   }
 
   /** Head and map, once. @throws SegmentCorruptError naming a segment that is missing or damaged */
@@ -150,8 +176,7 @@ export class DiskState {
   /** Replaces the map in one step, and only by one of the same generation: a flush may be under way. */
   async #reload(): Promise<BlockMap> {
     const commit_id = this.#head?.commit_id;
-    const head = await this.#context.client.head(this.instance_id);
-    if (!head) throw new InstanceGoneError(`${this.instance_id} is gone`);
+    const head = await this.#askHead();
     const keys = keyRingOf(head);
     const map = await loadMap({ store: this.#context.store, layers: head.layers, keys });
     const known = this.#head;
@@ -290,7 +315,7 @@ export class DiskState {
     if (!(refusal instanceof FencedError)) throw refusal;
     const { generation, commit_id } = this.head;
     const head = await this.refresh().catch((error: unknown) => {
-      throw error instanceof InstanceGoneError ? refusal : error;
+      throw error instanceof InstanceGoneError || error instanceof FencedError ? refusal : error;
     });
     if (head.epoch !== epoch || head.commit_id === commit_id) throw refusal;
     const { continues } = await this.#askLineage({ vm_id, generation, commit_id });

@@ -17,6 +17,7 @@ const DISK = {
     map: new BlockMap(),
     load: async () => undefined,
     refresh: async () => HEAD,
+    renewKeys: async () => undefined,
   },
 };
 const RECORD = { epoch: 1, counts_from: 'made', full_compare: false, frozen: false, flush: null };

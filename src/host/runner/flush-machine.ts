@@ -66,6 +66,7 @@ export async function flushMachine(options: FlushOptions): Promise<FlushReceipt>
   const started = performance.now();
   const { machine, disk } = options;
   await disk.load();
+  await disk.renewKeys(machine.record, options.signal);
   const { commit_id } = disk.head;
   // The bitmap says what was written since another head: only a comparison finds what this one lacks.
   if (machine.record.counts_from !== commit_id) await machine.update({ full_compare: true });
@@ -363,11 +364,16 @@ export async function commitUntilKnown(
   ask: () => Promise<CommitResponse>,
   signal: AbortSignal,
 ): Promise<string> {
+  const answer = await askUntilKnown(ask, signal);
+  if (answer.outcome === 'fenced') throw new FencedError(answer.why);
+  return answer.durable_at;
+}
+
+/** Asks while the control plane is away. */
+export async function askUntilKnown<T>(ask: () => Promise<T>, signal: AbortSignal): Promise<T> {
   for (let attempt = 0; ; attempt++) {
     try {
-      const answer = await ask();
-      if (answer.outcome === 'fenced') throw new FencedError(answer.why);
-      return answer.durable_at;
+      return await ask();
     } catch (error) {
       if (!(error instanceof ControlPlaneUnavailable)) throw error;
       if (!(await pause(backoffMs(attempt, 100, 3_000), signal))) throw error;

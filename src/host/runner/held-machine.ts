@@ -20,7 +20,13 @@ import { boundLog } from '../vm/qemu-process.ts';
 import { takeRuntimeDir } from '../vm/uid.ts';
 import type { MachineView } from './decide.ts';
 import { DiskState, InstanceGoneError } from './disk-state.ts';
-import { type FlushOptions, flushMachine, HeadMovedError, settleFlush } from './flush-machine.ts';
+import {
+  FencedError,
+  type FlushOptions,
+  flushMachine,
+  HeadMovedError,
+  settleFlush,
+} from './flush-machine.ts';
 import { type BootWrites, isLost, type OverlayVerdict } from './judge-overlay.ts';
 import { fillMachine, launchMachine, type Owner, vmOwner } from './launch-machine.ts';
 import { LazyOverlay } from './lazy-overlay.ts';
@@ -142,8 +148,8 @@ export class HeldMachine {
     // Nothing of a flush is left, and nothing of it is to move.
     if (machine.record.memory) return;
     if (machine.record.suspending) await retrying(() => runOn(machine));
-    await retrying(() => settleFlush(machine, this.disk));
-    if (lazy) await retrying(() => this.#fillOn(machine, lazy));
+    await retrying(() => unlessFenced(settleFlush(machine, this.disk)));
+    if (lazy) await retrying(() => unlessFenced(this.#fillOn(machine, lazy)));
   }
 
   /** Before anything in their folder is touched: agents of before left it to the VM's user. Answers who that is. */
@@ -322,7 +328,8 @@ export class HeldMachine {
       // The head is all that the guest wrote: its memory goes on from that alone.
       if (this.#unsaved && writes.all_durable) await this.#giveUpOverlay(verdict);
     } catch (error) {
-      if (!(error instanceof InstanceGoneError)) throw error;
+      // Whatever is tried next finds the same, and says it.
+      if (!(error instanceof InstanceGoneError || error instanceof FencedError)) throw error;
       this.#unsaved = false;
     }
   }
@@ -378,5 +385,14 @@ export class HeldMachine {
   /** Lets go; a machine runs on, to be adopted. */
   release(): void {
     this.#machine?.release();
+  }
+}
+
+/** Nothing is settled for a VM whose disk is elsewhere by now: it is ended once its assignment is looked at. */
+async function unlessFenced(work: Promise<void>): Promise<void> {
+  try {
+    await work;
+  } catch (error) {
+    if (!(error instanceof FencedError)) throw error;
   }
 }

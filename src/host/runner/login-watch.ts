@@ -16,6 +16,7 @@ const MAX_BYTES = 128 * 1024;
 const MAX_LOGINS = 1_000;
 const SSHD_LOG = '/run/berth/sshd.log';
 const CALL_MS = 1_000;
+const LOGINS_AT_ONCE = 1_000;
 const ACCEPTED = /^Accepted publickey for .* (SHA256:[A-Za-z0-9+/]{43})$/;
 
 export class LoginWatch {
@@ -40,7 +41,7 @@ export class LoginWatch {
     if (this.#agent.maybe_frozen) return;
     try {
       await this.#look();
-      const fingerprints = [...this.#logins];
+      const fingerprints = [...this.#logins].slice(0, LOGINS_AT_ONCE);
       if (fingerprints.length === 0) return;
       await say(fingerprints);
       for (const each of fingerprints) this.#logins.delete(each);

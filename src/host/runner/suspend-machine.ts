@@ -92,7 +92,7 @@ async function saveMemory({
         store: context.store,
         key_prefix: disk.key_prefix,
         place,
-        data_key: disk.own_key,
+        data_key: disk.memory_key,
         max_bytes: maxStreamBytes(spec.memory_mib),
         signal,
       }),

@@ -1,0 +1,81 @@
+/** What the schemas of the internal API are made of. Everything in them is bounded: a host may be hostile. */
+import { type Static, type TSchema, Type } from 'typebox';
+import type { Id, IdPrefix } from '../lib/ids.ts';
+
+type Deep<T> = unknown extends T
+  ? T
+  : T extends string | number | boolean | null | undefined
+    ? T
+    : T extends readonly (infer E)[]
+      ? readonly Deep<E>[]
+      : { readonly [K in keyof T]: Deep<T[K]> };
+/** The type of what a schema describes. */
+export type Of<T extends TSchema> = Deep<Static<T>>;
+
+export function closed<P extends Record<string, TSchema>>(properties: P) {
+  return Type.Object(properties, { additionalProperties: false });
+}
+/** A closed object that is a component of the document, by this name. */
+export function named<P extends Record<string, TSchema>>(title: string, properties: P) {
+  return Type.Object(properties, { additionalProperties: false, title });
+}
+export function nullable<T extends TSchema>(schema: T) {
+  return Type.Union([schema, Type.Null()]);
+}
+export function oneOf<const V extends readonly string[]>(values: V) {
+  return Type.Unsafe<V[number]>({ type: 'string', enum: [...values] });
+}
+export function listOf<T extends TSchema>(item: T, maxItems: number) {
+  return Type.Array(item, { maxItems });
+}
+export function idOf<P extends IdPrefix>(prefix: P) {
+  const pattern = `^${prefix}_[0-9a-hjkmnp-tv-z]{26}$`;
+  return Type.Unsafe<Id<P>>({ type: 'string', maxLength: prefix.length + 27, pattern });
+}
+export function whole(minimum: number, maximum: number) {
+  return Type.Integer({ minimum, maximum });
+}
+export function matching(pattern: string, maxLength: number) {
+  return Type.String({ maxLength, pattern });
+}
+/** Any characters, as a guest may print them. */
+export function anyText(maxLength: number) {
+  return Type.String({ maxLength });
+}
+
+export const TEXT_MAX = 300;
+/** Words for people, on one line: no control character, nothing that turns a line around, no half of a character. */
+export const Text = matching('^[^\\p{Cc}\\p{Cf}\\p{Cs}\\p{Zl}\\p{Zp}]*$', TEXT_MAX);
+const UNFIT = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]+/gu;
+
+/** `text` as {@link Text} has it: cut, and without what it may not hold. */
+export function fitText(text: string): string {
+  const fit = text.replace(UNFIT, ' ').trim();
+  if (fit.length <= TEXT_MAX) return fit;
+  // Not between the halves of a character.
+  return `${fit.slice(0, TEXT_MAX - 1).replace(/[\ud800-\udbff]$/, '')}…`;
+}
+
+export const InstanceId = idOf('inst');
+export const VmId = idOf('vm');
+export const FlushId = idOf('flush');
+export const HostId = idOf('host');
+/** Of generations, epochs, boots. */
+export const Count = whole(0, Number.MAX_SAFE_INTEGER);
+/** 1 PiB at most. */
+export const Bytes = whole(0, 2 ** 50);
+export const Milliseconds = whole(0, 2 ** 47);
+export const Time = matching(
+  '^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3])(:[0-5][0-9]){2}\\.[0-9]{3}Z$',
+  24,
+);
+export const Uuid = matching('^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', 36);
+export const Sha256 = matching('^[0-9a-f]{64}$', 64);
+export const ImageId = matching('^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$', 63);
+export const Etag = matching('^[A-Za-z0-9_-]{22}$', 22);
+export const Port = whole(1, 65_535);
+export const KeyId = matching('^dk_[0-9a-f]{32}$', 35);
+/** Of an SSH key, as `ssh-keygen -l` prints it. */
+export const Fingerprint = matching('^SHA256:[A-Za-z0-9+/]{43}$', 50);
+/** As many SSH keys as an instance can let in. */
+export const KEYS_MAX = 20_000;

@@ -1,0 +1,18 @@
+import type { DiskReport } from '../agent-api/host-types.ts';
+import type { Db } from '../db/pool.ts';
+import type { HostId } from '../lib/ids.ts';
+import { noteRootUse } from './note-root-use.ts';
+import { placedOn } from './placement-store.ts';
+import { recordDirtyBytes } from './store.ts';
+
+/** What a host says of the disks that it has; of others its word counts for nothing. */
+export async function recordDisks(db: Db, host_id: HostId, disks: readonly DiskReport[]): Promise<void> {
+  const ids = disks.map(({ instance_id }) => instance_id);
+  // One report a disk: each of them may cost a transaction.
+  const left = new Set(await placedOn(db, host_id, ids));
+  for (const { instance_id, dirty_bytes, root } of disks) {
+    if (!left.delete(instance_id)) continue;
+    await recordDirtyBytes(db, instance_id, dirty_bytes);
+    if (root) await noteRootUse(db, host_id, instance_id, root);
+  }
+}
