@@ -781,6 +781,7 @@ export type SshKey = {
   type: string;
   fingerprint: string;
   public_key: string;
+  org_id: string | null;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
   last_used_at: string | null;
@@ -974,12 +975,12 @@ export interface Operations {
     input: { body: ConfirmEmailRequest };
     answer: undefined;
   };
-  /** The caller's SSH keys */
+  /** The caller's SSH keys; to an API key those that grant access in its organisation */
   listSshKeys: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListSshKeysResponse;
   };
-  /** Register an SSH key */
+  /** Register an SSH key; one that an API key registers belongs to that API key’s organisation */
   addSshKey: {
     input: { body: AddSshKeyRequest };
     answer: SshKey;

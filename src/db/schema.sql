@@ -470,8 +470,10 @@ create table ssh_keys (
   public_key text not null,
   created_at timestamp with time zone not null default now(),
   last_used_at timestamp with time zone,
+  org_id text,
   constraint ssh_keys_pkey PRIMARY KEY (id),
   constraint ssh_keys_user_id_fingerprint_key UNIQUE (user_id, fingerprint),
+  constraint ssh_keys_org_id_user_id_fkey FOREIGN KEY (org_id, user_id) REFERENCES memberships(org_id, user_id) ON DELETE CASCADE,
   constraint ssh_keys_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
@@ -666,6 +668,7 @@ CREATE INDEX session_tokens_expiry ON public.session_tokens USING btree (expires
 CREATE INDEX session_tokens_session ON public.session_tokens USING btree (session_id);
 CREATE INDEX sessions_end ON public.sessions USING btree (ends_at);
 CREATE INDEX sessions_user ON public.sessions USING btree (user_id);
+CREATE INDEX ssh_keys_membership ON public.ssh_keys USING btree (org_id, user_id) WHERE (org_id IS NOT NULL);
 CREATE INDEX sudo_grants_session ON public.sudo_grants USING btree (session_id);
 CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);

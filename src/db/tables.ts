@@ -167,6 +167,8 @@ export interface Database extends DeliveryTables {
   ssh_keys: {
     id: SshKeyId;
     user_id: UserId;
+    /** The only organisation in which it grants access; null: all of its owner's. */
+    org_id: Generated<OrgId | null>;
     name: string;
     type: string;
     fingerprint: string;
