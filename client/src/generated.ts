@@ -1310,7 +1310,7 @@ export interface Operations {
     input: { path: { id: string }; body: ReplayWebhookRequest };
     answer: ReplayWebhookResponse;
   };
-  /** The caller's notifications */
+  /** The caller's notifications; to an API key those about its creator's account or its organisation */
   listNotifications: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'unread' | 'read' | undefined } | undefined };
     answer: ListNotificationsResponse;

@@ -367,6 +367,7 @@ create table notifications (
   created_at timestamp with time zone not null,
   raised_at timestamp with time zone not null,
   read_at timestamp with time zone,
+  org_id text,
   constraint notifications_pkey PRIMARY KEY (recipient, id)
 );
 
