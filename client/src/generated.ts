@@ -61,6 +61,7 @@ export type ApiKey = {
   last_used_at: string | null;
   expires_at: string | null;
   previous_expires_at: string | null;
+  created_by_key: string | null;
 };
 
 export type AuditEntry = {
@@ -194,6 +195,7 @@ export type CreateApiKeyResponse = {
   last_used_at: string | null;
   expires_at: string | null;
   previous_expires_at: string | null;
+  created_by_key: string | null;
   /** The plain key, shown this once */
   key: string;
 };
@@ -1037,7 +1039,7 @@ export interface Operations {
   };
   /** Revoke an API key, at once */
   revokeApiKey: {
-    input: { path: { id: string } };
+    input: { path: { id: string }; query?: { descendants?: 'true' | 'false' | undefined } | undefined };
     answer: undefined;
   };
   /** Give an API key a new secret under the same id */

@@ -3,7 +3,7 @@ import { lockUser } from '../auth/store.ts';
 import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
-import { newId, type OrgId, type SshKeyId, type UserId } from '../lib/ids.ts';
+import { type ApiKeyId, type HostId, newId, type OrgId, type SshKeyId, type UserId } from '../lib/ids.ts';
 import { parsePublicKey } from './public-key.ts';
 import {
   countSshKeys,
@@ -13,6 +13,7 @@ import {
   insertSshKey,
   type KeyView,
   lockKeysOfMember,
+  lockRegisteredBy,
   lockSshKey,
   organisationsGranted,
   type SshKeyRow,
@@ -54,9 +55,13 @@ export async function addSshKey(
       message: `An account has at most ${MAX_KEYS_PER_ACCOUNT} SSH keys.`,
     });
   }
-  const key = { id: newId('key'), user_id, org_id, name: request.name, type, fingerprint, public_key: line };
+  const { credential } = principal;
+  const key = {
+    ...{ id: newId('key'), user_id, org_id, name: request.name, type, fingerprint, public_key: line },
+    parent_key: credential.kind === 'api_key' ? credential.id : null,
+  };
   const row = await insertSshKey(tx, key).catch((cause: unknown) => {
-    // The membership that the API key hangs on has ended.
+    // The API key has ended meanwhile, or the membership that it hangs on.
     throw isForeignKeyOf(cause, 'ssh_keys') ? new AppError('UNAUTHENTICATED', { cause }) : cause;
   });
   const org_ids = await concerned(tx, principal, row);
@@ -99,10 +104,32 @@ export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId): 
   const row = await lockSshKey(tx, view, id);
   if (!row) throw new AppError('NOT_FOUND');
   const hosts = await hostsOfUserKeys(tx, view.user_id);
-  const org_ids = await concerned(tx, principal, row);
-  await deleteSshKeys(tx, [id]);
-  for (const org_id of org_ids) await appendRevoked(tx, org_id, actorOf(principal), row);
+  const changed = await endKey(tx, principal, row);
   await tellOfKeys(tx, hosts);
+  return changed;
+}
+
+/** Revokes what these API keys, all of the caller's organisation, have registered. They are held: none registers more. */
+export async function revokeRegisteredBy(
+  tx: Tx,
+  principal: Principal,
+  api_key_ids: readonly ApiKeyId[],
+): Promise<ChangedKey[]> {
+  const changed: ChangedKey[] = [];
+  const hosts = new Set<HostId>();
+  for (const { user_id, ...row } of await lockRegisteredBy(tx, api_key_ids)) {
+    for (const host_id of await hostsOfUserKeys(tx, user_id)) hosts.add(host_id);
+    changed.push(await endKey(tx, principal, row));
+  }
+  await tellOfKeys(tx, [...hosts]);
+  return changed;
+}
+
+/** The key is held. */
+async function endKey(tx: Tx, principal: Principal, row: SshKeyRow): Promise<ChangedKey> {
+  const org_ids = await concerned(tx, principal, row);
+  await deleteSshKeys(tx, [row.id]);
+  for (const org_id of org_ids) await appendRevoked(tx, org_id, actorOf(principal), row);
   return { row, org_ids };
 }
 

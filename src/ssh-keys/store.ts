@@ -1,7 +1,7 @@
 import { sql } from 'kysely';
 import { rolesWith } from '../auth/permissions.ts';
 import type { Tx } from '../db/pool.ts';
-import type { HostId, InstanceId, OrgId, SshKeyId, UserId } from '../lib/ids.ts';
+import type { ApiKeyId, HostId, InstanceId, OrgId, SshKeyId, UserId } from '../lib/ids.ts';
 
 const SHOWN = [
   'id',
@@ -21,6 +21,8 @@ export interface NewSshKey {
   readonly user_id: UserId;
   /** The only organisation in which it grants access; null: all of its owner's. */
   readonly org_id: OrgId | null;
+  /** The API key that registers it; null: a session does. */
+  readonly parent_key: ApiKeyId | null;
   readonly name: string;
   readonly type: string;
   readonly fingerprint: string;
@@ -85,6 +87,17 @@ export async function deleteSshKeys(tx: Tx, ids: readonly SshKeyId[]): Promise<v
   await tx
     .deleteFrom('ssh_keys')
     .where('id', 'in', [...ids])
+    .execute();
+}
+
+/** What these API keys have registered, locked; each with its owner. */
+export async function lockRegisteredBy(tx: Tx, api_key_ids: readonly ApiKeyId[]) {
+  return tx
+    .selectFrom('ssh_keys')
+    .select([...SHOWN, 'user_id'])
+    .where('parent_key', 'in', [...api_key_ids])
+    .orderBy('id')
+    .forUpdate()
     .execute();
 }
 

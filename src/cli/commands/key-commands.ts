@@ -292,12 +292,20 @@ export const KEY_COMMANDS: readonly Command[] = [
     name: 'key rm',
     args: ['KEY'],
     summary: 'revoke an API key',
-    example: 'berth key rm ci',
-    run: async ({ session, terminal, args }) => {
+    example: 'berth key rm ci --descendants',
+    options: {
+      descendants: {
+        type: 'boolean',
+        help: 'also every API key and SSH key that was made with it, by way of other keys too',
+      },
+    },
+    run: async ({ session, terminal, args, options }) => {
       const berth = session.berth();
       const { id, name } = await findNamed(berth.list('listApiKeys', {}), args[0] ?? '', API_KEY);
-      await berth.call('revokeApiKey', { path: { id } });
-      terminal.done(`${name} is revoked.`, { revoked: id });
+      const descendants = options.flag('descendants');
+      await berth.call('revokeApiKey', { path: { id }, query: descendants ? { descendants: 'true' } : {} });
+      const with_it = descendants ? ', with all API keys and SSH keys that were made with it' : '';
+      terminal.done(`${name} is revoked${with_it}.`, { revoked: id });
       return undefined;
     },
   },
