@@ -61,6 +61,7 @@ export type ApiKey = {
   last_used_at: string | null;
   expires_at: string | null;
   previous_expires_at: string | null;
+  created_by_key: string | null;
 };
 
 export type AuditEntry = {
@@ -196,6 +197,7 @@ export type CreateApiKeyResponse = {
   last_used_at: string | null;
   expires_at: string | null;
   previous_expires_at: string | null;
+  created_by_key: string | null;
   /** The plain key, shown this once */
   key: string;
 };
@@ -791,6 +793,7 @@ export type SshKey = {
   type: string;
   fingerprint: string;
   public_key: string;
+  org_id: string | null;
   /** RFC 3339, UTC, milliseconds */
   created_at: string;
   last_used_at: string | null;
@@ -986,12 +989,12 @@ export interface Operations {
     input: { body: ConfirmEmailRequest };
     answer: undefined;
   };
-  /** The caller's SSH keys */
+  /** The caller's SSH keys; to an API key those that grant access in its organisation */
   listSshKeys: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined } | undefined };
     answer: ListSshKeysResponse;
   };
-  /** Register an SSH key */
+  /** Register an SSH key; one that an API key registers belongs to that API key’s organisation */
   addSshKey: {
     input: { body: AddSshKeyRequest };
     answer: SshKey;
@@ -1048,7 +1051,7 @@ export interface Operations {
   };
   /** Revoke an API key, at once */
   revokeApiKey: {
-    input: { path: { id: string } };
+    input: { path: { id: string }; query?: { descendants?: 'true' | 'false' | undefined } | undefined };
     answer: undefined;
   };
   /** Give an API key a new secret under the same id */
@@ -1321,7 +1324,7 @@ export interface Operations {
     input: { path: { id: string }; body: ReplayWebhookRequest };
     answer: ReplayWebhookResponse;
   };
-  /** The caller's notifications */
+  /** The caller's notifications; to an API key those about its creator's account or its organisation */
   listNotifications: {
     input: { query?: { limit?: number | undefined; cursor?: string | undefined; status?: 'unread' | 'read' | undefined } | undefined };
     answer: ListNotificationsResponse;

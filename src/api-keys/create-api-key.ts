@@ -1,7 +1,7 @@
 import { parseScope, type Scope } from '../auth/permissions.ts';
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
 import { API_KEY_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
-import type { Tx } from '../db/pool.ts';
+import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type ServiceAccountId } from '../lib/ids.ts';
@@ -69,13 +69,15 @@ export async function createApiKey(
     allowed_cidrs: [...bounds.allowed_cidrs],
     created_at,
     expires_at: bounds.expires_at,
+    created_by_key: principal.credential.kind === 'api_key' ? principal.credential.id : null,
   };
-  // The holder may end while its key is being made: then there is nobody to hold it.
-  const row = await insertApiKey(
-    tx,
-    new_key,
-    (cause) => new AppError(service_account_id === null ? 'UNAUTHENTICATED' : 'NOT_FOUND', { cause }),
-  );
+  const row = await insertApiKey(tx, new_key, (cause) => {
+    // The holder may end while its key is being made: then there is nobody to hold it. So may the key that makes it.
+    const maker_ended = isForeignKeyOf(cause, 'api_keys', 'api_keys_parent_key_fkey');
+    return new AppError(service_account_id === null || maker_ended ? 'UNAUTHENTICATED' : 'NOT_FOUND', {
+      cause,
+    });
+  });
   await append(tx, {
     org_id: principal.org_id,
     type: 'api_key.created',

@@ -1,28 +1,81 @@
-import { actorOf, type Principal } from '../auth/principal.ts';
+import { actorOf, isAdmin, type Principal } from '../auth/principal.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../lib/ids.ts';
-import { type ApiKeyRow, deleteApiKey, deleteKeysOf } from './store.ts';
+import {
+  type ApiKeyRow,
+  deleteApiKey,
+  deleteApiKeys,
+  deleteKeysOf,
+  lockApiKey,
+  lockMadeBy,
+} from './store.ts';
 import { apiKeyView } from './view.ts';
 import { refuseServiceAccount, viewerOf } from './viewer.ts';
 
-/**
- * Ends a key at once, with the one before it. `check` throws where the key is not the one that the caller saw.
- * @throws AppError NOT_FOUND
- */
+/** Throws where the key is not the one that the caller saw. */
+type Check = (before: ApiKeyRow) => void;
+
+/** Ends a key at once, with the one before its rotation. What it made stays. @throws AppError NOT_FOUND */
 export async function revokeApiKey(
   tx: Tx,
   principal: Principal,
   id: ApiKeyId,
-  check: (before: ApiKeyRow) => void = () => undefined,
+  check: Check = () => undefined,
 ): Promise<ApiKeyRow> {
-  refuseServiceAccount(principal);
-  const gone = await deleteApiKey(tx, viewerOf(principal), id);
-  if (!gone) throw new AppError('NOT_FOUND');
-  check(gone);
+  const gone = await lockedApiKey(tx, principal, id, check);
+  await deleteApiKey(tx, id);
   await appendRevoked(tx, principal.org_id, actorOf(principal), gone);
   return gone;
+}
+
+/**
+ * The key and all keys that were made with it, by way of others too; none of them makes any more until the transaction's
+ * end. For {@link revokeApiKeys}, once what else they made has ended. @throws AppError NOT_FOUND, FORBIDDEN
+ */
+export async function holdLineage(
+  tx: Tx,
+  principal: Principal,
+  id: ApiKeyId,
+  check: Check = () => undefined,
+): Promise<ApiKeyRow[]> {
+  const lineage = [await lockedApiKey(tx, principal, id, check)];
+  for (let next: ApiKeyRow[] = lineage; next.length > 0; ) {
+    next = await lockMadeBy(
+      tx,
+      next.map((key) => key.id),
+    );
+    lineage.push(...next);
+  }
+  if (!isAdmin(principal) && lineage.some((key) => key.service_account_id !== null)) {
+    throw new AppError('FORBIDDEN', {
+      message:
+        'Some keys that were made with it belong to service accounts. Revoke it alone, and ask an owner or admin to revoke those.',
+    });
+  }
+  return lineage;
+}
+
+/** Ends a whole lineage, see {@link holdLineage}. */
+export async function revokeApiKeys(
+  tx: Tx,
+  principal: Principal,
+  lineage: readonly ApiKeyRow[],
+): Promise<void> {
+  await deleteApiKeys(
+    tx,
+    lineage.map((key) => key.id),
+  );
+  for (const gone of lineage) await appendRevoked(tx, principal.org_id, actorOf(principal), gone);
+}
+
+async function lockedApiKey(tx: Tx, principal: Principal, id: ApiKeyId, check: Check): Promise<ApiKeyRow> {
+  refuseServiceAccount(principal);
+  const found = await lockApiKey(tx, viewerOf(principal), id);
+  if (!found) throw new AppError('NOT_FOUND');
+  check(found);
+  return found;
 }
 
 /** Ends every key of a member who goes, or of a service account that ends. */

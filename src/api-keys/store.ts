@@ -19,6 +19,7 @@ const SHOWN = [
   'last_used_at',
   'expires_at',
   'previous_expires_at',
+  'created_by_key',
 ] as const;
 
 export type ApiKeyRow = Pick<Selectable<Database['api_keys']>, (typeof SHOWN)[number]>;
@@ -48,6 +49,8 @@ export interface NewApiKey extends PlainKey {
   readonly allowed_cidrs: string[];
   readonly created_at: Date;
   readonly expires_at: Date | null;
+  /** The API key that makes it; null: a session does. */
+  readonly created_by_key: ApiKeyId | null;
 }
 
 const INSERT = new RowInsert('api_keys', {
@@ -63,6 +66,8 @@ const INSERT = new RowInsert('api_keys', {
   last4: 'text',
   created_at: 'timestamptz',
   expires_at: 'timestamptz',
+  created_by_key: 'text',
+  parent_key: 'text',
 });
 
 /** Written with COMMIT; what is kept is all known before. `no_holder`: what to throw where the holder has ended. */
@@ -72,9 +77,9 @@ export async function insertApiKey(
   no_holder: (cause: unknown) => Error,
 ): Promise<ApiKeyRow> {
   const { id, org_id, user_id, service_account_id, name, scope, allowed_cidrs } = key;
-  const { token_hash, prefix, last4, created_at, expires_at } = key;
+  const { token_hash, prefix, last4, created_at, expires_at, created_by_key: maker } = key;
   const holder = [id, org_id, user_id, service_account_id, name, scope, allowed_cidrs];
-  const statement = INSERT.of([...holder, token_hash, prefix, last4, created_at, expires_at]);
+  const statement = INSERT.of([...holder, token_hash, prefix, last4, created_at, expires_at, maker, maker]);
   await atCommit(tx, statement, (error) => (isForeignKeyOf(error, 'api_keys') ? no_holder(error) : error));
   return { ...key, last_used_at: null, previous_expires_at: null };
 }
@@ -218,6 +223,17 @@ export async function lockApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId) {
     .executeTakeFirst();
 }
 
+/** The keys that these have made, held until the transaction's end. While they are held nothing more is made with them. */
+export async function lockMadeBy(tx: Tx, ids: readonly ApiKeyId[]): Promise<ApiKeyRow[]> {
+  return tx
+    .selectFrom('api_keys')
+    .select(SHOWN)
+    .where('parent_key', 'in', [...ids])
+    .orderBy('id')
+    .forUpdate()
+    .execute();
+}
+
 /** Gives the key a new secret; the one before goes on for `grace_seconds`, and any before that one ends. */
 export async function replaceSecret(
   tx: Tx,
@@ -237,14 +253,20 @@ export async function replaceSecret(
     .executeTakeFirstOrThrow();
 }
 
-export async function deleteApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId): Promise<ApiKeyRow | undefined> {
-  return tx
+/** Ends a key that is held. What it made hangs under what made it from now on, so that no lineage breaks off. */
+export async function deleteApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
+  const above = sql`(select parent_key from api_keys where id = ${id})`;
+  await sql`update api_keys set parent_key = ${above} where parent_key = ${id}`.execute(tx);
+  await sql`update ssh_keys set parent_key = ${above} where parent_key = ${id}`.execute(tx);
+  await deleteApiKeys(tx, [id]);
+}
+
+/** Ends keys that are held, with all that they made. */
+export async function deleteApiKeys(tx: Tx, ids: readonly ApiKeyId[]): Promise<void> {
+  await tx
     .deleteFrom('api_keys')
-    .where('org_id', '=', viewer.org_id)
-    .where('id', '=', id)
-    .where(visible(viewer))
-    .returning(SHOWN)
-    .executeTakeFirst();
+    .where('id', 'in', [...ids])
+    .execute();
 }
 
 /** Keys that end within `days` and were not taken for that expiry before; none is taken twice. */

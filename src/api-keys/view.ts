@@ -15,6 +15,7 @@ export function apiKeyView(row: ApiKeyRow) {
     last_used_at: timeOrNull(row.last_used_at),
     expires_at: timeOrNull(row.expires_at),
     previous_expires_at: timeOrNull(row.previous_expires_at),
+    created_by_key: row.created_by_key,
   };
 }
 

@@ -1,5 +1,5 @@
 /** What each role and each scope may do: the one table. */
-import type { Role } from '../db/tables.ts';
+import { ROLES, type Role } from '../db/tables.ts';
 import { AppError } from '../lib/errors.ts';
 
 export const RESOURCES = [
@@ -34,6 +34,11 @@ export const ROLE_SCOPES: Record<Role, readonly Scope[]> = {
   member: [...READS, ...OWN, 'instances:write', 'vm:write'],
   billing: [...READS, ...OWN, 'org:write'],
 };
+
+/** The roles that have this scope. */
+export function rolesWith(scope: Scope): readonly Role[] {
+  return ROLES.filter((role) => ROLE_SCOPES[role].includes(scope));
+}
 
 /**
  * Reads a scope string (OAuth syntax: `resource:action` separated by single spaces, or `*`). Returns it in

@@ -93,6 +93,8 @@ export interface DeliveryTables {
   notifications: {
     id: NotificationId;
     recipient: UserId | ServiceAccountId;
+    /** The organisation that it concerns; null: the account. */
+    org_id: Generated<OrgId | null>;
     kind: string;
     title: string;
     body: string;

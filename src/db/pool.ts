@@ -197,9 +197,10 @@ export function violates(error: unknown, constraint: string): boolean {
   return error instanceof pg.DatabaseError && error.code === '23505' && error.constraint === constraint;
 }
 
-/** Whether `error` is the violation of a foreign key of `table`: what a row there names is not there. */
-export function isForeignKeyOf(error: unknown, table: keyof Database): boolean {
-  return error instanceof pg.DatabaseError && error.code === '23503' && error.table === table;
+/** Whether `error` is the violation of a foreign key of `table` (or of this one): what a row there names is not there. */
+export function isForeignKeyOf(error: unknown, table: keyof Database, constraint?: string): boolean {
+  if (!(error instanceof pg.DatabaseError) || error.code !== '23503') return false;
+  return error.table === table && (constraint === undefined || error.constraint === constraint);
 }
 
 /** Whether `error` says that there was no answer for {@link UNHEARD_MS}. */

@@ -17,10 +17,13 @@ create table api_keys (
   previous_hash bytea,
   previous_expires_at timestamp with time zone,
   expiry_told timestamp with time zone,
+  created_by_key text,
+  parent_key text,
   constraint api_keys_pkey PRIMARY KEY (id),
   constraint api_keys_token_hash_key UNIQUE (token_hash),
   constraint api_keys_org_id_service_account_id_fkey FOREIGN KEY (org_id, service_account_id) REFERENCES service_accounts(org_id, id) ON DELETE CASCADE,
   constraint api_keys_org_id_user_id_fkey FOREIGN KEY (org_id, user_id) REFERENCES memberships(org_id, user_id) ON DELETE CASCADE,
+  constraint api_keys_parent_key_fkey FOREIGN KEY (parent_key) REFERENCES api_keys(id) ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED,
   constraint api_keys_holder CHECK (((user_id IS NULL) <> (service_account_id IS NULL)))
 );
 
@@ -388,6 +391,7 @@ create table notifications (
   created_at timestamp with time zone not null,
   raised_at timestamp with time zone not null,
   read_at timestamp with time zone,
+  org_id text,
   constraint notifications_pkey PRIMARY KEY (recipient, id)
 );
 
@@ -492,8 +496,12 @@ create table ssh_keys (
   public_key text not null,
   created_at timestamp with time zone not null default now(),
   last_used_at timestamp with time zone,
+  org_id text,
+  parent_key text,
   constraint ssh_keys_pkey PRIMARY KEY (id),
   constraint ssh_keys_user_id_fingerprint_key UNIQUE (user_id, fingerprint),
+  constraint ssh_keys_org_id_user_id_fkey FOREIGN KEY (org_id, user_id) REFERENCES memberships(org_id, user_id) ON DELETE CASCADE,
+  constraint ssh_keys_parent_key_fkey FOREIGN KEY (parent_key) REFERENCES api_keys(id) ON DELETE SET NULL,
   constraint ssh_keys_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
@@ -649,6 +657,7 @@ create table webhooks (
 
 CREATE INDEX api_keys_expiry ON public.api_keys USING btree (expires_at) WHERE (expires_at IS NOT NULL);
 CREATE INDEX api_keys_page ON public.api_keys USING btree (org_id, user_id, id DESC);
+CREATE INDEX api_keys_parent ON public.api_keys USING btree (parent_key) WHERE (parent_key IS NOT NULL);
 CREATE UNIQUE INDEX api_keys_previous_hash ON public.api_keys USING btree (previous_hash) WHERE (previous_hash IS NOT NULL);
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_action ON public.audit_log USING btree (org_id, action, id);
@@ -695,6 +704,8 @@ CREATE INDEX session_tokens_expiry ON public.session_tokens USING btree (expires
 CREATE INDEX session_tokens_session ON public.session_tokens USING btree (session_id);
 CREATE INDEX sessions_end ON public.sessions USING btree (ends_at);
 CREATE INDEX sessions_user ON public.sessions USING btree (user_id);
+CREATE INDEX ssh_keys_membership ON public.ssh_keys USING btree (org_id, user_id) WHERE (org_id IS NOT NULL);
+CREATE INDEX ssh_keys_parent ON public.ssh_keys USING btree (parent_key) WHERE (parent_key IS NOT NULL);
 CREATE INDEX sudo_grants_session ON public.sudo_grants USING btree (session_id);
 CREATE INDEX sudo_grants_user ON public.sudo_grants USING btree (user_id);
 CREATE INDEX vms_deadline ON public.vms USING btree (deadline_at) WHERE (deadline_at IS NOT NULL);

@@ -140,6 +140,10 @@ export interface Database extends DeliveryTables {
     last_used_at: Date | null;
     expires_at: Date | null;
     expiry_told: Date | null;
+    /** The API key that made it, also when that one is gone. */
+    created_by_key: Generated<ApiKeyId | null>;
+    /** The same while it exists, then the one that made that, and so on; null: there is none. */
+    parent_key: Generated<ApiKeyId | null>;
   };
   idempotency_keys: {
     org_id: OrgId;
@@ -171,6 +175,10 @@ export interface Database extends DeliveryTables {
   ssh_keys: {
     id: SshKeyId;
     user_id: UserId;
+    /** The only organisation in which it grants access; null: all of its owner's. */
+    org_id: Generated<OrgId | null>;
+    /** The API key that registered it, as for API keys. */
+    parent_key: Generated<ApiKeyId | null>;
     name: string;
     type: string;
     fingerprint: string;

@@ -19,6 +19,8 @@ export interface NewEvent extends Happened {
   readonly org_id: OrgId;
   /** Events of an instance are numbered; its row must be locked or freshly made in this transaction. */
   readonly instance_id?: InstanceId;
+  /** The account that a notification tells of it. */
+  readonly user_id?: UserId;
   readonly type: EventType;
 }
 
@@ -46,7 +48,7 @@ const INSERT = new RowInsert('events', {
 });
 
 export async function append(tx: Tx, event: NewEvent): Promise<EventId> {
-  const [id, values] = valuesOf({ ...event, user_id: null });
+  const [id, values] = valuesOf({ user_id: null, ...event });
   if (event.instance_id === undefined) await atCommit(tx, INSERT.of(values));
   else await tx.executeQuery(CompiledQuery.raw(INSERT_NUMBERED, values));
   afterCommit(tx, wakeDispatcher);

@@ -1,10 +1,10 @@
 /**
- * Rate limits, each process by itself: requests a minute of a principal, and of an address on the routes that take a
- * password or a token. Headers as in the IETF draft "RateLimit header fields for HTTP", revision 10.
+ * Rate limits, each process by itself: requests a minute of a principal (a user or a service account, with all of its
+ * credentials together), and of an address on the routes that take a password or a token. Headers as in the IETF draft "RateLimit header fields for HTTP", revision 10.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible';
-import type { Principal } from '../auth/principal.ts';
+import { actorOf, type Principal } from '../auth/principal.ts';
 import { AppError } from '../lib/errors.ts';
 import { firstGroups } from '../lib/ipv6.ts';
 
@@ -28,8 +28,8 @@ export class RateLimits {
   }
 
   /** @throws AppError RATE_LIMITED */
-  async countPrincipal({ credential }: Principal, reply: FastifyReply): Promise<void> {
-    if (this.#principals) await consume(this.#principals, 'principal', credential.id, reply);
+  async countPrincipal(principal: Principal, reply: FastifyReply): Promise<void> {
+    if (this.#principals) await consume(this.#principals, 'principal', actorOf(principal), reply);
   }
 
   /** @throws AppError RATE_LIMITED */

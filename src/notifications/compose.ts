@@ -116,14 +116,18 @@ const COMPOSERS: Partial<Record<EventType | PrivateEventType, Composer>> = {
     };
   },
   'ssh_key.added': (event, data) => {
+    // Other organisations that the key concerns have the event too; the account is told once.
+    if (event.user_id === null) return null;
     const key = objectOf(data['ssh_key']);
+    const bound = typeof key['org_id'] === 'string';
+    const where = bound ? 'where your keys are, in this organisation only' : 'where your keys are';
     return {
       kind: 'ssh_key.added',
       title: `SSH key "${text(key['name'])}" was added`,
-      body: `${text(key['fingerprint'])} is let in where your keys are. If that was not you, remove it and change your password.`,
+      body: `${text(key['fingerprint'])} is let in ${where}. If that was not you, remove it and ${bound ? 'revoke the API key that added it' : 'change your password'}.`,
       resource: { type: 'ssh_key', id: text(key['id']) },
-      data: { ssh_key: shown(key, ['id', 'name', 'fingerprint']) },
-      concerned: ofAccount([event.actor]),
+      data: { ssh_key: shown(key, ['id', 'name', 'fingerprint', 'org_id']) },
+      concerned: bound ? within(event.org_id, [event.user_id]) : ofAccount([event.user_id]),
       mailed: [],
     };
   },

@@ -4,28 +4,28 @@ import { type Db, transaction } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { isId, type NotificationId } from '../lib/ids.ts';
 import { parseTime } from '../lib/rfc3339.ts';
-import { markAll, markOne, type NotificationRow, type ReadUpTo, type Recipient } from './store.ts';
+import { markAll, markOne, type NotificationRow, type Reader, type ReadUpTo } from './store.ts';
 
 /** @throws AppError NOT_FOUND, also for another's */
 export async function markRead(
   db: Db,
-  recipient: Recipient,
+  reader: Reader,
   id: NotificationId,
   read: boolean,
 ): Promise<NotificationRow> {
   return transaction(db, async (tx) => {
-    const row = await markOne(tx, recipient, id, read);
+    const row = await markOne(tx, reader, id, read);
     if (!row) throw new AppError('NOT_FOUND');
-    await notify(tx, 'notifications', recipient);
+    await notify(tx, 'notifications', reader.recipient);
     return row;
   });
 }
 
 /** Answers how many were unread and are read now. */
-export async function markAllRead(db: Db, recipient: Recipient, up_to: ReadUpTo): Promise<number> {
+export async function markAllRead(db: Db, reader: Reader, up_to: ReadUpTo): Promise<number> {
   return transaction(db, async (tx) => {
-    const count = await markAll(tx, recipient, up_to);
-    if (count > 0) await notify(tx, 'notifications', recipient);
+    const count = await markAll(tx, reader, up_to);
+    if (count > 0) await notify(tx, 'notifications', reader.recipient);
     return count;
   });
 }

@@ -58,7 +58,7 @@ export const KINDS = {
   'ssh_key.added': {
     severity: 'info',
     mail: 'always',
-    when: 'An SSH key was registered on the account.',
+    when: 'An SSH key was registered on the account; once, however many organisations it concerns.',
     whom: 'the account',
   },
   'account.locked': {

@@ -81,6 +81,7 @@ function raiseOf(
   const mailed = told.mailed.some((each) => each.toLowerCase() === address?.toLowerCase());
   return {
     recipient,
+    org_id: told.concerned.org_id,
     kind,
     title,
     body,

@@ -15,6 +15,13 @@ import { KEPT_DAYS, type Kind, RAISED_ONCE, REPEATS_WITHIN_S } from './model.ts'
 
 export type Recipient = UserId | ServiceAccountId;
 
+/** Who reads, and what of its own. */
+export interface Reader {
+  readonly recipient: Recipient;
+  /** Only what concerns the account or this organisation; null: everything. */
+  readonly within: OrgId | null;
+}
+
 const SHOWN = [
   'id',
   'kind',
@@ -92,6 +99,8 @@ export async function holdPeople(
 export interface Raise {
   readonly id: NotificationId;
   readonly recipient: Recipient;
+  /** The organisation that it concerns; null: the account. */
+  readonly org_id: OrgId | null;
   readonly kind: Kind;
   readonly title: string;
   readonly body: string;
@@ -178,12 +187,12 @@ async function raiseRepeated(
 async function insertNotifications(tx: Tx, made: readonly Raise[]): Promise<void> {
   if (made.length === 0) return;
   const insert = sql`
-    insert into notifications (id, recipient, kind, title, body, resource_type, resource_id, data, count, position,
-                               event_id, created_at, raised_at)
-    select id, recipient, kind, title, body, resource_type, resource_id, data, count, position, event_id,
+    insert into notifications (id, recipient, org_id, kind, title, body, resource_type, resource_id, data, count,
+                               position, event_id, created_at, raised_at)
+    select id, recipient, org_id, kind, title, body, resource_type, resource_id, data, count, position, event_id,
            raised_at, raised_at
     from jsonb_to_recordset(${JSON.stringify(made)}::jsonb) as w(
-      id text, recipient text, kind text, title text, body text, resource_type text, resource_id text, data jsonb,
+      id text, recipient text, org_id text, kind text, title text, body text, resource_type text, resource_id text, data jsonb,
       count bigint, position bigint, event_id text, raised_at timestamptz)`;
   await atCommit(tx, insert.compile(tx));
 }
@@ -207,25 +216,32 @@ async function findMuted(tx: Tx, raises: readonly Raise[]): Promise<ReadonlySet<
 
 const muting = (recipient: Recipient, kind: string) => `${recipient} ${kind}`;
 
+/** The condition of everything that a reader sees and marks. */
+function seenBy({ recipient, within }: Reader) {
+  return within === null
+    ? sql<boolean>`recipient = ${recipient}`
+    : sql<boolean>`recipient = ${recipient} and (org_id is null or org_id = ${within})`;
+}
+
 export async function listNotifications(
   tx: Tx,
-  recipient: Recipient,
+  reader: Reader,
   status: 'unread' | 'read' | undefined,
   before: string | null,
   limit: number,
 ) {
-  let query = tx.selectFrom('notifications').select(SHOWN).where('recipient', '=', recipient);
+  let query = tx.selectFrom('notifications').select(SHOWN).where(seenBy(reader));
   if (status !== undefined) query = query.where('read_at', status === 'unread' ? 'is' : 'is not', null);
   if (before !== null) query = query.where('id', '<', before as NotificationId);
   return query.$narrowType<{ kind: Kind }>().orderBy('id', 'desc').limit(limit).execute();
 }
 
 /** Raised after `position`, in that order. */
-export async function listRaisedSince(tx: Tx, recipient: Recipient, position: number, limit: number) {
+export async function listRaisedSince(tx: Tx, reader: Reader, position: number, limit: number) {
   return tx
     .selectFrom('notifications')
     .select(SHOWN)
-    .where('recipient', '=', recipient)
+    .where(seenBy(reader))
     .where('position', '>', position)
     .$narrowType<{ kind: Kind }>()
     .orderBy('position')
@@ -234,11 +250,11 @@ export async function listRaisedSince(tx: Tx, recipient: Recipient, position: nu
 }
 
 /** By counting: it is what it is at this moment. */
-export async function countUnread(tx: Tx, recipient: Recipient): Promise<number> {
+export async function countUnread(tx: Tx, reader: Reader): Promise<number> {
   const row = await tx
     .selectFrom('notifications')
     .select(sql<number>`count(*)`.as('count'))
-    .where('recipient', '=', recipient)
+    .where(seenBy(reader))
     .where('read_at', 'is', null)
     .executeTakeFirstOrThrow();
   return row.count;
@@ -247,7 +263,7 @@ export async function countUnread(tx: Tx, recipient: Recipient): Promise<number>
 /** Read since when it was first so marked. Undefined: no such one of this recipient. */
 export async function markOne(
   tx: Tx,
-  recipient: Recipient,
+  reader: Reader,
   id: NotificationId,
   read: boolean,
 ): Promise<NotificationRow | undefined> {
@@ -256,7 +272,7 @@ export async function markOne(
     .set({
       read_at: read ? sql<Date>`coalesce(read_at, date_trunc('milliseconds', clock_timestamp()))` : null,
     })
-    .where('recipient', '=', recipient)
+    .where(seenBy(reader))
     .where('id', '=', id)
     .returning(SHOWN)
     .$narrowType<{ kind: Kind }>()
@@ -273,18 +289,18 @@ export type ReadUpTo =
  * Marks what is unread, and answers how many that were. What is raised meanwhile, anew or again, has a later position
  * than the newest that this saw, and stays unread.
  */
-export async function markAll(tx: Tx, recipient: Recipient, up_to: ReadUpTo): Promise<number> {
+export async function markAll(tx: Tx, reader: Reader, up_to: ReadUpTo): Promise<number> {
   const newest = await tx
     .selectFrom('notifications')
     .select(sql<number | null>`max(position)`.as('position'))
-    .where('recipient', '=', recipient)
+    .where(seenBy(reader))
     .where('read_at', 'is', null)
     .executeTakeFirstOrThrow();
   if (newest.position === null) return 0;
   let query = tx
     .updateTable('notifications')
     .set({ read_at: sql<Date>`date_trunc('milliseconds', clock_timestamp())` })
-    .where('recipient', '=', recipient)
+    .where(seenBy(reader))
     .where('read_at', 'is', null)
     .where('position', '<=', newest.position);
   if (up_to !== null) {

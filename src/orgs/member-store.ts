@@ -71,6 +71,17 @@ export async function updateRole(tx: Tx, org_id: OrgId, user_id: UserId, role: R
     .execute();
 }
 
+/** Until the transaction's end nothing begins to hang on the membership. */
+export async function lockMembership(tx: Tx, org_id: OrgId, user_id: UserId): Promise<void> {
+  await tx
+    .selectFrom('memberships')
+    .select('role')
+    .where('org_id', '=', org_id)
+    .where('user_id', '=', user_id)
+    .forUpdate()
+    .execute();
+}
+
 export async function deleteMembership(tx: Tx, org_id: OrgId, user_id: UserId): Promise<void> {
   await tx.deleteFrom('memberships').where('org_id', '=', org_id).where('user_id', '=', user_id).execute();
 }

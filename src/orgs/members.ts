@@ -7,6 +7,7 @@ import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
+import { revokeKeysOfMember } from '../ssh-keys/account-keys.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
 import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import { ensureOrganisation } from './create-organisation.ts';
@@ -15,6 +16,7 @@ import {
   deleteMembership,
   dropFromKeySets,
   findMember,
+  lockMembership,
   type MemberRow,
   organisationsOf,
   updateRole,
@@ -46,6 +48,8 @@ export async function changeRole(
   if (before.role === role) return { member: before, previous_role: role };
   if (before.role === 'owner' && (await isLastOwner(tx, org_id))) throw lastOwnerStays('be demoted');
   await updateRole(tx, org_id, user_id, role);
+  // In mode `account` the member's keys count by the role.
+  await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
   await deleteInvitationsBeyond(tx, org_id, user_id, role);
   const member = { ...before, role };
   await append(tx, {
@@ -124,12 +128,14 @@ async function endMembership(
     await deleteOrganisation(tx, org_id);
     return false;
   }
-  await revokeKeysOf(tx, org_id, { user_id }, actor);
-  await deleteInvitationsBeyond(tx, org_id, user_id, null);
-  await deleteMembership(tx, org_id, user_id);
   // From here on no key of the member's is put on a key set: one that was being put there is there by now.
+  await lockMembership(tx, org_id, user_id);
   const hosts = await hostsOfUserKeys(tx, user_id);
   await dropFromKeySets(tx, org_id, user_id);
+  await revokeKeysOf(tx, org_id, { user_id }, actor);
+  await revokeKeysOfMember(tx, org_id, user_id, actor);
+  await deleteInvitationsBeyond(tx, org_id, user_id, null);
+  await deleteMembership(tx, org_id, user_id);
   await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
   await tellOfKeys(tx, hosts);
   return true;

@@ -1,58 +1,149 @@
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
 import { lockUser } from '../auth/store.ts';
-import { type Tx, violates } from '../db/pool.ts';
+import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
-import { newId, type SshKeyId } from '../lib/ids.ts';
+import { type ApiKeyId, type HostId, newId, type OrgId, type SshKeyId, type UserId } from '../lib/ids.ts';
 import { type QuotaLimits, requireWithin } from '../lib/quotas.ts';
 import { parsePublicKey } from './public-key.ts';
-import { countSshKeys, deleteSshKey, hostsOfUserKeys, insertSshKey, lockSshKey } from './store.ts';
+import {
+  countSshKeys,
+  deleteSshKeys,
+  findByFingerprint,
+  hostsOfUserKeys,
+  insertSshKey,
+  type KeyView,
+  lockKeysOfMember,
+  lockRegisteredBy,
+  lockSshKey,
+  organisationsGranted,
+  type SshKeyRow,
+} from './store.ts';
 import { tellOfKeys } from './tell-of-keys.ts';
 import { sshKeyView } from './view.ts';
 
-/** Registers a key on the caller's account. @throws AppError INVALID_REQUEST, CONFLICT, QUOTA_EXCEEDED */
+/** A key that was added or revoked, and the organisations that concerns: each gets the event and is to get an audit entry. */
+export interface ChangedKey {
+  readonly row: SshKeyRow;
+  readonly org_ids: readonly OrgId[];
+}
+
+/** A session sees all keys of its account, an API key those that grant access in its organisation. */
+export function keyViewOf(principal: Principal): KeyView {
+  const usable_in = principal.credential.kind === 'session' ? null : principal.org_id;
+  return { user_id: userOf(principal), usable_in };
+}
+
+/**
+ * Registers a key on the caller's account. One that an API key registers belongs to the API key's organisation.
+ * @throws AppError INVALID_REQUEST, CONFLICT, QUOTA_EXCEEDED
+ */
 export async function addSshKey(
   tx: Tx,
   quotas: QuotaLimits,
   principal: Principal,
   request: { name: string; public_key: string },
-) {
+): Promise<ChangedKey> {
   const { type, fingerprint, line } = parsePublicKey(request.public_key);
-  const user_id = userOf(principal);
+  const { user_id, usable_in: org_id } = keyViewOf(principal);
   // The account's keys come one after the other, so that they are counted as they are.
   await lockUser(tx, user_id);
+  const known = await findByFingerprint(tx, user_id, fingerprint);
+  if (known) throw new AppError('CONFLICT', { message: alreadyRegistered(known, org_id) });
   requireWithin('ssh_keys', quotas.ssh_keys, await countSshKeys(tx, user_id));
-  const key = { id: newId('key'), user_id, name: request.name, type, fingerprint, public_key: line };
-  const row = await insertSshKey(tx, key).catch((error: unknown) => {
-    if (!violates(error, 'ssh_keys_user_id_fingerprint_key')) throw error;
-    throw new AppError('CONFLICT', {
-      message: 'This key is registered on your account already.',
-      cause: error,
+  const { credential } = principal;
+  const key = {
+    ...{ id: newId('key'), user_id, org_id, name: request.name, type, fingerprint, public_key: line },
+    parent_key: credential.kind === 'api_key' ? credential.id : null,
+  };
+  const row = await insertSshKey(tx, key).catch((cause: unknown) => {
+    // The API key has ended meanwhile, or the membership that it hangs on.
+    throw isForeignKeyOf(cause, 'ssh_keys') ? new AppError('UNAUTHENTICATED', { cause }) : cause;
+  });
+  const org_ids = await concerned(tx, principal, row);
+  for (const each of org_ids) {
+    await append(tx, {
+      org_id: each,
+      type: 'ssh_key.added',
+      data: { ssh_key: sshKeyView(row) },
+      actor: actorOf(principal),
+      // The account is told once, however many organisations are.
+      ...(each === principal.org_id ? { user_id } : {}),
     });
-  });
-  await append(tx, {
-    org_id: principal.org_id,
-    type: 'ssh_key.added',
-    data: { ssh_key: sshKeyView(row) },
-    actor: actorOf(principal),
-  });
+  }
   await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
-  return row;
+  return { row, org_ids };
+}
+
+/** To an API key no other organisation is named. */
+function alreadyRegistered(
+  known: { readonly id: SshKeyId; readonly org_id: OrgId | null },
+  usable_in: OrgId | null,
+): string {
+  if (known.org_id === null) return 'This key is registered on your account already.';
+  if (known.org_id === usable_in)
+    return 'This key is registered on your account already, for this organisation.';
+  return usable_in === null
+    ? `This key is registered on your account already, for instances of ${known.org_id} only. To use it everywhere, revoke ${known.id} and register it again.`
+    : 'This key is registered on your account already, for another organisation. To use it everywhere, log in, revoke it and register it again.';
+}
+
+/** The organisations where a key grants access to something, and for a key of the whole account the one that the caller acts in. */
+async function concerned(tx: Tx, principal: Principal, { id, org_id }: SshKeyRow): Promise<OrgId[]> {
+  const own = org_id ?? principal.org_id;
+  return [...new Set([own, ...(await organisationsGranted(tx, id))])];
 }
 
 /** Revokes a key of the caller's account; every VM that let it in hears of it at once. @throws AppError NOT_FOUND */
-export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId) {
-  const user_id = userOf(principal);
-  await lockSshKey(tx, user_id, id);
-  const hosts = await hostsOfUserKeys(tx, user_id);
-  const gone = await deleteSshKey(tx, user_id, id);
-  if (!gone) throw new AppError('NOT_FOUND');
-  await append(tx, {
-    org_id: principal.org_id,
-    type: 'ssh_key.revoked',
-    data: { ssh_key: sshKeyView(gone) },
-    actor: actorOf(principal),
-  });
+export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId): Promise<ChangedKey> {
+  const view = keyViewOf(principal);
+  const row = await lockSshKey(tx, view, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  const hosts = await hostsOfUserKeys(tx, view.user_id);
+  const changed = await endKey(tx, principal, row);
   await tellOfKeys(tx, hosts);
-  return gone;
+  return changed;
+}
+
+/** Revokes what these API keys, all of the caller's organisation, have registered. They are held: none registers more. */
+export async function revokeRegisteredBy(
+  tx: Tx,
+  principal: Principal,
+  api_key_ids: readonly ApiKeyId[],
+): Promise<ChangedKey[]> {
+  const changed: ChangedKey[] = [];
+  const hosts = new Set<HostId>();
+  for (const { user_id, ...row } of await lockRegisteredBy(tx, api_key_ids)) {
+    for (const host_id of await hostsOfUserKeys(tx, user_id)) hosts.add(host_id);
+    changed.push(await endKey(tx, principal, row));
+  }
+  await tellOfKeys(tx, [...hosts]);
+  return changed;
+}
+
+/** The key is held. */
+async function endKey(tx: Tx, principal: Principal, row: SshKeyRow): Promise<ChangedKey> {
+  const org_ids = await concerned(tx, principal, row);
+  await deleteSshKeys(tx, [row.id]);
+  for (const org_id of org_ids) await appendRevoked(tx, org_id, actorOf(principal), row);
+  return { row, org_ids };
+}
+
+/** Ends the keys of a member that belong to the organisation; its hosts are told by the caller. */
+export async function revokeKeysOfMember(
+  tx: Tx,
+  org_id: OrgId,
+  user_id: UserId,
+  actor: string,
+): Promise<void> {
+  const rows = await lockKeysOfMember(tx, org_id, user_id);
+  await deleteSshKeys(
+    tx,
+    rows.map(({ id }) => id),
+  );
+  for (const row of rows) await appendRevoked(tx, org_id, actor, row);
+}
+
+async function appendRevoked(tx: Tx, org_id: OrgId, actor: string, row: SshKeyRow): Promise<void> {
+  await append(tx, { org_id, type: 'ssh_key.revoked', data: { ssh_key: sshKeyView(row) }, actor });
 }

@@ -48,7 +48,10 @@ export async function replaceKeys(
   const wanted = [...new Set(ids ?? [])];
   const bad = wanted.find((each) => !isId('key', each));
   if (bad !== undefined)
-    throw invalid('ssh_key_ids', `"${bad.slice(0, 60)}" is no SSH key of the organisation's members`);
+    throw invalid(
+      'ssh_key_ids',
+      `"${bad.slice(0, 60)}" is no SSH key of a member that this organisation may use`,
+    );
   await lockInstance(tx, id);
   const row = await findInstance(tx, principal.org_id, id);
   if (!row) throw new AppError('NOT_FOUND');
@@ -57,7 +60,7 @@ export async function replaceKeys(
   const known = await holdMemberKeys(tx, principal.org_id, wanted as SshKeyId[]);
   const foreign = wanted.find((each) => !known.has(each));
   if (foreign !== undefined)
-    throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of the organisation's members`);
+    throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of a member that this organisation may use`);
   await replaceKeySet(tx, id, ids === null ? 'account' : 'explicit', wanted as SshKeyId[]);
   const set = await readKeySet(tx, principal, id);
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');

@@ -1,18 +1,39 @@
 import { sql } from 'kysely';
+import { rolesWith } from '../auth/permissions.ts';
 import type { Tx } from '../db/pool.ts';
-import type { HostId, InstanceId, OrgId, SshKeyId, UserId } from '../lib/ids.ts';
+import type { ApiKeyId, HostId, InstanceId, OrgId, SshKeyId, UserId } from '../lib/ids.ts';
 
-const SHOWN = ['id', 'name', 'type', 'fingerprint', 'public_key', 'created_at', 'last_used_at'] as const;
+const SHOWN = [
+  'id',
+  'name',
+  'type',
+  'fingerprint',
+  'public_key',
+  'org_id',
+  'created_at',
+  'last_used_at',
+] as const;
 
 export type SshKeyRow = Awaited<ReturnType<typeof insertSshKey>>;
 
 export interface NewSshKey {
   readonly id: SshKeyId;
   readonly user_id: UserId;
+  /** The only organisation in which it grants access; null: all of its owner's. */
+  readonly org_id: OrgId | null;
+  /** The API key that registers it; null: a session does. */
+  readonly parent_key: ApiKeyId | null;
   readonly name: string;
   readonly type: string;
   readonly fingerprint: string;
   readonly public_key: string;
+}
+
+/** The keys of an account that a caller sees. */
+export interface KeyView {
+  readonly user_id: UserId;
+  /** Only those that grant access in this organisation; null: all. */
+  readonly usable_in: OrgId | null;
 }
 
 export async function insertSshKey(tx: Tx, key: NewSshKey) {
@@ -23,15 +44,28 @@ export async function insertSshKey(tx: Tx, key: NewSshKey) {
     .executeTakeFirstOrThrow();
 }
 
-export async function listSshKeys(tx: Tx, user_id: UserId, before: string | null, limit: number) {
-  return tx
-    .selectFrom('ssh_keys')
+function seen(tx: Tx, { user_id, usable_in }: KeyView) {
+  const query = tx.selectFrom('ssh_keys').where('user_id', '=', user_id);
+  if (usable_in === null) return query;
+  return query.where((eb) => eb.or([eb('org_id', 'is', null), eb('org_id', '=', usable_in)]));
+}
+
+export async function listSshKeys(tx: Tx, view: KeyView, before: string | null, limit: number) {
+  return seen(tx, view)
     .select(SHOWN)
-    .where('user_id', '=', user_id)
     .$if(before !== null, (query) => query.where('id', '<', before as SshKeyId))
     .orderBy('id', 'desc')
     .limit(limit)
     .execute();
+}
+
+export async function findByFingerprint(tx: Tx, user_id: UserId, fingerprint: string) {
+  return tx
+    .selectFrom('ssh_keys')
+    .select(['id', 'org_id'])
+    .where('user_id', '=', user_id)
+    .where('fingerprint', '=', fingerprint)
+    .executeTakeFirst();
 }
 
 export async function countSshKeys(tx: Tx, user_id: UserId): Promise<number> {
@@ -43,67 +77,104 @@ export async function countSshKeys(tx: Tx, user_id: UserId): Promise<number> {
   return row.count;
 }
 
-/** Until the transaction's end no instance begins to let the key in. */
-export async function lockSshKey(tx: Tx, user_id: UserId, id: SshKeyId): Promise<void> {
+/** Until the transaction's end no instance begins to let the key in. Undefined: the caller sees no such key. */
+export async function lockSshKey(tx: Tx, view: KeyView, id: SshKeyId) {
+  return seen(tx, view).select(SHOWN).where('id', '=', id).forUpdate().executeTakeFirst();
+}
+
+export async function deleteSshKeys(tx: Tx, ids: readonly SshKeyId[]): Promise<void> {
+  if (ids.length === 0) return;
   await tx
+    .deleteFrom('ssh_keys')
+    .where('id', 'in', [...ids])
+    .execute();
+}
+
+/** What these API keys have registered, locked; each with its owner. */
+export async function lockRegisteredBy(tx: Tx, api_key_ids: readonly ApiKeyId[]) {
+  return tx
     .selectFrom('ssh_keys')
-    .select('id')
-    .where('user_id', '=', user_id)
-    .where('id', '=', id)
+    .select([...SHOWN, 'user_id'])
+    .where('parent_key', 'in', [...api_key_ids])
+    .orderBy('id')
     .forUpdate()
     .execute();
 }
 
-export async function deleteSshKey(tx: Tx, user_id: UserId, id: SshKeyId) {
+/** The keys of a member that belong to the organisation, locked. */
+export async function lockKeysOfMember(tx: Tx, org_id: OrgId, user_id: UserId) {
   return tx
-    .deleteFrom('ssh_keys')
+    .selectFrom('ssh_keys')
+    .select(SHOWN)
+    .where('org_id', '=', org_id)
     .where('user_id', '=', user_id)
-    .where('id', '=', id)
-    .returning(SHOWN)
-    .executeTakeFirst();
+    .orderBy('id')
+    .forUpdate()
+    .execute();
 }
 
-/** The keys that an instance lets in: an explicit set, or in mode `account` all of its creator's. */
-export function allowedKeys(tx: Tx, instance_ids: readonly InstanceId[]) {
-  return (
-    tx
-      .selectFrom('instances as i')
-      .innerJoin('ssh_keys as k', (join) =>
-        join.on((eb) =>
-          eb.or([
-            eb.and([
-              eb('i.ssh_key_mode', '=', 'account'),
-              eb(sql<string>`k.user_id`, '=', eb.ref('i.created_by')),
-            ]),
-            eb.and([
-              eb('i.ssh_key_mode', '=', 'explicit'),
-              eb.exists(
-                eb
-                  .selectFrom('instance_ssh_keys as s')
-                  .select('s.ssh_key_id')
-                  .whereRef('s.instance_id', '=', 'i.id')
-                  .whereRef('s.ssh_key_id', '=', 'k.id'),
-              ),
-            ]),
+const WRITERS = rolesWith('instances:write');
+
+/**
+ * Which key lets in to which instance: an explicit set, or in mode `account` the creator's keys while the creator's role
+ * may write instances. Only members' keys, and of those that belong to an organisation only its own.
+ */
+function grants(tx: Tx) {
+  return tx
+    .selectFrom('instances as i')
+    .innerJoin('ssh_keys as k', (join) =>
+      join.on((eb) =>
+        eb.or([
+          eb.and([
+            eb('i.ssh_key_mode', '=', 'account'),
+            eb(sql<string>`k.user_id`, '=', eb.ref('i.created_by')),
           ]),
-        ),
-      )
-      // Only members' keys: leaving the organisation takes the key along.
-      .innerJoin('memberships as m', (join) =>
-        join.onRef('m.org_id', '=', 'i.org_id').onRef('m.user_id', '=', 'k.user_id'),
-      )
-      .select([
-        'i.id as instance_id',
-        'k.id',
-        'k.name',
-        'k.type',
-        'k.fingerprint',
-        'k.public_key',
-        'k.user_id as owner_id',
-      ])
-      .where('i.id', 'in', [...instance_ids])
-      .orderBy('k.id', 'desc')
-  );
+          eb.and([
+            eb('i.ssh_key_mode', '=', 'explicit'),
+            eb.exists(
+              eb
+                .selectFrom('instance_ssh_keys as s')
+                .select('s.ssh_key_id')
+                .whereRef('s.instance_id', '=', 'i.id')
+                .whereRef('s.ssh_key_id', '=', 'k.id'),
+            ),
+          ]),
+        ]),
+      ),
+    )
+    .innerJoin('memberships as m', (join) =>
+      join.onRef('m.org_id', '=', 'i.org_id').onRef('m.user_id', '=', 'k.user_id'),
+    )
+    .where((eb) => eb.or([eb('k.org_id', 'is', null), eb('k.org_id', '=', eb.ref('i.org_id'))]))
+    .where((eb) => eb.or([eb('i.ssh_key_mode', '=', 'explicit'), eb('m.role', 'in', [...WRITERS])]));
+}
+
+/** The keys that these instances let in. */
+export function allowedKeys(tx: Tx, instance_ids: readonly InstanceId[]) {
+  return grants(tx)
+    .select([
+      'i.id as instance_id',
+      'k.id',
+      'k.name',
+      'k.type',
+      'k.fingerprint',
+      'k.public_key',
+      'k.user_id as owner_id',
+    ])
+    .where('i.id', 'in', [...instance_ids])
+    .orderBy('k.id', 'desc');
+}
+
+/** The organisations that have an instance which the key lets in to. */
+export async function organisationsGranted(tx: Tx, id: SshKeyId): Promise<OrgId[]> {
+  const rows = await grants(tx)
+    .select('i.org_id')
+    .distinct()
+    .where('k.id', '=', id)
+    .where('i.deleting', '=', false)
+    .orderBy('i.org_id')
+    .execute();
+  return rows.map((row) => row.org_id);
 }
 
 /** Those of an instance's keys with these fingerprints have just let somebody in. */
@@ -118,14 +189,16 @@ export async function markKeysUsed(
   await tx.updateTable('ssh_keys').set({ last_used_at: sql`now()` }).where('id', 'in', ids).execute();
 }
 
+/** Members' keys but those that belong to another organisation. */
 function memberKeys(tx: Tx, org_id: OrgId) {
   return tx
     .selectFrom('ssh_keys as k')
     .innerJoin('memberships as m', 'm.user_id', 'k.user_id')
-    .where('m.org_id', '=', org_id);
+    .where('m.org_id', '=', org_id)
+    .where((eb) => eb.or([eb('k.org_id', 'is', null), eb('k.org_id', '=', org_id)]));
 }
 
-/** Which of `ids` are keys of members of the organisation; until the transaction's end neither ceases to be. */
+/** Which of `ids` are keys of members that the organisation may use; until the transaction's end neither ceases to be. */
 export async function holdMemberKeys(tx: Tx, org_id: OrgId, ids: readonly SshKeyId[]): Promise<Set<string>> {
   if (ids.length === 0) return new Set();
   const rows = await memberKeys(tx, org_id)
@@ -136,7 +209,7 @@ export async function holdMemberKeys(tx: Tx, org_id: OrgId, ids: readonly SshKey
   return new Set(rows.map((row) => row.id));
 }
 
-/** The keys of the organisation's members: what an instance's key set can be made of. */
+/** What a key set of the organisation's instances can be made of. */
 export async function listMemberKeys(tx: Tx, org_id: OrgId, before: string | null, limit: number) {
   return memberKeys(tx, org_id)
     .select(['k.id', 'k.name', 'k.type', 'k.fingerprint', 'k.user_id as owner_id'])

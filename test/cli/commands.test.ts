@@ -338,6 +338,19 @@ describe('API keys', () => {
     assert.equal(await cli.done('key', 'rm', 'ci'), 'ci is revoked.\n');
   });
 
+  test('rm --descendants revokes what was made with it too', async () => {
+    const { cli } = await somebody();
+    const key = (await cli.done('key', 'create', 'leaked', '-q')).trim();
+    for (const name of ['child', 'second']) {
+      const made = await api.as(key).post('/v1/api-keys', { name, scope: 'vm:read' });
+      assert.equal(made.status, 201, made.text);
+    }
+    assert.equal(await cli.done('key', 'rm', 'second'), 'second is revoked.\n');
+    assert.match(await cli.done('key', 'ls'), /^child /m);
+    assert.match(await cli.done('key', 'rm', 'leaked', '--descendants'), /^leaked is revoked, with all /);
+    assert.doesNotMatch(await cli.done('key', 'ls'), /^(child|leaked) /m);
+  });
+
   test('rotate asks for the password, unless sudo was said before', async () => {
     const { cli } = await loggedIn();
     const before = await cli.done('key', 'create', 'ci', '-q');

@@ -22,13 +22,16 @@ test('keys are registered from stdin, a file or ~/.ssh, listed, chosen for an in
   const { name } = await api.instance(who);
   const [first, second] = [randomPublicKey(), randomPublicKey()];
   const added = await cli.run(['ssh-key', 'add'], `${first.line} ada@laptop\n`);
-  assert.deepEqual([added.code, added.out], [0, `ada@laptop (${first.fingerprint}) is registered.\n`]);
+  assert.deepEqual(
+    [added.code, added.out],
+    [0, `ada@laptop (${first.fingerprint}) is registered for instances of this organisation.\n`],
+  );
   const file = join(cli.home, 'desk.pub');
   writeFileSync(file, second.line);
   assert.match(await cli.done('ssh-key', 'add', file, '--name', 'desk', '-q'), /^key_\w+\n$/);
   const list = await cli.done('ssh-key', 'ls');
-  assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED\n/);
-  assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never /m);
+  assert.match(list, /^NAME +TYPE +FINGERPRINT +USED +ADDED +FOR\n/);
+  assert.match(list, /^desk +ssh-ed25519 +SHA256:\S+ +never .* this organisation$/m);
   assert.match(await cli.done('keys', name), /all keys of who made it:\nNAME/);
   assert.match(await cli.done('keys', name, '--set', 'desk'), /these keys:\nNAME.*\ndesk .*\n$/);
   assert.match(await cli.done('keys', name, '--none'), /None\. Nobody gets in\.\n$/);
@@ -87,7 +90,7 @@ test('up makes the public part of a private key that has none, and says that it 
   const going_up = cli.start(['up', name, '--cpus', '4']);
   await api.agent.assigned(id);
   assert.equal(readFileSync(`${path}.pub`, 'utf8'), line);
-  assert.match(going_up.out(), /^ada \(SHA256:\S+\) is registered\.\n/);
+  assert.match(going_up.out(), /^ada \(SHA256:\S+\) is registered for instances of this organisation\.\n/);
   assert.match(going_up.err(), new RegExp(`${name} is there already, .*berth set ${name}`));
   going_up.child.kill('SIGINT');
   assert.equal((await going_up.ended).code, 130);

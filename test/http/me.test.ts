@@ -64,6 +64,7 @@ describe('201', () => {
       type: 'ssh-ed25519',
       fingerprint,
       public_key: line,
+      org_id: null,
       last_used_at: null,
     });
   });

@@ -191,7 +191,7 @@ test('what repeats is found without reading what is unread, whatever the planner
 
 function raiseFor(recipient: Recipient, position = 0): Raise {
   return {
-    ...{ id: newId('ntf'), recipient, kind: 'ssh_key.added', title: 't', body: 'b' },
+    ...{ id: newId('ntf'), recipient, org_id: null, kind: 'ssh_key.added', title: 't', body: 'b' },
     ...{ resource_type: 'ssh_key', resource_id: newId('key'), data: {}, count: 1, position },
     ...{ event_id: newId('evt'), raised_at: rfc3339(new Date()), mailable: false, mail_always: false },
   };

@@ -61,13 +61,35 @@ test('every answer to a principal says the policy and what is left of it', async
 
 test('the 1,201st request in a minute is 429 with Retry-After, and another principal is served', async () => {
   const who = await api.member();
-  const { key } = await api.key({ org_id: who.org_id, user_id: who.user_id }, '*');
   await useUp(who);
   const refused = await api.as(who).get('/v1/me');
   assertError(refused, 'RATE_LIMITED');
   assert.match(String(refused.headers['retry-after']), /^([1-9]|[1-5]\d|60)$/);
   assert.equal(left(refused), 0);
-  assert.equal((await api.as(key).get('/v1/api-keys')).status, 200, 'a key is a principal of its own');
+  const other = await api.member({ org_id: who.org_id, role: 'member' });
+  assert.equal((await api.as(other).get('/v1/api-keys')).status, 200, 'a colleague is another principal');
+});
+
+test('all credentials of a user share one limit, in every organisation; a service account has its own', async () => {
+  const who = await api.member();
+  const { org_id } = await api.member();
+  await api.db.insertInto('memberships').values({ org_id, user_id: who.user_id, role: 'admin' }).execute();
+  const keys = [];
+  for (const each of [who.org_id, who.org_id, org_id]) {
+    keys.push((await api.key({ org_id: each, user_id: who.user_id }, '*')).key);
+  }
+  const service_account_id = await api.serviceAccount(who.org_id, '*');
+  const robots = [];
+  for (let n = 0; n < 2; n++) {
+    robots.push((await api.key({ org_id: who.org_id, service_account_id }, '*')).key);
+  }
+  const counted = async (credentials: readonly (Member | string)[]) => {
+    const answers = [];
+    for (const each of credentials) answers.push(left(await api.as(each).get('/v1/instances')));
+    return answers;
+  };
+  assert.deepEqual(await counted([who, ...keys]), [1_199, 1_198, 1_197, 1_196]);
+  assert.deepEqual(await counted(robots), [1_199, 1_198]);
 });
 
 test('60 logins a minute from an address; the 61st is 429 with Retry-After; another address is served', async () => {

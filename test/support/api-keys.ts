@@ -17,6 +17,7 @@ export interface Key {
   readonly last_used_at: string | null;
   readonly expires_at: string | null;
   readonly previous_expires_at: string | null;
+  readonly created_by_key: string | null;
 }
 
 /** As at its making and rotation. */

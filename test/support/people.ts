@@ -214,7 +214,8 @@ export function randomPublicKey(): { line: string; fingerprint: string } {
   return { line: `ssh-ed25519 ${blob.toString('base64')}`, fingerprint: `SHA256:${digest}` };
 }
 
-export async function makeSshKey(db: Db, user_id: UserId) {
+/** @param org_id the only organisation that it is for */
+export async function makeSshKey(db: Db, user_id: UserId, org_id: OrgId | null = null) {
   const { line, fingerprint } = randomPublicKey();
   const id = newId('key');
   await db
@@ -222,6 +223,7 @@ export async function makeSshKey(db: Db, user_id: UserId) {
     .values({
       id,
       user_id,
+      org_id,
       name: 'laptop',
       type: 'ssh-ed25519',
       fingerprint,

@@ -52,5 +52,6 @@ export async function happen(
     type: 'ssh_key.added',
     data: { ssh_key: { id: key_id, name: 'laptop', fingerprint: 'SHA256:x' } },
     actor: user_id,
+    user_id,
   });
 }

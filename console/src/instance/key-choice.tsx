@@ -17,7 +17,8 @@ interface Props {
 export function KeyChoice({ explicit, onChange, chosen = [] }: Props) {
   const own = useQuery('key-choice', () => call('listSshKeys', { query: { limit: 200 } }));
   // Of other members too, where they are let in already.
-  const offered: Offered[] = [...(own.data?.data ?? [])];
+  const usable = (own.data?.data ?? []).filter(({ org_id }) => org_id === null || org_id === org.value?.id);
+  const offered: Offered[] = [...usable];
   offered.push(...chosen.filter((each) => !offered.some(({ id }) => id === each.id)));
   return (
     <fieldset class="choice">
@@ -26,7 +27,7 @@ export function KeyChoice({ explicit, onChange, chosen = [] }: Props) {
         <input type="radio" name="key-mode" checked={!explicit} onChange={() => onChange(false)} />
         <span>
           All keys of its creator’s account
-          <span class="dim"> – also those added later</span>
+          <span class="dim"> – also those added later, while the creator may change instances</span>
         </span>
       </label>
       <label>

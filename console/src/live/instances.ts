@@ -22,7 +22,7 @@ const RUNNING_MS = 5_000;
 const AT_REST_MS = 20_000;
 const AT_ONCE_MS = 60;
 /**
- * After a look, for each page of it: a session may ask 1,200 times a minute in all its windows, and with hundreds of
+ * After a look, for each page of it: a person may ask 1,200 times a minute in all their windows, and with hundreds of
  * running VMs something happens all the time.
  */
 const REST_MS = 250;

@@ -20,6 +20,7 @@ export function ApiKeysPage() {
     (query) => call('listApiKeys', { query }),
     (told) => told.kind === 'event' && told.event.type.startsWith('api_key.'),
   );
+  const keyNamed = (id: string) => list.data?.find((key) => key.id === id)?.name ?? 'another key';
   const create = (
     <Button kind="primary" onClick={() => setCreating(true)}>
       <Icon name="plus" />
@@ -47,9 +48,10 @@ export function ApiKeysPage() {
         columns={[
           {
             head: 'Name',
-            cell: ({ name, service_account_id }) => (
+            cell: ({ name, service_account_id, created_by_key }) => (
               <>
                 {name} {service_account_id !== null && <span class="tag">service account</span>}
+                {created_by_key !== null && <span class="tag">made by {keyNamed(created_by_key)}</span>}
               </>
             ),
           },
@@ -77,7 +79,15 @@ export function ApiKeysPage() {
             name: 'Revoke',
             about: ({ name }) => `Revoke ${name}`,
             warning: 'Requests with it are refused from now on, and its streams end.',
-            work: ({ id }) => call('revokeApiKey', { path: { id } }),
+            option: {
+              label: 'Also revoke what was made with it',
+              hint: 'Every API key and SSH key, those made by way of other keys too. Do this if the key has leaked.',
+            },
+            work: ({ id }, with_descendants) =>
+              call('revokeApiKey', {
+                path: { id },
+                query: with_descendants ? { descendants: 'true' } : {},
+              }),
           },
         ]}
       />

@@ -1,6 +1,7 @@
 /** The SSH keys of the account. */
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
+import { orgs } from '../live/membership.ts';
 import { Button } from '../ui/button.tsx';
 import { Copyable } from '../ui/copy.tsx';
 import { Field, TextArea } from '../ui/field.tsx';
@@ -24,7 +25,7 @@ export function SshKeysPage() {
     <>
       <PageHead
         title="SSH keys"
-        lead="Keys of your account. Instances you make let all of them in, unless you choose otherwise."
+        lead="Keys of your account. Instances you make let all of them in, unless you choose otherwise. A key that an API key or the command line added lets in to one organisation’s instances only."
         actions={add}
       />
       <ListTable
@@ -42,9 +43,10 @@ export function SshKeysPage() {
         columns={[
           {
             head: 'Name',
-            cell: ({ name, type }) => (
+            cell: ({ name, type, org_id }) => (
               <>
                 {name} <span class="tag">{type}</span>
+                {org_id !== null && <span class="tag">only {orgNamed(org_id)}</span>}
               </>
             ),
           },
@@ -69,6 +71,10 @@ export function SshKeysPage() {
       {adding && <AddKey onClose={() => setAdding(false)} onAdded={list.reload} />}
     </>
   );
+}
+
+function orgNamed(id: string): string {
+  return orgs.value.find((each) => each.id === id)?.name ?? id;
 }
 
 interface AddKeyProps {

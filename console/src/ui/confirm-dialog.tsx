@@ -11,7 +11,7 @@ interface Props {
   readonly word?: string;
   readonly harmless?: boolean;
   readonly onClose: () => void;
-  readonly work: () => Promise<void>;
+  readonly work: (form: FormData) => Promise<void>;
 }
 
 export function ConfirmDialog({ children, word, harmless = false, ...rest }: Props) {

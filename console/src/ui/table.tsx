@@ -4,6 +4,9 @@ import { useState } from 'preact/hooks';
 import { attempt } from '../attempt.ts';
 import { Button } from './button.tsx';
 import { ConfirmDialog } from './confirm-dialog.tsx';
+import { Checkbox } from './field.tsx';
+
+const OPTION = 'option';
 
 export interface Column<T> {
   readonly head: string;
@@ -18,8 +21,10 @@ export interface RowAction<T> {
   readonly about: (row: T) => string;
   /** What comes of it; with it, it is asked first. */
   readonly warning?: string | ((row: T) => string);
+  /** A checkbox below the question. */
+  readonly option?: { readonly label: string; readonly hint: string };
   readonly kind?: 'plain' | 'quiet';
-  readonly work: (row: T) => unknown;
+  readonly work: (row: T, is_chosen: boolean) => unknown;
 }
 
 interface Props<T> {
@@ -38,7 +43,7 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
   const [asked, setAsked] = useState<{ readonly action: RowAction<T>; readonly row: T } | null>(null);
   const begin = async (action: RowAction<T>, row: T) => {
     if (action.warning !== undefined) return setAsked({ action, row });
-    await attempt(() => action.work(row));
+    await attempt(() => action.work(row, false));
     await props.onDone?.();
   };
   const has_end = end !== undefined || actions.length > 0;
@@ -79,15 +84,16 @@ export function Table<T extends { readonly id: string }>(props: Props<T>) {
           title={asked.action.about(asked.row)}
           verb={nameOf(asked.action, asked.row)}
           onClose={() => setAsked(null)}
-          work={async () => {
+          work={async (form) => {
             try {
-              await asked.action.work(asked.row);
+              await asked.action.work(asked.row, form.has(OPTION));
             } finally {
               await props.onDone?.();
             }
           }}
         >
           <p>{warningOf(asked.action, asked.row)}</p>
+          {asked.action.option && <Checkbox {...asked.action.option} name={OPTION} />}
         </ConfirmDialog>
       )}
     </>

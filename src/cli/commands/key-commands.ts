@@ -91,7 +91,8 @@ export async function registerKey(call: Call, text: string, called?: string | un
   const name = called ?? (said || hostname());
   const body = { name: name.slice(0, 100), public_key };
   const key = await call.session.berth().call('addSshKey', { body });
-  call.terminal.done(`${key.name} (${key.fingerprint}) is registered.`, key, key.id);
+  const where = key.org_id === null ? '' : ' for instances of this organisation';
+  call.terminal.done(`${key.name} (${key.fingerprint}) is registered${where}.`, key, key.id);
 }
 
 const keyRow = (key: SshKey) => [
@@ -100,6 +101,7 @@ const keyRow = (key: SshKey) => [
   key.fingerprint,
   ago(key.last_used_at),
   ago(key.created_at),
+  key.org_id === null ? 'everywhere' : 'this organisation',
 ];
 
 /** Ids of the keys that are said by id or name; where people share a name, one's own is meant. @throws CommandError */
@@ -211,11 +213,11 @@ export const KEY_COMMANDS: readonly Command[] = [
   },
   {
     name: 'ssh-key ls',
-    summary: 'list the keys of your account',
+    summary: 'list the keys of your account that let in to instances of this organisation',
     example: 'berth ssh-key ls',
     run: async ({ session, terminal }) => {
       terminal.list(await collect(session.berth().list('listSshKeys', {})), {
-        headings: ['NAME', 'TYPE', 'FINGERPRINT', 'USED', 'ADDED'],
+        headings: ['NAME', 'TYPE', 'FINGERPRINT', 'USED', 'ADDED', 'FOR'],
         row: keyRow,
         quiet: ({ id }) => id,
         empty: 'No SSH keys yet. Register one: berth ssh-key add',
@@ -290,12 +292,20 @@ export const KEY_COMMANDS: readonly Command[] = [
     name: 'key rm',
     args: ['KEY'],
     summary: 'revoke an API key',
-    example: 'berth key rm ci',
-    run: async ({ session, terminal, args }) => {
+    example: 'berth key rm ci --descendants',
+    options: {
+      descendants: {
+        type: 'boolean',
+        help: 'also every API key and SSH key that was made with it, by way of other keys too',
+      },
+    },
+    run: async ({ session, terminal, args, options }) => {
       const berth = session.berth();
       const { id, name } = await findNamed(berth.list('listApiKeys', {}), args[0] ?? '', API_KEY);
-      await berth.call('revokeApiKey', { path: { id } });
-      terminal.done(`${name} is revoked.`, { revoked: id });
+      const descendants = options.flag('descendants');
+      await berth.call('revokeApiKey', { path: { id }, query: descendants ? { descendants: 'true' } : {} });
+      const with_it = descendants ? ', with all API keys and SSH keys that were made with it' : '';
+      terminal.done(`${name} is revoked${with_it}.`, { revoked: id });
       return undefined;
     },
   },

@@ -2,18 +2,22 @@ import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { createApiKey } from '../../api-keys/create-api-key.ts';
 import { MAX_NETWORKS } from '../../api-keys/networks.ts';
-import { revokeApiKey } from '../../api-keys/revoke-api-key.ts';
+import { holdLineage, revokeApiKey, revokeApiKeys } from '../../api-keys/revoke-api-key.ts';
 import { MAX_GRACE_S, rotateApiKey } from '../../api-keys/rotate-api-key.ts';
 import { refuseEscalation } from '../../api-keys/scope-within.ts';
-import { findApiKey, listApiKeys } from '../../api-keys/store.ts';
+import { type ApiKeyRow, findApiKey, listApiKeys } from '../../api-keys/store.ts';
 import { apiKeyView } from '../../api-keys/view.ts';
 import { requireKeysOf, viewerOf } from '../../api-keys/viewer.ts';
 import type { Principal } from '../../auth/principal.ts';
+import type { Tx } from '../../db/pool.ts';
+import { present } from '../../lib/assert.ts';
 import { AppError } from '../../lib/errors.ts';
-import { isId, type ServiceAccountId } from '../../lib/ids.ts';
+import { type ApiKeyId, isId, type ServiceAccountId } from '../../lib/ids.ts';
 import { UnlimitedKeys } from '../../orgs/quotas.ts';
+import { revokeRegisteredBy } from '../../ssh-keys/account-keys.ts';
 import { checkCaller, principalOf } from '../access.ts';
 import type { App } from '../app.ts';
+import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
@@ -21,6 +25,7 @@ import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { peek } from '../path-organisation.ts';
 import {
   COMMON,
+  closed,
   EmptyBody,
   errors,
   IdParams,
@@ -28,6 +33,7 @@ import {
   NoContent,
   named,
   nullable,
+  oneOf,
   pageOf,
   pageQuery,
   Scope,
@@ -61,6 +67,9 @@ const SHOWN = {
       format: 'date-time',
       description: 'Until when the key before the last rotation works; null: it has ended at once',
     }),
+  ),
+  created_by_key: nullable(
+    Type.String({ description: 'The API key that made it, which may be gone; null: a session did' }),
   ),
 };
 const ApiKey = named('ApiKey', SHOWN);
@@ -269,19 +278,54 @@ function registerRevoke(app: App, context: AppContext): void {
       summary: 'Revoke an API key, at once',
       tags: ['API keys'],
       params: IdParams,
+      querystring: closed({
+        descendants: Type.Optional(
+          oneOf(['true', 'false'], {
+            description: 'Also every API key and SSH key that was made with it, by way of other keys too',
+          }),
+        ),
+      }),
       body: EmptyBody,
       response: { 204: NoContent, ...errors(...COMMON, 'NOT_FOUND', 'PRECONDITION_FAILED') },
     },
     handler: async (request, reply) => {
       const { id } = request.params;
-      await mutate(context, request, reply, { action: 'api_key.revoke' }, async (tx, principal) => {
+      const check = (before: ApiKeyRow) => requireMatch(request, etagValue(before));
+      await mutate(context, request, reply, REVOKE, async (tx, principal) => {
         if (!isId('ak', id)) throw new AppError('NOT_FOUND');
-        const gone = await revokeApiKey(tx, principal, id, (before) =>
-          requireMatch(request, etagValue(before)),
-        );
+        const gone =
+          request.query.descendants === 'true'
+            ? await revokeLineage(context, tx, request, principal, id, check)
+            : await revokeApiKey(tx, principal, id, check);
         return { status: 204, body: null, target: id, data: auditData(apiKeyView(gone)) };
       });
       return reply.status(204).send(null);
     },
   });
+}
+
+const REVOKE = { action: 'api_key.revoke' };
+
+/** Each that goes has an audit entry, but the first, which the mutation notes. */
+async function revokeLineage(
+  context: AppContext,
+  tx: Tx,
+  request: FastifyRequest,
+  principal: Principal,
+  id: ApiKeyId,
+  check: (before: ApiKeyRow) => void,
+): Promise<ApiKeyRow> {
+  const lineage = await holdLineage(tx, principal, id, check);
+  const [first, ...descendants] = lineage;
+  const ids = lineage.map((key) => key.id);
+  for (const { row, org_ids } of await revokeRegisteredBy(tx, principal, ids)) {
+    const entry = { action: 'ssh_key.revoke', target: row.id, data: { fingerprint: row.fingerprint } };
+    for (const org_id of org_ids) await appendAudit(context, tx, request, org_id, entry);
+  }
+  await revokeApiKeys(tx, principal, lineage);
+  for (const key of descendants) {
+    const entry = { ...REVOKE, target: key.id, data: auditData(apiKeyView(key)) };
+    await appendAudit(context, tx, request, principal.org_id, entry);
+  }
+  return present(first, 'the key itself');
 }

@@ -1,4 +1,5 @@
 /** The caller's own account, its address and its SSH keys. */
+import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { deleteAccount } from '../../accounts/change-account.ts';
 import { confirmEmail, requestEmailChange } from '../../accounts/change-email.ts';
@@ -6,11 +7,12 @@ import { PASSWORD_MAX_LENGTH } from '../../auth/passwords.ts';
 import { userOf } from '../../auth/principal.ts';
 import { findUser, lockUser, updateUser } from '../../auth/store.ts';
 import { refuseWhileLocked } from '../../auth/verify-account.ts';
+import type { Tx } from '../../db/pool.ts';
 import { present } from '../../lib/assert.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
-import { addSshKey, revokeSshKey } from '../../ssh-keys/account-keys.ts';
+import { addSshKey, type ChangedKey, keyViewOf, revokeSshKey } from '../../ssh-keys/account-keys.ts';
 import { listSshKeys } from '../../ssh-keys/store.ts';
 import { sshKeyView } from '../../ssh-keys/view.ts';
 import { principalOf } from '../access.ts';
@@ -74,6 +76,11 @@ const SshKey = named('SshKey', {
   type: Type.String(),
   fingerprint: Type.String(),
   public_key: Type.String(),
+  org_id: nullable(
+    Type.String({
+      description: 'The only organisation to whose instances it grants access; null: all of its owner',
+    }),
+  ),
   created_at: Time,
   last_used_at: nullable(
     Type.String({
@@ -223,7 +230,7 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
     config: { access: 'ssh_keys:read', people_only: true },
     schema: {
       operationId: 'listSshKeys',
-      summary: "The caller's SSH keys",
+      summary: "The caller's SSH keys; to an API key those that grant access in its organisation",
       tags: ['SSH'],
       querystring: pageQuery(200, {}),
       response: { 200: pageOf(SshKey), ...errors(...COMMON) },
@@ -232,7 +239,7 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
       const principal = principalOf(request);
       return pageOfList(cursors, principal, request, {
         route: 'ssh-keys',
-        list: (before, count) => listSshKeys(context.db, userOf(principal), before, count),
+        list: (before, count) => listSshKeys(context.db, keyViewOf(principal), before, count),
         show: sshKeyView,
       });
     },
@@ -243,7 +250,7 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
     config: { access: 'ssh_keys:write', people_only: true, confirmed_address: true, idempotent: true },
     schema: {
       operationId: 'addSshKey',
-      summary: 'Register an SSH key',
+      summary: 'Register an SSH key; one that an API key registers belongs to that API key’s organisation',
       tags: ['SSH'],
       body: closed({ name: Name, public_key: Type.String({ minLength: 1, maxLength: 20_000 }) }),
       response: { 201: SshKey, ...errors(...COMMON, 'CONFLICT', 'QUOTA_EXCEEDED') },
@@ -251,8 +258,9 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
     handler: async (request, reply) => {
       const mutation = { action: 'ssh_key.add' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const row = await addSshKey(tx, context.quotas, principal, request.body);
-        return { status: 201, body: sshKeyView(row), target: row.id, data: { fingerprint: row.fingerprint } };
+        const added = await addSshKey(tx, context.quotas, principal, request.body);
+        const audited = await auditEverywhere(context, tx, request, mutation.action, added);
+        return { status: 201, body: sshKeyView(added.row), ...audited };
       });
       return reply.status(201).send(body);
     },
@@ -271,12 +279,33 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
     },
     handler: async (request, reply) => {
       const { id } = request.params;
-      await mutate(context, request, reply, { action: 'ssh_key.revoke' }, async (tx, principal) => {
+      const mutation = { action: 'ssh_key.revoke' };
+      await mutate(context, request, reply, mutation, async (tx, principal) => {
         if (!isId('key', id)) throw new AppError('NOT_FOUND');
         const gone = await revokeSshKey(tx, principal, id);
-        return { status: 204, body: null, target: id, data: { fingerprint: gone.fingerprint } };
+        const audited = await auditEverywhere(context, tx, request, mutation.action, gone);
+        return { status: 204, body: null, ...audited };
       });
       return reply.status(204).send(null);
     },
   });
+}
+
+/**
+ * An audit entry in each organisation that an SSH key's change concerns. Answers what the mutation itself notes where the
+ * caller acts: nothing, if that is none of them.
+ */
+async function auditEverywhere(
+  context: AppContext,
+  tx: Tx,
+  request: FastifyRequest,
+  action: string,
+  { row, org_ids }: ChangedKey,
+) {
+  const { org_id } = principalOf(request);
+  const entry = { target: row.id, data: { fingerprint: row.fingerprint } };
+  for (const each of org_ids) {
+    if (each !== org_id) await appendAudit(context, tx, request, each, { action, ...entry });
+  }
+  return { ...entry, unchanged: !org_ids.includes(org_id) };
 }

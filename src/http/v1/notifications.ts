@@ -1,13 +1,16 @@
-/** What the caller is told: a person's own notifications, or those about a service account itself. */
+/**
+ * What the caller is told: a person's own notifications, or those about a service account itself. A person's API key sees
+ * those that concern the account or the key's organisation.
+ */
 import { type TSchema, Type } from 'typebox';
-import { actorOf, userOf } from '../../auth/principal.ts';
+import { actorOf, type Principal, userOf } from '../../auth/principal.ts';
 import { lockUser } from '../../auth/store.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { markAllRead, markRead, readUpTo } from '../../notifications/mark-read.ts';
 import { KIND_NAMES, type Kind, SEVERITIES } from '../../notifications/model.ts';
 import { readPreferences, setPreferences } from '../../notifications/preferences.ts';
-import { countUnread, listNotifications, listRaisedSince } from '../../notifications/store.ts';
+import { countUnread, listNotifications, listRaisedSince, type Reader } from '../../notifications/store.ts';
 import { notificationView } from '../../notifications/view.ts';
 import { principalOf } from '../access.ts';
 import type { App } from '../app.ts';
@@ -59,6 +62,11 @@ const Preferences = named('NotificationPreferences', {
 });
 const SetPreferences = closed({ mail: ofKinds(Type.Optional(Type.Boolean())) });
 
+function readerOf(principal: Principal): Reader {
+  const within = principal.credential.kind === 'api_key' ? principal.org_id : null;
+  return { recipient: actorOf(principal), within };
+}
+
 export function registerNotifications(
   app: App,
   context: AppContext,
@@ -78,7 +86,8 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
     config: { access: 'notifications:read' },
     schema: {
       operationId: 'listNotifications',
-      summary: "The caller's notifications",
+      summary:
+        "The caller's notifications; to an API key those about its creator's account or its organisation",
       tags: ['Notifications'],
       querystring: pageQuery(MAX_LIMIT, {
         status: Type.Optional(oneOf(['unread', 'read'], { description: 'Only these' })),
@@ -91,7 +100,7 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
         route: 'notifications',
         max_limit: MAX_LIMIT,
         list: (before, count) =>
-          listNotifications(db, actorOf(principal), request.query.status, before, count),
+          listNotifications(db, readerOf(principal), request.query.status, before, count),
         show: notificationView,
       });
     },
@@ -106,7 +115,7 @@ function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void
       tags: ['Notifications'],
       response: { 200: Count, ...errors(...COMMON) },
     },
-    handler: async (request) => ({ count: await countUnread(db, actorOf(principalOf(request))) }),
+    handler: async (request) => ({ count: await countUnread(db, readerOf(principalOf(request))) }),
   });
 }
 
@@ -126,7 +135,7 @@ function registerReading(app: App, { db }: AppContext): void {
     handler: async (request) => {
       const { id } = request.params;
       if (!isId('ntf', id)) throw new AppError('NOT_FOUND');
-      return notificationView(await markRead(db, actorOf(principalOf(request)), id, request.body.read));
+      return notificationView(await markRead(db, readerOf(principalOf(request)), id, request.body.read));
     },
   });
   app.route({
@@ -150,7 +159,7 @@ function registerReading(app: App, { db }: AppContext): void {
     },
     handler: async (request) => {
       const up_to = readUpTo(request.body.before);
-      return { count: await markAllRead(db, actorOf(principalOf(request)), up_to) };
+      return { count: await markAllRead(db, readerOf(principalOf(request)), up_to) };
     },
   });
 }
@@ -205,7 +214,7 @@ function registerStream(app: App, { db }: AppContext, streams: EventStreams): vo
     topic: 'notifications',
     wokenBy: actorOf,
     read: async (principal, position, limit) => {
-      const rows = await listRaisedSince(db, actorOf(principal), position, limit);
+      const rows = await listRaisedSince(db, readerOf(principal), position, limit);
       return rows.map((row) => ({
         position: row.position,
         frame: { id: row.event_id, event: 'notification', data: notificationView(row) },
@@ -213,7 +222,7 @@ function registerStream(app: App, { db }: AppContext, streams: EventStreams): vo
     },
     state: async (principal) => ({
       event: 'unread',
-      data: { count: await countUnread(db, actorOf(principal)) },
+      data: { count: await countUnread(db, readerOf(principal)) },
     }),
   };
   app.route({
