@@ -150,12 +150,12 @@ describe('200', () => {
     assert.deepEqual(answer.body, {
       instances: { limit: 3, source: 'set', used: 1 },
       cpus: { limit: null, source: 'set', used: 0 },
-      memory_mib: { limit: 65_536, source: 'default', used: 0 },
-      disk_gib: { limit: 512, source: 'default', used: 10 },
-      api_keys: { limit: 100, source: 'default', used: 1 },
-      service_accounts: { limit: 50, source: 'default', used: 1 },
-      webhooks: { limit: 20, source: 'default', used: 0 },
-      streams: { limit: 100, source: 'default', used: 0 },
+      memory_mib: { limit: null, source: 'default', used: 0 },
+      disk_gib: { limit: null, source: 'default', used: 10 },
+      api_keys: { limit: null, source: 'default', used: 1 },
+      service_accounts: { limit: null, source: 'default', used: 1 },
+      webhooks: { limit: null, source: 'default', used: 0 },
+      streams: { limit: null, source: 'default', used: 0 },
     });
   });
 });

@@ -15,7 +15,7 @@ import { assertError } from '../support/expect.ts';
 import { makeSession, type Person, randomPublicKey } from '../support/people.ts';
 import { until } from '../support/waiting.ts';
 
-const api = await apiForFile({ context: { signups: 'open' } });
+const api = await apiForFile({ context: { signups: 'open', quotas: QUOTA_DEFAULTS } });
 const { db } = api;
 const PASSWORD = 'a password of people';
 
@@ -108,6 +108,12 @@ describe('of an organisation', () => {
     const create = () => api.as(who).post('/v1/service-accounts', { name: 'robot', scope: 'vm:read' });
     await atOnce(53, 50, 'service_accounts', create);
     assertPast(await create(), 'service_accounts', 'quota 50, used 50, wanted 1');
+  });
+
+  test('20 webhooks', async () => {
+    const who = await api.person();
+    const body = { name: 'hook', url: 'http://127.0.0.1:1/', events: ['vm.failed'] };
+    await atOnce(23, 20, 'webhooks', () => api.as(who).post('/v1/webhooks', body));
   });
 
   test('what nobody has set follows the setting; what was set does not', async () => {

@@ -6,6 +6,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { test } from 'node:test';
 import { WebSocket } from 'ws';
+import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { setQuota } from '../../src/orgs/quotas.ts';
 import { apiForFile } from '../support/api.ts';
 import { type EventReader, readEvents } from '../support/event-reader.ts';
@@ -14,7 +15,7 @@ import { makeKey, type Person } from '../support/people.ts';
 import { instanceIn } from '../support/states.ts';
 import { until } from '../support/waiting.ts';
 
-const api = await apiForFile();
+const api = await apiForFile({ context: { quotas: QUOTA_DEFAULTS } });
 const EVENTS = '/v1/events/stream';
 const NOTIFICATIONS = '/v1/notifications/stream';
 

@@ -24,7 +24,6 @@ import {
   type UserId,
 } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
@@ -32,6 +31,7 @@ import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
 import { startDatabase } from './database.ts';
 import { KeptMails } from './kept-mails.ts';
+import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
 
 export interface Member {
   readonly user_id: UserId;
@@ -99,7 +99,7 @@ export async function accessApiForFile(
     },
     mailbox,
     signups: 'closed',
-    quotas: QUOTA_DEFAULTS,
+    quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1',

@@ -23,7 +23,6 @@ import type { InstanceBody, Vm } from '../../src/http/schemas.ts';
 import { offerPorts } from '../../src/instances/port-store.ts';
 import type { HostId, InstanceId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
@@ -32,6 +31,7 @@ import { startDatabase, type TestDatabase } from './database.ts';
 import { KeptMails } from './kept-mails.ts';
 import { makePerson, type Person, type PersonOptions } from './people.ts';
 import { ScriptedAgent } from './scripted-agent.ts';
+import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
 
 export type InstanceOut = InstanceBody & { readonly id: InstanceId };
 export type VmOut = Static<typeof Vm>;
@@ -114,7 +114,7 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
     },
     mailbox,
     signups: 'closed',
-    quotas: QUOTA_DEFAULTS,
+    quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: {
       host: loopbackAddress(),

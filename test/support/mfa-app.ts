@@ -17,12 +17,12 @@ import { createApp } from '../../src/http/app.ts';
 import type { AppContext } from '../../src/http/context.ts';
 import { SUDO_COOKIE } from '../../src/http/cookies.ts';
 import { newId, type OrgId, type SessionId, type UserId } from '../../src/lib/ids.ts';
-import { QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
 import { Sealer } from '../../src/lib/seal.ts';
 import type { Mail } from '../../src/mail/mailer.ts';
 import { Outbound } from '../../src/webhooks/outbound/outbound.ts';
 import { startDatabase } from './database.ts';
 import { KeptMails } from './kept-mails.ts';
+import { UNLIMITED_ORGANISATIONS } from './unlimited-quotas.ts';
 
 export const ORIGIN = 'http://localhost:7400';
 export const PASSWORD = 'correct horse battery staple';
@@ -88,7 +88,7 @@ export async function mfaAppForFile(): Promise<MfaApp> {
     webhooks: { outbound, secrets: new Sealer(secret_key, 'test webhooks') },
     mailbox,
     signups: 'closed',
-    quotas: QUOTA_DEFAULTS,
+    quotas: UNLIMITED_ORGANISATIONS,
     rate_limits: null,
     ssh: { host: '127.0.0.1', first_port: 22_000, last_port: 22_999 },
     public_url: 'http://127.0.0.1:7400',

@@ -11,13 +11,17 @@ const SHOWN = [
   ['cpus', 'CPUs', plain],
   ['memory_mib', 'Memory', mebibytes],
   ['disk_gib', 'Disk', (value: number) => `${value} GiB`],
+  ['api_keys', 'API keys', plain],
+  ['service_accounts', 'Service accounts', plain],
+  ['webhooks', 'Webhooks', plain],
+  ['streams', 'Live streams and consoles', plain],
 ] as const;
 
 export function Quota() {
   const id = org.value?.id ?? '';
   const query = useQuery(`quota ${id}`, () => call('getOrgQuota', { path: { id } }));
   return (
-    <Section title="Quota">
+    <Section title="Quotas">
       <Loaded query={query} lines={1}>
         {(quota) => (
           <dl class="facts panel">
@@ -28,7 +32,7 @@ export function Quota() {
                   <dt>{name}</dt>
                   <dd>
                     {format(used)}
-                    <span class="dim"> {limit === null ? 'no limit' : `of ${format(limit)}`}</span>
+                    <span class="dim"> {limit === null ? 'unlimited' : `of ${format(limit)}`}</span>
                     {limit !== null && <meter min={0} max={limit} value={used} aria-label={name} />}
                   </dd>
                 </div>
