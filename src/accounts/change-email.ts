@@ -72,7 +72,7 @@ export async function requestEmailChange(
 export async function confirmEmail(tx: Tx, principal: Principal, token: string): Promise<void> {
   const used = await consumeMailToken(tx, 'confirm_email', token);
   if (!used?.email || used.user_id !== userOf(principal)) {
-    throw invalid('token', 'is not valid, was used already, or has expired');
+    throw invalid('token', 'is not valid, was used already, has expired, or is for another account');
   }
   const { user_id, email } = used;
   try {

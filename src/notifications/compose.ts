@@ -221,19 +221,22 @@ const HOW_CHANGED: Readonly<Record<string, string>> = {
 const UNCONFIRMED_BEFORE =
   ' Nobody had confirmed your address before, so somebody else may have made this account: its keys and second factors were removed. Look at its organisations, their members and webhooks, or delete the account.';
 
-/** What a new password does not end. */
+/** A new password does not end them. */
 function remaining(data: Json): string {
-  const counts = objectOf(data['remaining']);
-  const said = [
-    counted(counts['api_keys'], 'API key'),
-    counted(counts['ssh_keys'], 'SSH key'),
-    counted(counts['factors'], 'second factor'),
+  const { api_keys, ssh_keys, factors } = objectOf(data['remaining']) as Record<string, number>;
+  const counts = [
+    counted(api_keys, 'API key'),
+    counted(ssh_keys, 'SSH key'),
+    counted(factors, 'second factor'),
   ].join(', ');
-  return `What it does not end: ${said}. Look at them and remove those that you do not know; a reset with "revoke_all" removes all.`;
+  const none = !api_keys && !ssh_keys && !factors;
+  return none
+    ? 'It has no API keys, SSH keys or second factors.'
+    : `What remains: ${counts}. Remove those that you do not know; a reset by mail can remove all of them.`;
 }
 
-function counted(count: unknown, noun: string): string {
-  return `${String(count ?? 0)} ${noun}${count === 1 ? '' : 's'}`;
+function counted(count: number | undefined, noun: string): string {
+  return `${count ?? 0} ${noun}${count === 1 ? '' : 's'}`;
 }
 
 interface ReasonSaid {
