@@ -32,7 +32,6 @@ import { mutate } from '../mutate.ts';
 import { NOTHING } from '../nothing.ts';
 import { peek } from '../path-organisation.ts';
 import type { RateLimits } from '../rate-limits.ts';
-import { refuseForeignSite } from '../same-site.ts';
 import { closed, Email, EmptyBody, errors, Name, NoContent, named, Time } from '../schemas.ts';
 import { User, userView } from './me.ts';
 import { SecondFactor } from './mfa.ts';
@@ -103,12 +102,11 @@ export function registerAuth(app: App, context: AppContext, limits: RateLimits):
 }
 
 function registerOpening(app: App, context: AppContext, limits: RateLimits): void {
-  const { db, public_url } = context;
+  const { db } = context;
   app.route({
     method: 'POST',
     url: '/v1/auth/register',
-    config: { access: 'public' },
-    onRequest: async (request) => refuseForeignSite(request, public_url),
+    config: { access: 'public', own_site: true },
     // Before it is refused: what is not let in counts too.
     preValidation: async (request, reply) => {
       await limits.countAddress(request, reply);
@@ -134,8 +132,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
   app.route({
     method: 'POST',
     url: '/v1/auth/login',
-    config: { access: 'public' },
-    onRequest: async (request) => refuseForeignSite(request, public_url),
+    config: { access: 'public', own_site: true },
     schema: {
       operationId: 'login',
       summary: 'Open a session',
@@ -164,13 +161,12 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
 }
 
 function registerSession(app: App, context: AppContext, limits: RateLimits): void {
-  const { db, public_url } = context;
+  const { db } = context;
   const tokens = new RefreshTokens(context.secret_key);
   app.route({
     method: 'POST',
     url: '/v1/auth/refresh',
-    config: { access: 'public' },
-    onRequest: async (request) => refuseForeignSite(request, public_url),
+    config: { access: 'public', own_site: true },
     schema: {
       operationId: 'refresh',
       summary: `A new session token, by the cookie ${REFRESH_COOKIE}, which is replaced`,
