@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import type { Locator, Page, Route } from 'playwright-core';
 import { apiForFile, type TestApi } from './api.ts';
-import { startBrowser } from './browser.ts';
+import { startBrowser, type WatchedBrowser } from './browser.ts';
 import type { Person, PersonOptions } from './people.ts';
 
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
@@ -25,6 +25,7 @@ export interface Visit {
 
 export interface ConsoleForFile {
   readonly api: TestApi;
+  readonly browser: WatchedBrowser;
   /** Somebody new in a browser of their own, logged in, at `path`. */
   readonly visit: (path?: string, options?: PersonOptions) => Promise<Visit>;
 }
@@ -47,7 +48,7 @@ export async function consoleForFile(): Promise<ConsoleForFile> {
     await visited.button('Log out').waitFor();
     return visited;
   };
-  return { api, visit };
+  return { api, browser, visit };
 }
 
 function visitOf(page: Page, who: Person): Visit {
