@@ -121,7 +121,7 @@ export type ChangeOrgRequest = {
 
 export type ChangePasswordRequest = {
   current_password: string;
-  /** 12 to 256 characters */
+  /** 12 to 256 characters; none of the 10,000 most used passwords, and not made of the account's e-mail address */
   new_password: string;
 };
 
@@ -140,7 +140,7 @@ export type ConfirmEmailRequest = {
 
 export type ConfirmPasswordResetRequest = {
   token: string;
-  /** 12 to 256 characters */
+  /** 12 to 256 characters; none of the 10,000 most used passwords, and not made of the account's e-mail address */
   new_password: string;
 };
 
@@ -683,7 +683,7 @@ export type RefreshResponse = {
 
 export type RegisterRequest = {
   email: string;
-  /** 12 to 256 characters */
+  /** 12 to 256 characters; none of the 10,000 most used passwords, and not made of the account's e-mail address */
   password: string;
   name?: string | undefined;
   invitation_token?: string | undefined;

@@ -1,6 +1,7 @@
 /** What people do with their own account: password, address, and its end. */
 
 import { insertAccount } from '../auth/account-store.ts';
+import { refuseGuessable } from '../auth/guessable-passwords.ts';
 import { unlock } from '../auth/lockout.ts';
 import {
   consumeMailToken,
@@ -47,7 +48,7 @@ export function refuseUninvited(signups: 'open' | 'closed'): void {
 
 /**
  * Makes an account, with an organisation of its own; `joined` is told, in the same transaction, of the one that it
- * was invited to. @throws AppError FORBIDDEN, CONFLICT
+ * was invited to. @throws AppError FORBIDDEN, INVALID_REQUEST, CONFLICT
  */
 export async function register(
   db: Db,
@@ -62,6 +63,7 @@ export async function register(
     throw new AppError('FORBIDDEN', { message: 'The invitation is not valid, or is for another address.' });
   }
   if (!fits) refuseUninvited(signups);
+  refuseGuessable('password', request.password, request.email);
   const password_hash = await hashPassword(request.password);
   return transaction(db, async (tx) => {
     const user_id = await insertAccount(tx, { email: request.email, name: request.name, password_hash });
@@ -79,13 +81,18 @@ export interface PreparedPassword {
   readonly proved_by: string;
 }
 
-/** Verifies the present password and hashes the new one, which may take a while. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+/**
+ * Verifies the present password and hashes the new one, which may take a while.
+ * @throws AppError INVALID_REQUEST, UNAUTHENTICATED, ACCOUNT_LOCKED
+ */
 export async function prepareNewPassword(
   db: Db,
   principal: Principal,
   request: { current_password: string; new_password: string },
   ip: string,
 ): Promise<PreparedPassword> {
+  const user = await findUser(db, userOf(principal));
+  refuseGuessable('new_password', request.new_password, user?.email ?? null);
   const proved_by = await verifyAccountPassword(db, userOf(principal), request.current_password, ip);
   return { proved_by, password_hash: await hashPassword(request.new_password) };
 }
@@ -150,12 +157,15 @@ export async function confirmPasswordReset(
   request: { token: string; new_password: string },
   done: (tx: Tx, user_id: UserId) => Promise<void>,
 ): Promise<UserId> {
+  refuseGuessable('new_password', request.new_password, null);
   const password_hash = await hashPassword(request.new_password);
   return transaction(db, async (tx) => {
     const used = await consumeMailToken(tx, 'password_reset', request.token);
     if (!used) throw invalid('token', 'is not valid, was used already, or has expired');
-    await setPassword(tx, used.user_id, { password_hash, how: 'reset', actor: used.user_id });
     const user = await findUser(tx, used.user_id);
+    // Thrown, it leaves the token as it was.
+    if (user) refuseGuessable('new_password', request.new_password, user.email);
+    await setPassword(tx, used.user_id, { password_hash, how: 'reset', actor: used.user_id });
     if (user) await unlock(tx, user.email);
     await done(tx, used.user_id);
     return used.user_id;

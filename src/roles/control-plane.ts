@@ -8,6 +8,7 @@ import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
 import { onAuditCommitted } from '../audit/wake.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
+import { guessableBecause } from '../auth/guessable-passwords.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { type Config, localOrigin } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
@@ -144,6 +145,8 @@ const PASSWORD_ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ234567
 async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Say): Promise<void> {
   const { email, password } = config.admin;
   if (password !== null) {
+    const reason = guessableBecause(password, email);
+    if (reason !== null) throw new StartError(`BERTH_ADMIN_PASSWORD: its value (not shown) ${reason}`);
     if (await createFirstAdministrator(db, email, password)) {
       say(`first administrator: ${email}, with the password in BERTH_ADMIN_PASSWORD`);
     }

@@ -39,7 +39,7 @@ import { SecondFactor } from './mfa.ts';
 const NewPassword = Type.String({
   minLength: PASSWORD_MIN_LENGTH,
   maxLength: PASSWORD_MAX_LENGTH,
-  description: `${PASSWORD_MIN_LENGTH} to ${PASSWORD_MAX_LENGTH} characters`,
+  description: `${PASSWORD_MIN_LENGTH} to ${PASSWORD_MAX_LENGTH} characters; none of the 10,000 most used passwords, and not made of the account's e-mail address`,
 });
 const GivenPassword = Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH });
 const MailToken = Type.String({ minLength: 1, maxLength: 200 });
