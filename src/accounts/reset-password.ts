@@ -4,6 +4,7 @@
  * `revoke_all` removes them. Of an account whose address was not confirmed they are removed in any case: its owner
  * never had that account, and somebody else's second factor would lock them out of it.
  */
+import { refuseGuessable } from '../auth/guessable-passwords.ts';
 import { unlock } from '../auth/lockout.ts';
 import { consumeMailToken, issueMailToken, MAIL_TOKEN_LIFETIME_S } from '../auth/mail-token-store.ts';
 import { hashPassword } from '../auth/passwords.ts';
@@ -83,6 +84,7 @@ export async function confirmPasswordReset(
   request: ResetRequest,
   done: (tx: Tx, reset: Reset) => Promise<void>,
 ): Promise<void> {
+  refuseGuessable('new_password', request.new_password, null);
   const password_hash = await hashPassword(request.new_password);
   await transaction(db, async (tx) => {
     const used = await consumeMailToken(tx, 'password_reset', request.token);
@@ -91,6 +93,8 @@ export async function confirmPasswordReset(
     await lockUser(tx, user_id);
     const user = await findUser(tx, user_id);
     if (!user) throw invalid('token', 'is of an account that was deleted');
+    // Thrown, it leaves the token as it was.
+    refuseGuessable('new_password', request.new_password, user.email);
     const was_confirmed = user.email_confirmed || !has_smtp;
     const removed = request.revoke_all === true || !was_confirmed ? await removeWaysIn(tx, user_id) : null;
     if (!was_confirmed) await updateUser(tx, user_id, { email_confirmed: true });

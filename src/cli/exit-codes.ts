@@ -40,6 +40,7 @@ const BY_STATUS: Readonly<Record<number, number>> = {
   404: EXIT.not_found,
   409: EXIT.state,
   412: EXIT.state,
+  421: EXIT.usage,
   422: EXIT.state,
   423: EXIT.not_authorised,
   429: EXIT.limit,

@@ -11,6 +11,7 @@ const NEXT: Readonly<Record<string, string>> = {
   MFA_REQUIRED: 'the same with --totp CODE',
   SUDO_REQUIRED: 'berth sudo',
   FORBIDDEN: 'berth whoami, and ask an owner or admin of the organisation, or use a key with that scope',
+  MISDIRECTED_REQUEST: 'the server by its public URL: --url; its operator can add this name to BERTH_HOSTS',
   ACCOUNT_LOCKED: 'wait, or on the server: berth user unlock EMAIL',
   RATE_LIMITED: 'wait a minute, then the same again',
   QUOTA_EXCEEDED:

@@ -21,6 +21,7 @@ test('an empty environment gives the defaults of the contract', () => {
     data_dir: '/srv/berth/data',
     listen: { host: '127.0.0.1', port: 7400 },
     public_url: 'http://127.0.0.1:7400',
+    hosts: [],
     tls: null,
     trusted_proxies: [],
     ssh: { host: '127.0.0.1', ports: { first: 22_000, last: 22_999 } },
@@ -58,6 +59,7 @@ test('every setting is read', () => {
     BERTH_DATA_DIR: '../state',
     BERTH_LISTEN: '[::]:8443',
     BERTH_PUBLIC_URL: 'https://berth.example.org/',
+    BERTH_HOSTS: 'Berth.Internal, 10.0.0.7:7400,[FD00::7],fd00:0::8',
     BERTH_TLS_CERT: 'tls/cert.pem',
     BERTH_TLS_KEY: '/etc/berth/key.pem',
     BERTH_TRUSTED_PROXIES: '10.0.0.0/8, fd00::/8,192.0.2.7',
@@ -86,6 +88,7 @@ test('every setting is read', () => {
   assert.equal(config.data_dir, '/srv/state');
   assert.deepEqual(config.listen, { host: '::', port: 8443 });
   assert.equal(config.public_url, 'https://berth.example.org');
+  assert.deepEqual(config.hosts, ['berth.internal', '10.0.0.7', 'fd00::7', 'fd00::8']);
   assert.deepEqual(config.tls, { cert_path: '/srv/berth/tls/cert.pem', key_path: '/etc/berth/key.pem' });
   assert.deepEqual(config.trusted_proxies, [
     { address: '10.0.0.0', prefix: 8, family: 'ipv4' },
@@ -127,6 +130,10 @@ const WRONG: readonly (readonly [string, string, RegExp])[] = [
   ['BERTH_LISTEN', '[fe80::1%eth0]:7400', /^BERTH_LISTEN: /],
   ['BERTH_PUBLIC_URL', 'https://berth.example.org/app', /^BERTH_PUBLIC_URL: .*without path/],
   ['BERTH_PUBLIC_URL', 'ftp://berth.example.org', /^BERTH_PUBLIC_URL: /],
+  ['BERTH_HOSTS', 'https://berth.example.org', /^BERTH_HOSTS: .*host names or addresses separated by commas/],
+  ['BERTH_HOSTS', 'berth.internal,*.example.org', /^BERTH_HOSTS: /],
+  ['BERTH_HOSTS', 'berth.internal:port', /^BERTH_HOSTS: /],
+  ['BERTH_HOSTS', Array(65).fill('a').join(','), /^BERTH_HOSTS: .*at most 64/],
   ['BERTH_TLS_CERT', 'cert.pem', /^BERTH_TLS_KEY is missing/],
   ['BERTH_TLS_KEY', 'key.pem', /^BERTH_TLS_CERT is missing/],
   ['BERTH_TRUSTED_PROXIES', '10.0.0.0/33', /^BERTH_TRUSTED_PROXIES: .*CIDR/],

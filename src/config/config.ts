@@ -3,6 +3,7 @@
  * is opened and nothing is resolved; what needs the machine is checked by `launch/`. An empty variable counts as unset.
  */
 import { resolve } from 'node:path';
+import { isLoopback } from '../lib/loopback.ts';
 import { QUOTA_DEFAULTS, type QuotaLimits } from '../lib/quotas.ts';
 import type { Env } from './env.ts';
 import { dataDirProblem } from './paths.ts';
@@ -11,7 +12,6 @@ import {
   type Cidr,
   DEFAULT_RATE_LIMITS,
   Expected,
-  isLoopback,
   type PortRange,
   parseAddress,
   parseChoice,
@@ -19,6 +19,7 @@ import {
   parseDatabaseUrl,
   parseEmail,
   parseHost,
+  parseHosts,
   parseHttpsOrigin,
   parseLease,
   parseOrigin,
@@ -57,6 +58,8 @@ export interface Config {
   readonly listen: Address;
   /** The origin people use: BERTH_PUBLIC_URL, else the one of `listen`. No slash at its end. */
   readonly public_url: string;
+  /** More host names that it answers to, in lower case. */
+  readonly hosts: readonly string[];
   /** Absolute paths of PEM files. */
   readonly tls: { readonly cert_path: string; readonly key_path: string } | null;
   readonly trusted_proxies: readonly Cidr[];
@@ -133,6 +136,7 @@ export function parseConfig(env: Env, cwd: string): ConfigResult {
     data_dir: reader.read('BERTH_DATA_DIR', path, path('data')),
     listen,
     public_url: reader.read('BERTH_PUBLIC_URL', parseOrigin, null) ?? originOf(listen, tls !== null),
+    hosts: reader.read('BERTH_HOSTS', parseHosts, []),
     tls,
     trusted_proxies: reader.read('BERTH_TRUSTED_PROXIES', parseCidrs, []),
     ssh: {

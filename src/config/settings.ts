@@ -2,7 +2,7 @@
  * The names of all settings and the reading of one value each. Every parser takes the text as it was given and
  * returns the value, or throws {@link Expected} with what would have been right. Pure.
  */
-import { BlockList, isIP } from 'node:net';
+import { isIP } from 'node:net';
 import { nearest } from '../lib/nearest.ts';
 import { type Limit, parseLimit, QUOTA_DEFAULTS, QUOTAS, type QuotaLimits } from '../lib/quotas.ts';
 
@@ -10,6 +10,7 @@ export const SETTINGS = [
   'BERTH_DATA_DIR',
   'BERTH_LISTEN',
   'BERTH_PUBLIC_URL',
+  'BERTH_HOSTS',
   'BERTH_TLS_CERT',
   'BERTH_TLS_KEY',
   'BERTH_TRUSTED_PROXIES',
@@ -103,20 +104,33 @@ export function parseAddress(text: string): Address {
   return { host, port };
 }
 
-const LOOPBACK = new BlockList();
-LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4');
-LOOPBACK.addAddress('::1', 'ipv6');
-
-/** True when only this machine can reach that host. */
-export function isLoopback(host: string): boolean {
-  const family = isIP(host);
-  if (family === 0) return host.toLowerCase() === 'localhost';
-  return LOOPBACK.check(host, family === 6 ? 'ipv6' : 'ipv4');
-}
-
 export function parseHost(text: string): string {
   if (!isHost(text)) throw new Expected('a host name or an IP address');
   return text;
+}
+
+const MOST_HOSTS = 64;
+
+/** Names and addresses in lower case, without ports and brackets. */
+export function parseHosts(text: string): readonly string[] {
+  const hosts = text
+    .split(',')
+    .map((part) => part.trim())
+    .filter((part) => part !== '')
+    .map(hostOf);
+  if (hosts.length > MOST_HOSTS || !hosts.every(isHost)) {
+    throw new Expected(
+      `at most ${MOST_HOSTS} host names or addresses separated by commas, such as berth.internal,10.0.0.7`,
+    );
+  }
+  return hosts;
+}
+
+/** As a browser spells it; empty where it is none. */
+function hostOf(text: string): string {
+  const url = URL.parse(`http://${isIP(text) === 6 ? `[${text}]` : text}`);
+  const is_authority = /^[^/?#@\\]+$/.test(text);
+  return is_authority && url ? url.hostname.replace(/^\[(.*)\]$/, '$1') : '';
 }
 
 function parseCidr(text: string): Cidr {

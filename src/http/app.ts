@@ -14,6 +14,7 @@ import { endConnectionsAtClose } from './end-connections.ts';
 import { sendError, sendMalformed } from './errors.ts';
 import { EventStreams } from './event-stream.ts';
 import { registerHealth } from './health.ts';
+import { KnownHosts, registerKnownHosts } from './known-hosts.ts';
 import { lazySchemas } from './lazy-schemas.ts';
 import { registerLookAgain } from './look-again.ts';
 import { openApiOptions } from './openapi.ts';
@@ -102,6 +103,8 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
 
   endConnectionsAtClose(fastify);
   registerConventions(fastify, context.public_url.startsWith('https://'));
+  const known_hosts = new KnownHosts(context);
+  registerKnownHosts(fastify, known_hosts);
   // The same for an Expect that is unknown, which may be passed over (RFC 9110, section 10.1.1).
   fastify.server.on('checkExpectation', (request, response) =>
     fastify.server.emit('request', request, response),
@@ -117,7 +120,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   const cursors = new CursorSealer(context.secret_key);
   const places = new Places();
   const streams = new EventStreams(fastify, context, places);
-  new ConsoleStreams(fastify, context, places, addressOf(context));
+  new ConsoleStreams(fastify, { ...context, known_hosts }, places, addressOf(context));
 
   await fastify.register(async () => {
     registerHealth(app, context);
@@ -227,7 +230,7 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
 }
 
 /** Who was not let in: from where is worth a look. */
-const REFUSALS: ReadonlySet<number> = new Set([401, 403, 423, 429]);
+const REFUSALS: ReadonlySet<number> = new Set([401, 403, 421, 423, 429]);
 
 /** What supervisors ask every second or so. */
 function isProbe(url: string | undefined): boolean {

@@ -1,7 +1,7 @@
 /**
  * The live serial console: a WebSocket of the caller's, let in by a ticket, spliced with the stream that the agent of
  * the VM's host has opened. Bytes are not looked at.
- * - A page of another site is refused by its Origin.
+ * - A host that is not known, or a page of another site, is refused by Host and Origin.
  * - Neither side reads faster than the other takes; one that takes nothing is cut off.
  * - The credential behind the ticket is looked at again every few seconds; without it the console closes.
  * - While it is open its VM is in use: an idle stop counts from its end.
@@ -17,6 +17,7 @@ import { streamLimit } from '../orgs/quotas.ts';
 import { type ConsoleHolder, consolePlace, consumeConsoleTicket } from '../vms/console.ts';
 import type { AppContext } from './context.ts';
 import { refuseUpgrade } from './errors.ts';
+import type { KnownHosts } from './known-hosts.ts';
 import type { Places } from './places.ts';
 import { newRequestId } from './request-id.ts';
 
@@ -36,7 +37,9 @@ export function isConsoleStream(request: Pick<IncomingMessage, 'url' | 'headers'
   return PATH.test(request.url ?? '') && request.headers.upgrade?.toLowerCase() === 'websocket';
 }
 
-type Context = Pick<AppContext, 'db' | 'host_calls' | 'log' | 'public_url' | 'quotas' | 'heartbeat_ms'>;
+type Context = Pick<AppContext, 'db' | 'host_calls' | 'log' | 'quotas' | 'heartbeat_ms'> & {
+  readonly known_hosts: KnownHosts;
+};
 
 export class ConsoleStreams {
   readonly #context: Context;
@@ -112,13 +115,9 @@ export class ConsoleStreams {
     if (!taken) line.destroy();
   }
 
-  #refuseForeign({ headers }: IncomingMessage): void {
-    const { origin, host = '' } = headers;
-    if (origin === undefined) return;
-    const own = [this.#context.public_url, `http://${host}`, `https://${host}`];
-    if (!own.includes(origin)) {
-      throw new AppError('FORBIDDEN', { message: 'A page of another site may not do that.' });
-    }
+  #refuseForeign(request: IncomingMessage): void {
+    this.#context.known_hosts.requireHost(request);
+    this.#context.known_hosts.requireOwnOrigin(request);
   }
 
   #watch(client: WebSocket, holder: ConsoleHolder, ip: string): void {

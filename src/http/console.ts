@@ -33,6 +33,9 @@ export const CONSOLE_SECURITY_POLICY = [
   "base-uri 'none'",
   "form-action 'none'",
   "frame-ancestors 'none'",
+  // No text becomes markup or code, and no script may make an exception (Trusted Types).
+  "require-trusted-types-for 'script'",
+  "trusted-types 'none'",
 ].join('; ');
 
 const PAGE_HEADERS = {

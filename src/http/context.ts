@@ -39,6 +39,8 @@ export interface AppContext {
   readonly has_smtp: boolean;
   /** The origin people use; no slash at its end. */
   readonly public_url: string;
+  /** More names that Berth answers to, beside the public URL's and the loopback's; absent: none. */
+  readonly hosts?: readonly string[];
   readonly signups: 'open' | 'closed';
   /** Null: none. */
   readonly rate_limits: RequestLimits | null;

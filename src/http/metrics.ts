@@ -15,6 +15,8 @@ import { listLively } from '../vms/store.ts';
 import { countPendingDeliveries } from '../webhooks/delivery-store.ts';
 import type { AppContext } from './context.ts';
 import { endConnectionsAtClose } from './end-connections.ts';
+import { sendError } from './errors.ts';
+import { KnownHosts, registerKnownHosts } from './known-hosts.ts';
 
 const DURATIONS_S = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 const USAGE_WITHIN_MS = 2_000;
@@ -45,9 +47,10 @@ export class RequestMetrics {
 }
 
 type Context = Pick<AppContext, 'db' | 'host_calls' | 'log'>;
+type ScrapeContext = Context & Pick<AppContext, 'public_url' | 'hosts' | 'tls'>;
 
 /** Nothing listens yet. */
-export function createMetricsApp({ registry }: RequestMetrics, context: Context): FastifyInstance {
+export function createMetricsApp({ registry }: RequestMetrics, context: ScrapeContext): FastifyInstance {
   collectDefaultMetrics({ register: registry });
   const gauges = new Gauges(registry, context);
   const app = Fastify({
@@ -55,6 +58,9 @@ export function createMetricsApp({ registry }: RequestMetrics, context: Context)
     logController: new LogController({ disableRequestLogging: true }),
   }) as unknown as FastifyInstance;
   endConnectionsAtClose(app);
+  // It asks for no credential: a page in somebody's browser must not read it by a name of its own.
+  registerKnownHosts(app, new KnownHosts(context));
+  app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   app.get('/metrics', async (_request, reply) => {
     await gauges.read();
     return reply.type(registry.contentType).send(await registry.metrics());

@@ -105,6 +105,7 @@ function impliedErrors({ facts, path, method }: Place): ErrorCode[] {
     ...(facts.idempotent === true ? (['IDEMPOTENCY_IN_PROGRESS', 'IDEMPOTENCY_KEY_REUSED'] as const) : []),
     // A DELETE takes no body, but one that comes along is looked at.
     ...(method === 'get' ? [] : (['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const)),
+    'MISDIRECTED_REQUEST',
     'RATE_LIMITED',
     'INTERNAL',
     'UNAVAILABLE',

@@ -20,6 +20,11 @@ export const ERROR_CODES = {
   PRECONDITION_FAILED: { status: 412, message: 'The resource has changed since that ETag.' },
   PAYLOAD_TOO_LARGE: { status: 413, message: 'The request body is too large.' },
   UNSUPPORTED_MEDIA_TYPE: { status: 415, message: 'The request body must be application/json.' },
+  MISDIRECTED_REQUEST: {
+    status: 421,
+    message:
+      'Berth does not answer to this host name. Use its public URL, or have the operator add the name to BERTH_HOSTS.',
+  },
   IDEMPOTENCY_KEY_REUSED: { status: 422, message: 'This Idempotency-Key was used for another request.' },
   ACCOUNT_LOCKED: { status: 423, message: 'Too many failed attempts. The account is locked for a while.' },
   RATE_LIMITED: { status: 429, message: 'Too many requests.' },

@@ -8,6 +8,7 @@ import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
 import { onAuditCommitted } from '../audit/wake.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
+import { guessableBecause } from '../auth/guessable-passwords.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { type Config, localOrigin } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
@@ -99,9 +100,7 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const internal = { ...context, host_lease_ms: config.host_lease_ms };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
   const far = await listenToHosts(config, paths, internal);
-  const scraped = metrics && createMetricsApp(metrics, context);
-  if (scraped && config.metrics_listen)
-    await listenAt(scraped, 'BERTH_METRICS_LISTEN', config.metrics_listen);
+  const scraped = metrics && (await listenToPrometheus(config, metrics, context));
   hub.start();
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
@@ -148,6 +147,8 @@ const PASSWORD_ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ234567
 async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Say): Promise<void> {
   const { email, password } = config.admin;
   if (password !== null) {
+    const reason = guessableBecause(password, email);
+    if (reason !== null) throw new StartError(`BERTH_ADMIN_PASSWORD: its value (not shown) ${reason}`);
     if (await createFirstAdministrator(db, email, password)) {
       say(`first administrator: ${email}, with the password in BERTH_ADMIN_PASSWORD`);
     }
@@ -187,6 +188,7 @@ async function appContext(
     ssh: { host: ssh.host, first_port: ssh.ports.first, last_port: ssh.ports.last },
     has_smtp: config.smtp_url !== null,
     public_url: config.public_url,
+    hosts: [...config.hosts, config.listen.host],
     console_dir: CONSOLE_DIR,
     trusted_proxies: config.trusted_proxies.map(({ address, prefix }) => `${address}/${prefix}`),
     tls: tls && { cert: await readFile(tls.cert_path), key: await readFile(tls.key_path) },
@@ -214,6 +216,18 @@ async function listenToHosts(
   const [cert, key] = await Promise.all([readFile(hosts_tls_cert), readFile(hosts_tls_key)]);
   const app = createInternalApp(context, { cert, key });
   await listenAt(app, 'BERTH_HOSTS_LISTEN', hosts_listen);
+  return app;
+}
+
+async function listenToPrometheus(
+  { metrics_listen }: Config,
+  metrics: RequestMetrics,
+  context: AppContext,
+): Promise<FastifyInstance | null> {
+  if (metrics_listen === null) return null;
+  const hosts = [...(context.hosts ?? []), metrics_listen.host];
+  const app = createMetricsApp(metrics, { ...context, hosts });
+  await listenAt(app, 'BERTH_METRICS_LISTEN', metrics_listen);
   return app;
 }
 

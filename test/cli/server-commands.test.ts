@@ -238,6 +238,25 @@ test('another secret key than the database was filled with is refused: no entry,
   assert.ok(!(await actions(who.org_id)).includes('org.change_quota by operator'));
 });
 
+/** A role as the launcher starts it; it ends by itself. */
+const controlPlane = (more: Readonly<Record<string, string>>) =>
+  new Promise<Ran>((resolve) => {
+    const env = { PATH: process.env['PATH'] ?? '', ...settings, BERTH_LISTEN: '127.0.0.1:1', ...more };
+    execFile(process.execPath, [MAIN, 'control-plane'], { env }, (error, out, err) =>
+      resolve({ code: error === null ? 0 : Number(error.code), out, err }),
+    );
+  });
+
+test('a password of the first administrator that is one of the most used is refused: exit code 2, and one line without it', async () => {
+  for (const password of ['Password1234', 'admin@localhost']) {
+    const started = await controlPlane({ BERTH_ADMIN_PASSWORD: password });
+    assert.equal(started.code, 2, started.err);
+    const lines = started.err.split('\n').filter((line) => line.startsWith('berth: '));
+    assert.match(lines.join(), /^berth: BERTH_ADMIN_PASSWORD: its value \(not shown\) is [^,]+$/);
+    assert.ok(!started.err.includes(password), started.err);
+  }
+});
+
 test('a database that a newer program has changed is left alone, by the commands and by the server: exit code 2', async () => {
   const newer = { name: '999999-future.sql', sha256: 'f' };
   await queryOnce(
@@ -249,12 +268,7 @@ test('a database that a newer program has changed is left alone, by the commands
     const asked = await berth('user', 'ls');
     const said = /database is newer than this program \(it has 999999-future\.sql\): use the newer berth/;
     assert.deepEqual([asked.code, asked.out, said.test(asked.err)], [2, '', true], asked.err);
-    const started = await new Promise<Ran>((resolve) => {
-      const env = { PATH: process.env['PATH'] ?? '', ...settings, BERTH_LISTEN: '127.0.0.1:1' };
-      execFile(process.execPath, [MAIN, 'control-plane'], { env }, (error, out, err) =>
-        resolve({ code: error === null ? 0 : Number(error.code), out, err }),
-      );
-    });
+    const started = await controlPlane({});
     assert.deepEqual([started.code, said.test(started.err)], [2, true], started.err);
   } finally {
     await queryOnce(api.database.url, 'delete from schema_migrations where name = $1', [newer.name]);

@@ -2,7 +2,13 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
-import { type ConsoleForFile, consoleForFile, holdNext, type Visit } from '../support/console-visit.ts';
+import {
+  type ConsoleForFile,
+  consoleForFile,
+  holdNext,
+  PASSWORD,
+  type Visit,
+} from '../support/console-visit.ts';
 import { makeNotification, makeServiceKey, makeSshKey } from '../support/people.ts';
 import { tellAll } from '../support/telling.ts';
 import { until } from '../support/waiting.ts';
@@ -243,9 +249,12 @@ describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   });
 
   test('calls fields by their labels when it says what is wrong with them', async () => {
-    const { button, dialog, leave } = await visit('/account');
+    const { button, heading, dialog, leave } = await visit('/account');
     await button('Add an app').click();
     await button('Next').click();
+    await heading('Confirm it is you').waitFor();
+    await dialog().getByLabel('Password').fill(PASSWORD);
+    await button('Continue').click();
     await dialog().getByLabel('Code', { exact: true }).fill('000000');
     await button('Confirm').click();
     await dialog()

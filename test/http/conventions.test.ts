@@ -121,7 +121,7 @@ describe('bodies', () => {
     const send = async (path: string, type: string, body: string) => {
       const lines = [
         `POST ${path} HTTP/1.1`,
-        'Host: x',
+        'Host: localhost',
         `Authorization: Bearer ${owner.session}`,
         ...(type === '' ? [] : [`Content-Type: ${type}`]),
         'Connection: close',
@@ -184,7 +184,9 @@ test('HTTP/1.1 without a Host, and an Expect that nobody knows, are answered in 
   const without = await talk('GET /v1/me HTTP/1.1\r\nConnection: close\r\n\r\n');
   assert.match(without, /^HTTP\/1\.1 400 .*"code":"INVALID_REQUEST"/s);
   assert.match(without, id);
-  const expecting = await talk('GET /v1/me HTTP/1.1\r\nHost: x\r\nExpect: x\r\nConnection: close\r\n\r\n');
+  const expecting = await talk(
+    'GET /v1/me HTTP/1.1\r\nHost: localhost\r\nExpect: x\r\nConnection: close\r\n\r\n',
+  );
   assert.match(expecting, /^HTTP\/1\.1 401 .*"code":"UNAUTHENTICATED"/s);
   assert.match(expecting, id);
 });
@@ -234,7 +236,7 @@ test('what is asked on a connection that is still open while the server stops is
   const { id } = await instanceIn(ending, person, 'starting');
   const waiters = t.mock.method(ending.hub, 'subscribe');
   const head = (path: string) =>
-    `GET ${path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${person.session}\r\n\r\n`;
+    `GET ${path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${person.session}\r\n\r\n`;
   const socket = connect(Number(new URL(ending.origin).port), '127.0.0.1');
   socket.write(head(`/v1/instances/${id}/vm?wait=running&timeout_seconds=60`));
   await until('the first waits', () => waiters.mock.callCount() > 0);

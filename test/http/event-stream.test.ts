@@ -167,7 +167,7 @@ describe('the end', () => {
     });
     const who = await quiet.person();
     const { hostname, port } = new URL(quiet.origin);
-    const request = `GET ${PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${who.session}\r\n\r\n`;
+    const request = `GET ${PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${who.session}\r\n\r\n`;
     await quiet.database.db.transaction().execute(async (tx) => {
       await sql`LOCK TABLE event_head`.execute(tx);
       const sockets = Array.from({ length: STREAMS }, () =>

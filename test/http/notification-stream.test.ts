@@ -224,7 +224,7 @@ describe('the end', () => {
 });
 
 function requestOf({ session }: Person): string {
-  return `GET ${PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${session}\r\n\r\n`;
+  return `GET ${PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${session}\r\n\r\n`;
 }
 
 /** Straight into the table, at positions after all others. */

@@ -200,6 +200,29 @@ describe('400', () => {
     assert.equal((await confirm(token)).status, 204);
   });
 
+  test('a change to one of the most used passwords, or to one made of the address: nothing changes, and nothing counts', async () => {
+    const who = await person();
+    for (const new_password of ['Password1234', who.email, `${who.email.split('@')[0]}-24`]) {
+      for (let times = 0; times < 6; times++) {
+        const answer = await change(who, { current_password: 'not the password', new_password });
+        assertError(answer, 'INVALID_REQUEST');
+        assert.match(answer.text, /"field":"new_password","issue":"is (one of the most used|made of)/);
+      }
+    }
+    assert.equal((await login(who.email, OLD)).status, 200);
+  });
+
+  test('a reset to one of those leaves the token good', async () => {
+    const who = await person();
+    await ask(who.email);
+    const token = await mail.token(who.email);
+    for (const password of ['Password1234', who.email]) {
+      assertError(await confirm(token, password), 'INVALID_REQUEST', /new_password/);
+    }
+    assert.equal((await login(who.email, OLD)).status, 200);
+    assert.equal((await confirm(token)).status, 204);
+  });
+
   test('a change to a password of 11 or 257 characters, or without the present one', async () => {
     const who = await person();
     for (const body of [

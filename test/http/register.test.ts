@@ -86,6 +86,8 @@ describe('400', () => {
   const bodies: Record<string, Record<string, unknown>> = {
     'a password of 11 characters': { password: 'x'.repeat(11) },
     'a password of 257 characters': { password: 'x'.repeat(257) },
+    'one of the most used passwords': { password: 'Password1234' },
+    'the address as the password': { email: 'ada.lovelace@example.org', password: 'Ada.Lovelace1!' },
     'an address without @': { email: 'nobody' },
     'an empty name': { name: '' },
     'a name of 101 characters': { name: 'x'.repeat(101) },

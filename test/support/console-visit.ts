@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Locator, Page, Route } from 'playwright-core';
 import type { AppContext } from '../../src/http/context.ts';
 import { apiForFile, type TestApi } from './api.ts';
-import { startBrowser } from './browser.ts';
+import { startBrowser, type WatchedBrowser } from './browser.ts';
 import type { Person, PersonOptions } from './people.ts';
 
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
@@ -26,6 +26,7 @@ export interface Visit {
 
 export interface ConsoleForFile {
   readonly api: TestApi;
+  readonly browser: WatchedBrowser;
   /** Somebody new in a browser of their own, logged in, at `path`. */
   readonly visit: (path?: string, options?: PersonOptions) => Promise<Visit>;
 }
@@ -48,7 +49,7 @@ export async function consoleForFile(context: Partial<AppContext> = {}): Promise
     await visited.button('Log out').waitFor();
     return visited;
   };
-  return { api, visit };
+  return { api, browser, visit };
 }
 
 function visitOf(page: Page, who: Person): Visit {

@@ -31,7 +31,6 @@ import { mutate } from '../mutate.ts';
 import { NOTHING } from '../nothing.ts';
 import { peek } from '../path-organisation.ts';
 import type { RateLimits } from '../rate-limits.ts';
-import { refuseForeignSite } from '../same-site.ts';
 import { closed, Email, EmptyBody, errors, Name, NoContent, named, Time } from '../schemas.ts';
 import { User, userView } from './me.ts';
 import { SecondFactor } from './mfa.ts';
@@ -39,7 +38,7 @@ import { SecondFactor } from './mfa.ts';
 const NewPassword = Type.String({
   minLength: PASSWORD_MIN_LENGTH,
   maxLength: PASSWORD_MAX_LENGTH,
-  description: `${PASSWORD_MIN_LENGTH} to ${PASSWORD_MAX_LENGTH} characters`,
+  description: `${PASSWORD_MIN_LENGTH} to ${PASSWORD_MAX_LENGTH} characters; none of the 10,000 most used passwords, and not made of the account's e-mail address`,
 });
 const GivenPassword = Type.String({ minLength: 1, maxLength: PASSWORD_MAX_LENGTH });
 const MailToken = Type.String({ minLength: 1, maxLength: 200 });
@@ -102,12 +101,11 @@ export function registerAuth(app: App, context: AppContext, limits: RateLimits):
 }
 
 function registerOpening(app: App, context: AppContext, limits: RateLimits): void {
-  const { db, public_url } = context;
+  const { db } = context;
   app.route({
     method: 'POST',
     url: '/v1/auth/register',
-    config: { access: 'public' },
-    onRequest: async (request) => refuseForeignSite(request, public_url),
+    config: { access: 'public', own_site: true },
     // Before it is refused: what is not let in counts too.
     preValidation: async (request, reply) => {
       await limits.countAddress(request, reply);
@@ -133,8 +131,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
   app.route({
     method: 'POST',
     url: '/v1/auth/login',
-    config: { access: 'public' },
-    onRequest: async (request) => refuseForeignSite(request, public_url),
+    config: { access: 'public', own_site: true },
     schema: {
       operationId: 'login',
       summary: 'Open a session',
@@ -166,13 +163,12 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
 }
 
 function registerSession(app: App, context: AppContext, limits: RateLimits): void {
-  const { db, public_url } = context;
+  const { db } = context;
   const tokens = new RefreshTokens(context.secret_key);
   app.route({
     method: 'POST',
     url: '/v1/auth/refresh',
-    config: { access: 'public' },
-    onRequest: async (request) => refuseForeignSite(request, public_url),
+    config: { access: 'public', own_site: true },
     schema: {
       operationId: 'refresh',
       summary: `A new session token, by the cookie ${REFRESH_COOKIE}, which is replaced`,

@@ -20,7 +20,6 @@ import type { AppContext } from '../context.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
-import { refuseForeignSite } from '../same-site.ts';
 import {
   COMMON,
   closed,
@@ -290,8 +289,7 @@ function registerPasskeyLogin(
   app.route({
     method: 'POST',
     url: '/v1/auth/passkey',
-    config: { access: 'public' },
-    onRequest: async (request) => refuseForeignSite(request, context.public_url),
+    config: { access: 'public', own_site: true },
     schema: {
       operationId: 'loginByPasskey',
       summary: 'Open a session with a passkey alone',
