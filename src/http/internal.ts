@@ -105,8 +105,8 @@ async function admitHost(
 ): Promise<{ host: CallingHost; refusal: string | null }> {
   const token = /^Bearer (\S{1,200})$/.exec(headers.authorization ?? '')?.[1];
   const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
-  // The token of this machine's own host never has to come from elsewhere.
-  if (!host || (far && !host.remote)) throw new AppError('UNAUTHENTICATED');
+  // The token of this machine's own host never has to come from elsewhere, nor another's from here.
+  if (!host || far !== host.remote) throw new AppError('UNAUTHENTICATED');
   const { id, remote } = host;
   const said = protocolOf(headers);
   if (said !== host.protocol) await setProtocol(db, id, said);

@@ -164,6 +164,16 @@ export async function setAppliedKeys(
     .where('id', '=', vm.id)
     .where('host_id', '=', vm.host_id)
     .where('epoch', '=', vm.epoch)
+    .where(({ not, exists, selectFrom }) =>
+      not(
+        exists(
+          selectFrom('vms as newer')
+            .select('newer.id')
+            .whereRef('newer.instance_id', '=', 'vms.instance_id')
+            .whereRef('newer.boot', '>', 'vms.boot'),
+        ),
+      ),
+    )
     .executeTakeFirst();
   return result.numUpdatedRows === 1n;
 }

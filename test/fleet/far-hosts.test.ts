@@ -66,7 +66,7 @@ after(() => rmSync(data_dir, { recursive: true, force: true }));
 test('a host is added on the server, where several are possible, and its token is shown once', async () => {
   await assert.rejects(addHost(onServer({}), 'far'), /set BERTH_HOSTS_LISTEN/);
   await assert.rejects(addHost(onServer(), 'Far_1'), /a-z, 0-9 and hyphens/);
-  token = (await addHost(onServer(), 'far')).trim();
+  token = (await addHost(onServer(), 'far', { cpus: '64', memory: '4096' })).trim();
   await assert.rejects(addHost(onServer(), 'far'), /there is a host far already/);
   assert.match(await listHosts(onServer()), /far +expected/);
   const kept = JSON.stringify(await api.db.selectFrom('hosts').selectAll().execute());
@@ -126,7 +126,7 @@ test("the listener for hosts serves nobody else: neither this machine's token no
   await client.close();
 });
 
-test('what new disks are made over is the first image of its name, then what this machine has, not what a far host has', async () => {
+test('what new disks are made over is what this machine has; of a far host only what a disk there needs is taken', async () => {
   const version = (digit: string) => digit.repeat(64);
   const from = ({ client }: ScriptedAgent, digit: string) =>
     client.registerImage({
@@ -138,14 +138,22 @@ test('what new disks are made over is the first image of its name, then what thi
     return (await client.offerImages({ images: [offered] })).verdicts[0];
   };
   const current = async () => (await far.client.findImage({ id: 'shared', version: null }))?.version;
-  assert.equal(await verdict(far, '1', false), 'wanted');
-  await from(far, '1');
-  assert.equal(await current(), version('1'), 'where no other host has one, it is the first');
-  assert.equal(await verdict(far, '2', false), 'unneeded');
-  assert.equal(await verdict(far, '2', true), 'wanted', 'a disk waits for it');
-  await from(far, '2');
-  assert.equal(await current(), version('1'));
+  for (const needed of [false, true])
+    assert.equal(await verdict(far, '1', needed), 'unneeded', 'no disk there is');
+  assert.deepEqual(await from(far, '1'), { outcome: 'fenced' });
+  assert.equal(await current(), undefined);
+  await from(api.agent, '0');
+  assert.equal(await current(), version('0'));
+  // A disk that began there before anything was stored: which version it is of, that host alone knows.
+  const { id } = await api.instance(owner, { image: 'shared' });
+  await api.as(owner).post(`/v1/instances/${id}/vm`);
+  await far.assigned(id);
+  await api.db.updateTable('disks').set({ image_version: null }).where('instance_id', '=', id).execute();
+  assert.equal(await verdict(far, '2', true), 'wanted');
+  assert.deepEqual(await from(far, '2'), { outcome: 'accepted' });
+  assert.equal(await current(), version('0'), 'a newer one of its is for that disk alone');
   assert.equal((await far.client.findImage({ id: 'shared', version: version('2') }))?.version, version('2'));
+  await far.failed(id);
   assert.equal(await verdict(api.agent, '3', false), 'wanted');
   await from(api.agent, '3');
   assert.equal(await current(), version('3'));

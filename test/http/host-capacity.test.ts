@@ -1,0 +1,78 @@
+/** How much of a host on another machine is given to VMs: what its operator has set, and never what it says of itself. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { listHosts, setHost } from '../../src/cli/host-commands.ts';
+import { apiForFile, type InstanceOut } from '../support/api.ts';
+import { farListener } from '../support/far-listener.ts';
+import { FACTS } from '../support/scripted-agent.ts';
+import { stateOf } from '../support/states.ts';
+
+const api = await apiForFile();
+const owner = await api.person();
+const client = api.as(owner);
+const far = await farListener(api);
+const GIB = 1024;
+
+const hostOf = async ({ id }: InstanceOut) => {
+  const answer = await client.post(`/v1/instances/${id}/vm`);
+  return answer.status === 202 ? (await stateOf(api, owner, id)).host_id : answer.text;
+};
+const idOf = async (name: string) =>
+  (await api.db.selectFrom('hosts').select('id').where('name', '=', name).executeTakeFirstOrThrow()).id;
+
+test('without one it gets no VM, however much it says it has, and berth host ls says what to type', async () => {
+  const { agent } = await far.join('rack-2');
+  await agent.connect({ ...FACTS, memory_mib: 64 * GIB * GIB, cpus: 4_096 });
+  assert.equal(await hostOf(await api.instance(owner)), api.host_id);
+  assert.match(await listHosts(far.server), /^rack-2 +up +0 +0\/not set/m);
+  assert.match(
+    await listHosts(far.server),
+    /^rack-2 gets no VM: nobody has said how much of it may be given out\. Type: berth host set rack-2 --cpus N --memory GIB$/m,
+  );
+  await api.agent.silence();
+  await api.db.updateTable('hosts').set({ last_seen_at: null }).where('name', '=', 'local').execute();
+  assert.match(String(await hostOf(await api.instance(owner))), /No connected host has a capacity yet/);
+});
+
+test('with one it gets VMs up to that, and up to what it has if that is less', async () => {
+  assert.match(await setHost(far.server, 'rack-2', { cpus: '2' }), /gets no VM before --memory is set too/);
+  assert.match(
+    await setHost(far.server, 'rack-2', { memory: '2' }),
+    /gets VMs of at most 2 cpus, and of 2 GiB in all/,
+  );
+  const rack_2 = await idOf('rack-2');
+  const asked = { memory_mib: GIB, cpus: 2 };
+  assert.equal(await hostOf(await api.instance(owner, asked)), rack_2);
+  assert.match(await listHosts(far.server), /^rack-2 +up +1 +1024\/2048 MiB/m);
+  assert.doesNotMatch(await listHosts(far.server), /gets no VM/);
+  assert.match(
+    String(await hostOf(await api.instance(owner, { memory_mib: GIB, cpus: 3 }))),
+    /has 3 cpus and 1024 MiB of memory left/,
+  );
+  assert.match(
+    String(await hostOf(await api.instance(owner, { memory_mib: 1_536 }))),
+    /has 1 cpus and 1536 MiB of memory left/,
+  );
+  assert.equal(await hostOf(await api.instance(owner, asked)), rack_2);
+  const { agent } = await far.join('small', { cpus: '64', memory: '512' });
+  await agent.connect({ ...FACTS, memory_mib: GIB, cpus: 1 });
+  assert.match(
+    String(await hostOf(await api.instance(owner, { memory_mib: 2 * GIB }))),
+    /2048 MiB of memory left/,
+    'it has less than was set',
+  );
+  assert.equal(await hostOf(await api.instance(owner, { memory_mib: GIB })), await idOf('small'));
+});
+
+test('a capacity is a whole number in bounds, of a host on another machine', async () => {
+  for (const memory of ['0', '-1', '1.5', '65537', 'x', ''])
+    await assert.rejects(
+      setHost(far.server, 'rack-2', { memory }),
+      /--memory is a whole number from 1 to 65536/,
+    );
+  await assert.rejects(setHost(far.server, 'rack-2', { cpus: '4097' }), /--cpus is a whole number/);
+  await assert.rejects(setHost(far.server, 'rack-2', {}), /say --cpus N, --memory GIB, or both/);
+  await assert.rejects(setHost(far.server, 'local', { cpus: '1' }), /local is this machine/);
+  await assert.rejects(setHost(far.server, 'nobody', { cpus: '1' }), /there is no host nobody/);
+  await assert.rejects(far.join('rack-3', { cpus: '0' }), /--cpus is a whole number/);
+});

@@ -1,0 +1,59 @@
+/** The control plane's listener for hosts on other machines, of this process, and hosts that join it. */
+import assert from 'node:assert/strict';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after } from 'node:test';
+import { parseJoinToken } from '../../src/agent-api/join-token.ts';
+import { addHost, type GivenCapacity } from '../../src/cli/host-commands.ts';
+import type { ServerContext } from '../../src/cli/server-context.ts';
+import { parseConfig } from '../../src/config/config.ts';
+import { pathsIn } from '../../src/config/paths.ts';
+import { createInternalApp } from '../../src/http/internal.ts';
+import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
+import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
+import type { TestApi } from './api.ts';
+import { ScriptedAgent } from './scripted-agent.ts';
+
+const FLEET = { BERTH_HOSTS_LISTEN: '0.0.0.0:7500', BERTH_S3_BUCKET: 'berth' };
+
+export interface FarListener {
+  readonly origin: string;
+  readonly cert: Buffer;
+  /** On the server, as `bin/berth` loads it. */
+  readonly server: ServerContext;
+  /** A host of that name, which has not said anything yet. */
+  join(name: string, capacity?: GivenCapacity): Promise<{ agent: ScriptedAgent; token: string }>;
+}
+
+export async function farListener(api: TestApi): Promise<FarListener> {
+  const data_dir = mkdtempSync(join(tmpdir(), 'bt-'));
+  after(() => rmSync(data_dir, { recursive: true, force: true }));
+  const paths = pathsIn(data_dir);
+  await makeDataFolder(paths);
+  await ensureSecrets(paths, null, false);
+  await ensureHostsCertificate(paths);
+  const cert = readFileSync(paths.hosts_tls_cert);
+  const tls = { cert, key: readFileSync(paths.hosts_tls_key) };
+  const app = createInternalApp({ ...api.context, host_lease_ms: 40_000 }, tls);
+  const origin = await app.listen({ host: '127.0.0.1', port: 0 });
+  api.beforeClose(async () => {
+    api.context.host_calls.close();
+    await app.close();
+  });
+  const parsed = parseConfig({ BERTH_DATA_DIR: data_dir, ...FLEET }, '/');
+  assert(parsed.ok);
+  const { secret_key, audit } = api.context;
+  const { database, db } = api;
+  const server = { config: parsed.config, paths, database_url: database.url, secret_key, db, audit };
+  return {
+    ...{ origin, cert, server },
+    join: async (name, capacity) => {
+      const joining = parseJoinToken((await addHost(server, name, capacity)).trim());
+      assert(joining);
+      const agent = new ScriptedAgent(origin, joining.token, joining.fingerprint);
+      api.beforeClose(() => agent.close());
+      return { agent, token: joining.token };
+    },
+  };
+}
