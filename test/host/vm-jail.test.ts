@@ -217,6 +217,23 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     qmp.close();
   });
 
+  test('is there on a full disk too, with the resolvers of before', async () => {
+    const small = join(root, 'small');
+    mkdirSync(small);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', small]);
+    try {
+      mkdirSync(join(small, 'etc'));
+      writeFileSync(join(small, 'etc', 'resolv.conf'), 'nameserver 192.0.2.1\n');
+      spawnSync('sh', ['-c', `cat /dev/zero > ${small}/fill`]);
+      const opened = await openJail(join(small, 'etc'));
+      assert.equal(opened.problem, null);
+      await assert.rejects(refreshResolvers({ etc_dir: join(small, 'etc') }), { code: 'ENOSPC' });
+      assert.deepEqual(readdirSync(join(small, 'etc')), ['resolv.conf']);
+    } finally {
+      execFileSync('umount', [small]);
+    }
+  });
+
   test('a host that allows no namespaces is told so', () => {
     const module = join(import.meta.dirname, '..', '..', 'src', 'host', 'vm', 'jail.ts');
     const script = `const { openJail } = await import(${JSON.stringify(module)}); console.log(JSON.stringify(await openJail(${JSON.stringify(etc_dir)})));`;

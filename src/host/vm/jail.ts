@@ -9,7 +9,7 @@
  */
 import { execFile } from 'node:child_process';
 import { lstatSync, readlinkSync } from 'node:fs';
-import { chmod, mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
@@ -92,7 +92,8 @@ export async function openJail(
   { readonly jail: Jail; readonly problem: null } | { readonly jail: null; readonly problem: string }
 > {
   const jail = { etc_dir };
-  await refreshResolvers(jail);
+  // On a full disk those of before stay; a jail that has none is found out below.
+  await refreshResolvers(jail).catch(() => undefined);
   const user = { uid: PROBE_UID, gid: PROBE_UID };
   const [file = '', ...args] = inJail({ jail, user, files: { reads: [], writes: [] } }, ['true']);
   try {
@@ -120,7 +121,10 @@ export async function refreshResolvers({ etc_dir }: Jail): Promise<void> {
   await mkdir(etc_dir, { recursive: true });
   const temporary = `${path}.${process.pid}`;
   // Of a host without one there are no resolvers.
-  await writeFile(temporary, wanted ?? '');
+  await writeFile(temporary, wanted ?? '').catch(async (error: unknown) => {
+    await rm(temporary, { force: true });
+    throw error;
+  });
   for (const [each, mode] of [
     [etc_dir, 0o755],
     [temporary, 0o644],
