@@ -116,12 +116,12 @@ export async function openJail(
 export async function refreshResolvers({ etc_dir }: Jail): Promise<void> {
   if (etc_dir === null) return;
   const path = join(etc_dir, 'resolv.conf');
-  const [wanted, found] = await Promise.all(['/etc/resolv.conf', path].map(textOf));
-  if (wanted === found) return;
+  // Of a host without one there are no resolvers.
+  const wanted = (await textOf('/etc/resolv.conf')) ?? '';
+  if (wanted === (await textOf(path))) return;
   await mkdir(etc_dir, { recursive: true });
   const temporary = `${path}.${process.pid}`;
-  // Of a host without one there are no resolvers.
-  await writeFile(temporary, wanted ?? '').catch(async (error: unknown) => {
+  await writeFile(temporary, wanted).catch(async (error: unknown) => {
     await rm(temporary, { force: true });
     throw error;
   });
