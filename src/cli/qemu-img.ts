@@ -1,18 +1,16 @@
 /** Files that are disks, through qemu-img: what one is, and raw to qcow2 and back. */
-import { execFile } from 'node:child_process';
+import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { resolve } from 'node:path';
-import { promisify } from 'node:util';
+import { openJail } from '../host/vm/jail.ts';
+import { parseQcow2Header, QCOW2_HEADER_BYTES } from '../host/vm/qcow2-header.ts';
+import { qemuImg } from '../host/vm/qemu-img.ts';
 import { messageOf } from '../lib/errors.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 
 export const DISK_FORMATS = ['raw', 'qcow2'] as const;
 export type DiskFormat = (typeof DISK_FORMATS)[number];
-
-const run = promisify(execFile);
-const ENVIRONMENT = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin', LANG: 'C.UTF-8' };
-const QCOW2_MAGIC = 'QFI\xfb';
 
 export interface DiskImage {
   readonly format: DiskFormat;
@@ -25,52 +23,54 @@ export interface DiskImage {
  * @throws CommandError
  */
 export async function describeImage(path: string, format: DiskFormat | null): Promise<DiskImage> {
-  let found: DiskFormat;
+  let head: Buffer;
+  let file_bytes: number;
   try {
-    await using file = await open(path, 'r');
-    const { buffer, bytesRead } = await file.read(Buffer.alloc(4), 0, 4, 0);
-    const is_qcow2 = bytesRead === 4 && buffer.toString('latin1') === QCOW2_MAGIC;
-    found = format ?? (is_qcow2 ? 'qcow2' : 'raw');
-    const { size } = await file.stat();
-    if (found === 'raw' && size === 0) throw new CommandError(`${path} is empty`);
-    if (found === 'raw') return { format: found, size_bytes: size };
+    // Of a pipe the opening would wait for its writer.
+    await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
+    const read = await file.read(Buffer.alloc(QCOW2_HEADER_BYTES), 0, QCOW2_HEADER_BYTES, 0);
+    head = read.buffer.subarray(0, read.bytesRead);
+    file_bytes = (await file.stat()).size;
   } catch (error) {
-    if (error instanceof CommandError) throw error;
     throw new CommandError(`${path} can't be read: ${messageOf(error)}`, { exit_code: EXIT.not_found });
   }
-  const { stdout } = await qemuImg(['info', '--output=json', '-f', 'qcow2', pathOf(path)]);
-  const info = JSON.parse(stdout) as {
-    'virtual-size': number;
-    'backing-filename'?: string;
-    'format-specific'?: { data?: { 'data-file'?: string } };
-  };
-  if (info['backing-filename'] !== undefined || info['format-specific']?.data?.['data-file'] !== undefined) {
+  const header = parseQcow2Header(head);
+  const found = format ?? (header ? 'qcow2' : 'raw');
+  if (found === 'raw') {
+    if (file_bytes === 0) throw new CommandError(`${path} is empty`);
+    return { format: found, size_bytes: file_bytes };
+  }
+  if (!header) throw new CommandError(`${path} is not in qcow2 format; give --format raw`);
+  if (header.has_backing_file || header.has_data_file) {
     throw new CommandError(
       `${path} needs another file (its backing or data file): convert it into a whole one first`,
     );
   }
-  return { format: found, size_bytes: info['virtual-size'] };
+  if (header.is_encrypted) throw new CommandError(`${path} is encrypted: convert it into a plain one first`);
+  return { format: found, size_bytes: header.size_bytes };
 }
 
 export async function toQcow2(raw_path: string, path: string, signal: AbortSignal): Promise<void> {
-  await convert(['-f', 'raw', '-O', 'qcow2', pathOf(raw_path), pathOf(path)], signal);
+  const words = ['-f', 'raw', '-O', 'qcow2', resolve(raw_path), resolve(path)];
+  // We have written it ourselves.
+  await convert(words, { user: null, jail: null, files: { reads: [], writes: [] }, signal });
 }
 
+/** Whoever has made the file may have made it to get at qemu-img, and may change it after the look at its header. */
 export async function toRaw(path: string, raw_path: string, signal: AbortSignal): Promise<void> {
-  await convert(['-f', 'qcow2', '-O', 'raw', pathOf(path), pathOf(raw_path)], signal);
+  const [from, to] = [resolve(path), resolve(raw_path)];
+  const { jail } = process.getuid?.() === 0 ? await openJail(null) : { jail: null };
+  const files = { reads: [from], writes: [to] };
+  await convert(['-f', 'qcow2', '-O', 'raw', from, to], { user: 'operator', jail, files, signal });
 }
 
-/** What it writes is on the disk when it ends. */
-async function convert(args: readonly string[], signal: AbortSignal): Promise<void> {
-  await qemuImg(['convert', '-t', 'writeback', ...args], signal);
-}
-
-/** Absolute: a colon in a relative path would make a protocol of its beginning. */
-const pathOf = (path: string) => resolve(path);
-
-async function qemuImg(args: readonly string[], signal?: AbortSignal): Promise<{ stdout: string }> {
+/** What it writes is on the disk when it ends. Paths are absolute: a colon in another would make a protocol of its beginning. */
+async function convert(
+  words: readonly string[],
+  options: Omit<Parameters<typeof qemuImg>[1], 'qemu_img_binary'>,
+): Promise<void> {
   try {
-    return await run('qemu-img', [...args], { env: ENVIRONMENT, ...(signal ? { signal } : {}) });
+    await qemuImg(['convert', '-t', 'writeback', ...words], { ...options, qemu_img_binary: 'qemu-img' });
   } catch (error) {
     const stderr = error instanceof Error && 'stderr' in error ? String(error.stderr).trim() : '';
     throw new CommandError(`qemu-img: ${stderr || messageOf(error)}`);

@@ -24,6 +24,7 @@ import { readSecrets } from '../launch/data-folder.ts';
 import { readJoinToken } from '../launch/join.ts';
 import { makeReachable } from '../launch/reachable.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
+import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
 import { VM_GID } from '../lib/system-ids.ts';
 import { openStore } from '../object-store/open-store.ts';
@@ -109,7 +110,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
     },
     {
       accelerator_reason: choice.reason,
-      isolate: () => isolate(paths.data, separate_users, { jail, jail_problem }),
+      isolate: () => isolate(paths.data, separate_users, { jail, jail_problem, log }),
     },
   );
   await agent.run(signal);
@@ -140,17 +141,21 @@ const NO_JAIL = { jail: null, problem: null } as const;
 interface Jailing {
   readonly jail: Jail | null;
   readonly jail_problem: string | null;
+  readonly log: Log;
 }
 
 /** null, or what is not closed off. */
 async function isolate(
   data_dir: string,
   separate_users: boolean,
-  { jail, jail_problem }: Jailing,
+  { jail, jail_problem, log }: Jailing,
 ): Promise<string | null> {
   if (!separate_users)
     return 'not run as root: VMs share one user and see all of its files, and their network cannot be closed off';
-  if (jail) await refreshResolvers(jail);
+  if (jail)
+    await refreshResolvers(jail).catch((error: unknown) =>
+      log.warn({ reason: messageOf(error) }, "the guests' resolvers are not those of now"),
+    );
   const egress = await applyEgressRules({ data_folder_id: dataFolderId(data_dir) });
   const problems = [egress.closed ? null : egress.reason, jail_problem].filter((each) => each !== null);
   return problems.length === 0 ? null : problems.join('; ');

@@ -383,6 +383,9 @@ describe('berth disk export and import', () => {
     const named = await berth('disk', 'import', id, linked);
     assert.equal(named.code, 1);
     assert.match(named.err, /needs another file/);
+    const split = join(data_dir, 'split.qcow2');
+    execFileSync('qemu-img', ['create', '-q', '-f', 'qcow2', '-o', `data_file=${split}.raw`, split, '1M']);
+    assert.match((await berth('disk', 'import', id, split)).err, /needs another file/);
     assert.equal((await berth('disk', 'import', id, join(data_dir, 'none'))).code, 3);
 
     await api.as(owner).post(`/v1/instances/${id}/vm`);

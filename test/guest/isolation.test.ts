@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { createServer, type Server } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
@@ -163,6 +163,27 @@ describe('a hostile guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =
         `${path}, ${writes ? 'written' : 'read'}`,
       );
     }
+  });
+
+  test('its process sees the system’s programs, its image, its overlay and its sockets, and no other process', () => {
+    const { paths } = berth;
+    const view = `/proc/${hostile.qemu.pid}/root`;
+    const overlay = (guest: GuestInstance) => overlayPaths(paths.overlays, guest.id).overlay;
+    const own = [overlay(hostile), join(paths.vms, hostile.id, 'run', 'qmp.sock'), '/etc/resolv.conf'];
+    assert.deepEqual(
+      own.filter((path) => !existsSync(view + path)),
+      [],
+    );
+    const others = [paths.secret_key, paths.run, paths.objects, overlay(neighbour), import.meta.filename];
+    const hosts = ['/etc/shadow', '/etc/passwd', '/proc/self', '/sys/class', '/root', '/home', '/var'];
+    assert.deepEqual(
+      [...others, ...hosts].filter((path) => existsSync(view + path)),
+      [],
+    );
+    const alone = [hostile.qemu.pid, neighbour.qemu.pid, process.pid].map((pid) =>
+      readlinkSync(`/proc/${pid}/ns/pid`),
+    );
+    assert.equal(new Set(alone).size, alone.length);
   });
 
   test('its user may read nothing of the installation but the image, and of its own', async () => {

@@ -16,6 +16,7 @@ import { memoryUse, networkUse, rootFileSystemUse } from '../../src/host/guest/g
 import { runUserCommand } from '../../src/host/guest/user-command.ts';
 import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { hostCgroups, limitProcess, removeLimits, vmLimits } from '../../src/host/vm/cgroup.ts';
+import { DISK_LIMITS, limitDisk } from '../../src/host/vm/disk-limits.ts';
 import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
 import { filesOfVm, openJail } from '../../src/host/vm/jail.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';
@@ -123,6 +124,19 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
       readFileSync(`/proc/${identity?.pid}/cgroup`, 'utf8'),
       new RegExp(`/berth/${instance_id}$`, 'm'),
     );
+    // Shares of I/O, where there is a controller of them.
+    if (mounts?.version === 1 && mounts.roots.blkio)
+      assert.match(
+        readFileSync(`/proc/${identity?.pid}/cgroup`, 'utf8'),
+        new RegExp(`:blkio:/berth/${instance_id}$`, 'm'),
+      );
+  });
+
+  test('has a disk with a ceiling', async () => {
+    await limitDisk(qmp);
+    const [disk] = await qmp.execute('query-block');
+    const { bps, iops, bps_max, iops_max } = disk?.inserted ?? {};
+    assert.deepEqual({ bps, iops, bps_max, iops_max }, DISK_LIMITS);
   });
 
   test('comes up, and its agent answers after cont', async (context) => {

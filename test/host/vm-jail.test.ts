@@ -44,6 +44,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
   const root = mkdtempSync(join(tmpdir(), 'bjail-'));
   const runtime_dir = join(root, 'vm', 'run');
   const secret = join(root, 'secret');
+  const etc_dir = join(root, 'etc');
   const base = join(root, 'base.img');
   const log_path = join(root, 'qemu.log');
   const instance_id = newId('inst');
@@ -56,7 +57,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
     mkdirSync(join(root, 'vm'), { mode: 0o711 });
     // Readable to everybody: what is not seen is not refused by its mode.
     for (const path of [secret, base]) writeFileSync(path, 'content', { mode: 0o644 });
-    const opened = await openJail(join(root, 'etc'));
+    const opened = await openJail(etc_dir);
     assert.equal(opened.problem, null);
     assert.ok(opened.jail);
     jail = opened.jail;
@@ -208,17 +209,34 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
   test('hears of resolvers that change', async () => {
     const { identity, qmp } = await launch();
     const theirs = `/proc/${identity.pid}/root/etc/resolv.conf`;
-    writeFileSync(join(jail.etc_dir, 'resolv.conf'), 'nameserver 192.0.2.1\n');
+    writeFileSync(join(etc_dir, 'resolv.conf'), 'nameserver 192.0.2.1\n');
     assert.equal(readFileSync(theirs, 'utf8'), 'nameserver 192.0.2.1\n');
     await refreshResolvers(jail);
     assert.equal(readFileSync(theirs, 'utf8'), readFileSync('/etc/resolv.conf', 'utf8'));
-    assert.deepEqual(readdirSync(jail.etc_dir), ['resolv.conf']);
+    assert.deepEqual(readdirSync(etc_dir), ['resolv.conf']);
     qmp.close();
+  });
+
+  test('is there on a full disk too, with the resolvers of before', async () => {
+    const small = join(root, 'small');
+    mkdirSync(small);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', small]);
+    try {
+      mkdirSync(join(small, 'etc'));
+      writeFileSync(join(small, 'etc', 'resolv.conf'), 'nameserver 192.0.2.1\n');
+      spawnSync('sh', ['-c', `cat /dev/zero > ${small}/fill`]);
+      const opened = await openJail(join(small, 'etc'));
+      assert.equal(opened.problem, null);
+      await assert.rejects(refreshResolvers({ etc_dir: join(small, 'etc') }), { code: 'ENOSPC' });
+      assert.deepEqual(readdirSync(join(small, 'etc')), ['resolv.conf']);
+    } finally {
+      execFileSync('umount', [small]);
+    }
   });
 
   test('a host that allows no namespaces is told so', () => {
     const module = join(import.meta.dirname, '..', '..', 'src', 'host', 'vm', 'jail.ts');
-    const script = `const { openJail } = await import(${JSON.stringify(module)}); console.log(JSON.stringify(await openJail(${JSON.stringify(jail.etc_dir)})));`;
+    const script = `const { openJail } = await import(${JSON.stringify(module)}); console.log(JSON.stringify(await openJail(${JSON.stringify(etc_dir)})));`;
     const words = ['--bounding-set=-sys_admin', '--inh-caps=-sys_admin', process.execPath];
     const said = execFileSync('setpriv', [...words, '--input-type=module', '-e', script], {
       encoding: 'utf8',
@@ -260,6 +278,18 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
       execFileSync('qemu-img', ['rebase', '-u', '-f', 'qcow2', '-F', 'raw', '-b', secret, path]);
       assert.match((await info(path, null)).stdout, /"filename": "[^"]*secret"/);
       await assert.rejects(info(path, jail), /Could not open '[^']*secret': No such file/);
+    });
+
+    test('nor does it where an operator gives the file, which may be anybody’s', async () => {
+      const { overlay: path } = await createOverlay({ ...options, size_bytes: MIB });
+      const read = () =>
+        qemuImg(['info', '--backing-chain', '-f', 'qcow2', path], {
+          ...{ qemu_img_binary: 'qemu-img', user: 'operator', jail, files: { reads: [path], writes: [] } },
+        });
+      assert.deepEqual([statSync(path).uid, statSync(path).mode & 0o777], [USER.uid, 0o600]);
+      assert.match((await read()).stdout, /virtual size: 1 MiB/);
+      execFileSync('qemu-img', ['rebase', '-u', '-f', 'qcow2', '-F', 'raw', '-b', secret, path]);
+      await assert.rejects(read(), /Could not open '[^']*secret': No such file/);
     });
 
     test('and a good one grows as its user, and stays that user’s', async () => {

@@ -110,7 +110,7 @@ test('every import stays within what its room may see', () => {
 test('what people type speaks HTTP by the client alone; only the commands on the server know its database', () => {
   const ON_SERVER = [
     ...['org-commands', 'user-commands', 'image-commands', 'host-commands', 'server-context'],
-    ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands'],
+    ...['disk-commands', 'disk-file-commands', 'disk-context', 'backup-commands', 'qemu-img'],
   ].map((name) => `src/cli/${name}.ts`);
   const theirs = imports.filter(({ from }) => roomOf(from) === 'cli' && !ON_SERVER.includes(from));
   const loaded = theirs.filter(({ to }) => roomOf(to) !== 'cli' && roomOf(to) !== 'client');

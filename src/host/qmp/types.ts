@@ -158,6 +158,26 @@ export interface TransactionArguments {
   readonly properties?: { readonly 'completion-mode'?: 'individual' | 'grouped' };
 }
 
+/** All of them bytes or requests a second; 0: no limit. Lengths of bursts in seconds. */
+export interface ThrottleArguments {
+  readonly id: string;
+  readonly bps: number;
+  readonly bps_rd: number;
+  readonly bps_wr: number;
+  readonly iops: number;
+  readonly iops_rd: number;
+  readonly iops_wr: number;
+  readonly bps_max?: number;
+  readonly bps_max_length?: number;
+  readonly iops_max?: number;
+  readonly iops_max_length?: number;
+}
+
+export interface BlockDeviceInfo {
+  readonly qdev?: string;
+  readonly inserted?: Pick<ThrottleArguments, 'bps' | 'iops' | 'bps_max' | 'iops_max'>;
+}
+
 export interface NbdExportArguments {
   readonly type: 'nbd';
   readonly id: string;
@@ -182,6 +202,7 @@ export interface QmpCommands {
   'query-jobs': Call<undefined, readonly JobInfo[]>;
   'query-blockstats': Call<{ readonly 'query-nodes'?: boolean }, readonly BlockStatsInfo[]>;
   'query-named-block-nodes': Call<{ readonly flat?: boolean }, readonly BlockNodeInfo[]>;
+  'query-block': Call<undefined, readonly BlockDeviceInfo[]>;
   'query-block-exports': Call<undefined, readonly BlockExportInfo[]>;
   'blockdev-add': Call<BlockdevOptions, Empty>;
   'blockdev-del': Call<{ readonly 'node-name': string }, Empty>;
@@ -189,6 +210,7 @@ export interface QmpCommands {
   'blockdev-backup': Call<BackupArguments, Empty>;
   'nbd-server-start': Call<{ readonly addr: NbdListen; readonly 'max-connections'?: number }, Empty>;
   'nbd-server-stop': Call<undefined, Empty>;
+  block_set_io_throttle: Call<ThrottleArguments, Empty>;
   'block-export-add': Call<NbdExportArguments, Empty>;
   'block-dirty-bitmap-add': Call<BitmapAddArguments, Empty>;
   'block-dirty-bitmap-remove': Call<BitmapReference, Empty>;

@@ -13,6 +13,7 @@ import { makeHostKey } from '../template/make-host-key.ts';
 import type { Template } from '../template/template-files.ts';
 import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
 import { limitProcess, vmLimits } from '../vm/cgroup.ts';
+import { limitDisk } from '../vm/disk-limits.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
 import { filesOfVm } from '../vm/jail.ts';
@@ -137,6 +138,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
     if (memory) await loadMemory(launch, folder, qmp, memory);
     if (saved) await fillFrom(saved, launch, folder, qmp);
     if (overlay !== 'unsaved') await addBitmap(qmp);
+    await limitDisk(qmp);
     signal.throwIfAborted();
     context.lease.require();
     if (run || overlay !== 'clean') await disk.vouch(assignment);

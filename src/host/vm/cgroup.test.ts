@@ -7,6 +7,7 @@ test('version 1 controllers are found where they are mounted, joined or alone', 
     '30 23 0:26 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct',
     '31 23 0:27 / /sys/fs/cgroup/mem\\040ory rw - cgroup cgroup rw,memory',
     '32 23 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids',
+    '34 23 0:30 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio',
     '33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw',
   ].join('\n');
   assert.deepEqual(parseCgroupMounts(mountinfo), {
@@ -15,6 +16,7 @@ test('version 1 controllers are found where they are mounted, joined or alone', 
       cpu: '/sys/fs/cgroup/cpu,cpuacct',
       memory: '/sys/fs/cgroup/mem ory',
       pids: '/sys/fs/cgroup/pids',
+      blkio: '/sys/fs/cgroup/blkio',
     },
   });
 });

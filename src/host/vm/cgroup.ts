@@ -3,7 +3,8 @@
  * hierarchy (version 2), per the kernel's admin-guide/cgroup-v1 and cgroup-v2.
  * It hangs at the top, not below our own group: a service manager that ends our group must not end the VMs.
  * Invariant: either every controller of {@link CONTROLLERS} limits the process, or the reason why not is returned,
- * to be shown.
+ * to be shown. Where there is a controller for I/O, the process is in a group of it too: VMs have equal shares of a disk whose
+ * scheduler knows shares. How much it may read and write is `disk-limits.ts`.
  */
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -15,6 +16,8 @@ import { type Accelerator, TCG_CACHE_MIB } from './qemu-command.ts';
 
 export const CONTROLLERS = ['cpu', 'memory', 'pids'] as const;
 export type Controller = (typeof CONTROLLERS)[number];
+/** Of I/O: in version 1 and 2. */
+const SHARES = { 1: 'blkio', 2: 'io' } as const;
 
 const PERIOD_US = 100_000;
 /** Disk and network emulation run beside the virtual cpus: half a cpu for them. */
@@ -43,10 +46,12 @@ export interface VmLimits {
   readonly pids: number;
 }
 
+type Roots = Readonly<Partial<Record<Controller | (typeof SHARES)[1], string>>>;
+
 /** Where the controllers are mounted. Version 2 has one place for all. */
 export type CgroupMounts = (
   | { readonly version: 2; readonly root: string }
-  | { readonly version: 1; readonly roots: Readonly<Partial<Record<Controller, string>>> }
+  | { readonly version: 1; readonly roots: Roots }
 ) & {
   /** In the place of `berth`: two hosts on one machine may hold the same instance for a moment. */
   readonly parent?: string;
@@ -76,7 +81,7 @@ export function vmLimits(vm: {
  * mounted and it holds the controllers: a controller is in one of them only. Null when there is none.
  */
 export function parseCgroupMounts(mountinfo: string): CgroupMounts | null {
-  const roots: Partial<Record<Controller, string>> = {};
+  const roots: { -readonly [name in keyof Roots]: string } = {};
   let unified: string | undefined;
   for (const line of mountinfo.split('\n')) {
     const [left, right] = line.split(' - ');
@@ -87,7 +92,7 @@ export function parseCgroupMounts(mountinfo: string): CgroupMounts | null {
     if (mount_point === undefined) continue;
     if (type === 'cgroup2') unified ??= mount_point;
     if (type !== 'cgroup') continue;
-    for (const controller of CONTROLLERS) {
+    for (const controller of [...CONTROLLERS, SHARES[1]] as const) {
       if (super_options?.split(',').includes(controller)) roots[controller] ??= mount_point;
     }
   }
@@ -146,12 +151,7 @@ function groupOf({ parent = PARENT }: CgroupMounts, instance_id: string): Group 
   return [parent, instance_id];
 }
 
-function limitV1(
-  roots: Readonly<Partial<Record<Controller, string>>>,
-  name: Group,
-  pid: number,
-  limits: VmLimits,
-): void {
+function limitV1(roots: Roots, name: Group, pid: number, limits: VmLimits): void {
   const missing = CONTROLLERS.filter((controller) => roots[controller] === undefined);
   const files: Record<Controller, Record<string, number>> = {
     cpu: { 'cpu.cfs_period_us': limits.cpu_period_us, 'cpu.cfs_quota_us': limits.cpu_quota_us },
@@ -169,6 +169,11 @@ function limitV1(
     }
     writeFileSync(join(group, 'cgroup.procs'), String(pid));
   }
+  const shares = roots[SHARES[1]];
+  if (shares !== undefined) {
+    mkdirSync(join(shares, ...name), { recursive: true });
+    writeFileSync(join(shares, ...name, 'cgroup.procs'), String(pid));
+  }
   if (missing.length > 0) throw new Error(`the controllers ${missing.join(', ')} are not mounted`);
 }
 
@@ -177,8 +182,10 @@ function limitV2(root: string, name: Group, pid: number, limits: VmLimits): void
   const group = join(root, ...name);
   mkdirSync(parent, { recursive: true });
   for (const folder of [root, parent]) {
-    const enabled = readFileSync(join(folder, 'cgroup.subtree_control'), 'utf8').trim().split(/\s+/);
-    const wanted = CONTROLLERS.filter((controller) => !enabled.includes(controller));
+    const words = (file: string) => readFileSync(join(folder, file), 'utf8').trim().split(/\s+/);
+    const enabled = words('cgroup.subtree_control');
+    const shares = words('cgroup.controllers').filter((controller) => controller === SHARES[2]);
+    const wanted = [...CONTROLLERS, ...shares].filter((controller) => !enabled.includes(controller));
     if (wanted.length > 0) {
       writeFileSync(join(folder, 'cgroup.subtree_control'), wanted.map((name) => `+${name}`).join(' '));
     }

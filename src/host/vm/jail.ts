@@ -9,7 +9,7 @@
  */
 import { execFile } from 'node:child_process';
 import { lstatSync, readlinkSync } from 'node:fs';
-import { chmod, mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
@@ -25,8 +25,8 @@ const SYSTEM_FOLDERS = ['/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32'];
 const DEVICES = ['/dev/null', '/dev/urandom'];
 
 export interface Jail {
-  /** The /etc inside. A folder, so that a resolv.conf that takes the place of another is seen. */
-  readonly etc_dir: string;
+  /** The /etc inside. A folder, so that a resolv.conf that takes the place of another is seen. Null: none, for tools. */
+  readonly etc_dir: string | null;
 }
 
 export interface JailFiles {
@@ -63,7 +63,7 @@ export function inJail({ jail, files, user, info_fd }: JailedCommand, command: r
     ...['bwrap', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--as-pid-1', '--chdir', '/'],
     ...(info_fd === undefined ? ['--die-with-parent'] : ['--info-fd', String(info_fd)]),
     ...['--ro-bind', '/usr', '/usr', ...SYSTEM_FOLDERS.flatMap(sameAsHere)],
-    ...['--ro-bind', jail.etc_dir, '/etc'],
+    ...(jail.etc_dir === null ? [] : ['--ro-bind', jail.etc_dir, '/etc']),
     // Those that bubblewrap makes by itself would be root's alone.
     ...folders.flatMap((path) => ['--dir', path]),
     ...[...DEVICES, ...(files.devices ?? [])].flatMap((path) => ['--dev-bind', path, path]),
@@ -87,12 +87,13 @@ export function asUser({ uid, gid }: VmUser, more: readonly string[] = []): stri
 
 /** As root: the jail of this host's VMs, or why they have none. */
 export async function openJail(
-  etc_dir: string,
+  etc_dir: string | null,
 ): Promise<
   { readonly jail: Jail; readonly problem: null } | { readonly jail: null; readonly problem: string }
 > {
   const jail = { etc_dir };
-  await refreshResolvers(jail);
+  // On a full disk those of before stay; a jail that has none is found out below.
+  await refreshResolvers(jail).catch(() => undefined);
   const user = { uid: PROBE_UID, gid: PROBE_UID };
   const [file = '', ...args] = inJail({ jail, user, files: { reads: [], writes: [] } }, ['true']);
   try {
@@ -113,13 +114,17 @@ export async function openJail(
 
 /** QEMU's user network reads them again when the file is another one. */
 export async function refreshResolvers({ etc_dir }: Jail): Promise<void> {
+  if (etc_dir === null) return;
   const path = join(etc_dir, 'resolv.conf');
-  const [wanted, found] = await Promise.all(['/etc/resolv.conf', path].map(textOf));
-  if (wanted === found) return;
+  // Of a host without one there are no resolvers.
+  const wanted = (await textOf('/etc/resolv.conf')) ?? '';
+  if (wanted === (await textOf(path))) return;
   await mkdir(etc_dir, { recursive: true });
   const temporary = `${path}.${process.pid}`;
-  // Of a host without one there are no resolvers.
-  await writeFile(temporary, wanted ?? '');
+  await writeFile(temporary, wanted).catch(async (error: unknown) => {
+    await rm(temporary, { force: true });
+    throw error;
+  });
   for (const [each, mode] of [
     [etc_dir, 0o755],
     [temporary, 0o644],

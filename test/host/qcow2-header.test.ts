@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { type HeadChange, qcow2Head } from '../../../test/support/qcow2-head.ts';
-import { overlayProblem, parseQcow2Header } from './qcow2-header.ts';
+import { overlayProblem, parseQcow2Header } from '../../src/host/vm/qcow2-header.ts';
+import { type HeadChange, qcow2Head } from '../support/qcow2-head.ts';
 
 const GIB = 2 ** 30;
 const problemOf = (head: Buffer) => overlayProblem(parseQcow2Header(head));

@@ -1,0 +1,31 @@
+/**
+ * The ceiling of one VM's disk, which QEMU itself keeps: a guest that reads and writes all that it can leaves the host's disk to the
+ * others. A burst is what a boot, a build or a database's start takes. What QEMU does beside its guest, a flush say, is not counted.
+ */
+import { present } from '../../lib/assert.ts';
+import type { QmpClient } from '../qmp/qmp-client.ts';
+import { DEVICES } from './qemu-command.ts';
+
+const MIB = 2 ** 20;
+/** Seconds. */
+const BURST_LENGTH = 10;
+
+export const DISK_LIMITS = {
+  bps: 512 * MIB,
+  iops: 25_000,
+  bps_max: 2_048 * MIB,
+  iops_max: 100_000,
+} as const;
+
+/** Before its guest runs. */
+export async function limitDisk(qmp: QmpClient): Promise<void> {
+  const { bps, iops, bps_max, iops_max } = DISK_LIMITS;
+  const all = await qmp.execute('query-block', undefined);
+  // On PCI it is a part of the device of that name.
+  const disk = all.find(({ qdev }) => qdev?.split('/').includes(DEVICES.disk));
+  await qmp.execute('block_set_io_throttle', {
+    id: present(disk?.qdev, 'the path of the disk'),
+    ...{ bps, bps_rd: 0, bps_wr: 0, iops, iops_rd: 0, iops_wr: 0 },
+    ...{ bps_max, bps_max_length: BURST_LENGTH, iops_max, iops_max_length: BURST_LENGTH },
+  });
+}
