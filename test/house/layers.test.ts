@@ -118,6 +118,7 @@ test('what people type speaks HTTP by the client alone; only the commands on the
     'src/config/env.ts',
     'src/lib/errors.ts',
     'src/lib/nearest.ts',
+    'src/lib/untrusted-text.ts',
   ]);
   // Those of the server are loaded when they are typed, and not before.
   assert.deepEqual(
