@@ -100,12 +100,29 @@ test('TAB runs nothing of what a server calls its instances', async () => {
 
 test('JSON has nothing that a terminal acts on, and means what was said', async () => {
   const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
-  const labels = { a: '\u009b31m\u007f\u001b[0m' };
+  const labels = { a: '\u009b31m\u007f\u001b[0m', b: 'we\u202egpj\u{e0041}' };
   says({ labels });
   const out = await cli.done('show', 'web', '--json');
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-  assert.doesNotMatch(out, /[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/);
+  assert.doesNotMatch(out, /[\u0000-\u0009\u000b-\u001f\u007f-\u009f]|\p{Cf}/u);
   assert.deepEqual((JSON.parse(out) as { labels: unknown }).labels, labels);
+});
+
+test('what a server calls its instances is shown without what a terminal acts on, or what reorders it', async () => {
+  const cli = new Cli({ BERTH_URL: url, BERTH_API_KEY: KEY });
+  const reason = {
+    code: 'vm_died',
+    message: '\u001b]0;owned\u0007It \u001b[31mdied\u202e.',
+    actor: 'host_1',
+  };
+  const disk = { generation: 0, dirty_bytes: 0, stored_bytes: 0 };
+  says({ name: 'w\u001b[2Je\u202eb', vm: { state: 'failed', reason }, disk });
+  for (const command of [['ls'], ['ls', '-q']]) {
+    const out = await cli.done(...command);
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+    assert.doesNotMatch(out, /[\u0000-\u0009\u000b-\u001f\u007f-\u009f]|\p{Cf}|owned/u);
+    assert.match(out, /\bweb\b/);
+  }
 });
 
 test('neither a session with sudo nor a password goes to another server than the login’s', async () => {

@@ -33,6 +33,6 @@ test('a forced stop asks the guest nothing, and halts it where it is', async (t)
   // Nobody listens there: who has logged in could not be told either.
   const client = new ControlPlaneClient({ address: `${root}/none`, token: '' });
   t.after(() => client.close());
-  await powerOffGuest(machine, client, { force: true, signal: new AbortController().signal });
+  await powerOffGuest(machine, client, true, new AbortController().signal);
   assert.deepEqual([machine.view, commands.at(-1), asked], ['off', 'stop', 0]);
 });

@@ -239,7 +239,7 @@ describe('a report', () => {
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
 
-  test('of a guest that waits for its host is a reason of its running, until it goes on or is found well', async () => {
+  test('of a guest that waits for its host, or whose agent is silent, is a reason of its running, until it goes on or is found well', async () => {
     const { id } = await instanceIn(api, owner, 'running');
     const reason = { code: 'disk_full', message: 'The host has no room.' } as const;
     const shown = async () => {
@@ -250,9 +250,12 @@ describe('a report', () => {
     assert.deepEqual(await shown(), ['running', 'disk_full']);
     await agent.observe(id, { kind: 'resumed' });
     assert.deepEqual(await shown(), ['running', 'ready']);
-    await agent.observe(id, { kind: 'stalled', reason });
-    await agent.ready(id);
-    assert.deepEqual(await shown(), ['running', 'ready']);
+    for (const code of ['disk_full', 'disk_error', 'guest_agent_silent'] as const) {
+      await agent.observe(id, { kind: 'stalled', reason: { ...reason, code } });
+      assert.deepEqual(await shown(), ['running', code]);
+      await agent.ready(id);
+      assert.deepEqual(await shown(), ['running', 'ready']);
+    }
     await api.as(owner).delete(`/v1/instances/${id}/vm`);
     await agent.observe(id, { kind: 'stalled', reason });
     assert.deepEqual(await shown(), ['stopping', 'stop_requested']);

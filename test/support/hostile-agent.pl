@@ -24,7 +24,7 @@ sub become_the_real_one {
 	exec '/usr/lib/berth/guest-agent.real' or die;
 }
 
-# All of it, unless another mode is wanted meanwhile: the host may read none of it.
+# All of it, unless another mode is wanted meanwhile: the host may read none of it. True: there was none.
 sub put {
 	my ($text, $piece) = @_;
 	my $mode = mode();
@@ -33,9 +33,19 @@ sub put {
 		if (defined $done) { $at += $done }
 		else {
 			select undef, undef, undef, 0.02;
-			return if mode() ne $mode;
+			return 0 if mode() ne $mode;
 		}
 	}
+	return 1;
+}
+
+# So often; a text of that length is more than the guest has room for.
+sub put_often {
+	my ($text, $times, $piece) = @_;
+	my $many = int(32768 / length $text) || 1;
+	$text = $text x $many;
+	for (my $done = 0; $done < $times; $done += $many) { put($text, $piece) or return 0 }
+	return 1;
 }
 
 sub answer {
@@ -45,9 +55,9 @@ sub answer {
 	my ($id) = $request =~ /"guest-sync-delimited".*?"id":\s*(\d+)/;
 	my $sync = defined $id ? "\xff{\"return\":$id}\n" : undef;
 	return put($sync // '{"return":{}}' . "\n", 1) if $mode eq 'bytes' && defined $sync;
-	return put('x' x 4_000_000, 1) if $mode eq 'bytes';
-	return put('x' x 100_000_000) if $mode eq 'endless';
-	return put("{\"return\":1}\n" x 3_000_000) if $mode eq 'flood';
+	return put_often('x', 4_000_000, 1) if $mode eq 'bytes';
+	return put_often('x', 100_000_000) if $mode eq 'endless';
+	return put_often("{\"return\":1}\n", 3_000_000) if $mode eq 'flood';
 	if ($mode eq 'order') {
 		# Each gets what the one before should have had, and then some.
 		my $now = $sync // '{"return":{"pid":1,"exited":true,"exitcode":0,"out-data":{"length":4000000000}}}' . "\n";
@@ -56,9 +66,9 @@ sub answer {
 		return;
 	}
 	return put($sync) if defined $sync;
-	return put('{"return":[' . '[],' x 15_000_000 . "[]]}\n") if $mode eq 'lists';
-	return put('[' x 3_000_000 . "\n") if $mode eq 'nested';
-	return put('{"error":{"class":"GenericError","desc":"' . 'y' x 10_000_000 . "\"}}\n") if $mode eq 'words';
+	return put('{"return":[') && put_often('[],', 15_000_000) && put("[]]}\n") if $mode eq 'lists';
+	return put_often('[', 3_000_000) && put("\n") if $mode eq 'nested';
+	return put('{"error":{"desc":"') && put_often('y', 10_000_000) && put("\"}}\n") if $mode eq 'words';
 	return put("{\"return\":{}}\n");
 }
 

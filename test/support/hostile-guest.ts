@@ -23,7 +23,7 @@ export async function turnHostile(guest: RootShell): Promise<void> {
 
 /** Its agent begins anew, in this way. */
 export async function behave(guest: RootShell, mode: HostileMode | 'good'): Promise<void> {
-  await guest.sh(`echo ${mode} > /run/mode; pkill qemu-ga; pkill -f ${agent}; true`);
+  await guest.sh(`echo ${mode} > /run/mode; pkill qemu-ga; pkill -f '^/usr/bin/perl ${agent}'; true`);
 }
 
 /** Prints what a terminal would act on, without end, until {@link endFlood}. */
@@ -33,5 +33,5 @@ export async function floodConsole(guest: RootShell): Promise<void> {
 }
 
 export async function endFlood(guest: RootShell): Promise<void> {
-  await guest.sh(`pkill -KILL -f ${flood}; true`);
+  await guest.sh(`pkill -KILL -f '^sh ${flood}'; true`);
 }

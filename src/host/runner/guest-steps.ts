@@ -153,7 +153,8 @@ export async function rebootGuest(machine: Machine, signal: AbortSignal): Promis
 export async function powerOffGuest(
   machine: Machine,
   client: ControlPlaneClient,
-  { force, signal }: { readonly force: boolean; readonly signal: AbortSignal },
+  force: boolean,
+  signal: AbortSignal,
 ): Promise<void> {
   if (!force) {
     await tellLogins(machine, client);

@@ -229,10 +229,7 @@ export class VmRunner {
       case 'say_suspended':
         return this.#saySuspended();
       case 'power_off':
-        return powerOffGuest(this.#held.running, this.#context.client, {
-          force: this.#current.force,
-          signal,
-        });
+        return powerOffGuest(this.#held.running, this.#context.client, this.#current.force, signal);
       case 'save':
         return this.#save(signal);
       case 'save_offline':
