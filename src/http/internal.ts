@@ -63,6 +63,7 @@ import { sendError } from './errors.ts';
 import { hangUp } from './hang-up.ts';
 import { registerHostCalls } from './internal-calls.ts';
 import { registerImageCalls } from './internal-images.ts';
+import { type Installation, registerWeaknesses } from './internal-weaknesses.ts';
 
 /** SSH connections to other machines take one each. */
 const CONNECTIONS_OF_HOSTS = 20_000;
@@ -75,6 +76,8 @@ const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 export interface InternalContext extends Pick<AppContext, 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls'> {
   /** Of hosts that are not the only one. */
   readonly host_lease_ms: number;
+  /** For `berth doctor`; absent: it is told nothing. */
+  readonly installation?: Installation;
 }
 
 declare module 'fastify' {
@@ -110,6 +113,7 @@ export function createInternalApp(
   registerPolls(app, context);
   registerImageCalls(app, context, far);
   if (!far) registerIngress(app, context);
+  if (!far && context.installation) registerWeaknesses(app, context.db, context.installation);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
     authenticate: (authorization) => authenticateHost(context, authorization, far),

@@ -46,6 +46,26 @@ export async function loadQuota(tx: Tx, org_id: OrgId): Promise<QuotaState | und
   };
 }
 
+const UNLIMITED_MAX = 1_000;
+
+/** Organisations but the first that some quota does not limit, and which quotas; the oldest first, up to a bound. */
+export async function listUnlimited(
+  tx: Tx,
+): Promise<{ readonly id: OrgId; readonly quotas: readonly Quota[] }[]> {
+  const rows = await tx
+    .selectFrom('organisations')
+    .select(['id', 'quota_instances', 'quota_cpus', 'quota_memory_mib', 'quota_disk_gib'])
+    .where('id', '>', (eb) => eb.selectFrom('organisations').select(eb.fn.min('id').as('first')))
+    .where((eb) => eb.or(QUOTAS.map((quota) => eb(`quota_${quota}`, 'is', null))))
+    .orderBy('id')
+    .limit(UNLIMITED_MAX)
+    .execute();
+  return rows.map((row) => ({
+    id: row.id,
+    quotas: QUOTAS.filter((quota) => row[`quota_${quota}`] === null),
+  }));
+}
+
 export async function updateQuota(tx: Tx, org_id: OrgId, change: QuotaChange): Promise<void> {
   const columns = Object.fromEntries(
     QUOTAS.filter((quota) => change[quota] !== undefined).map((quota) => [`quota_${quota}`, change[quota]]),

@@ -282,21 +282,6 @@ describe('a report', () => {
     await agent.ready(id);
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
-
-  test('of a reset is told to the ingress each time, and a restart that was asked for stays the reason', async () => {
-    const { id } = await instanceIn(api, owner, 'restarting');
-    const found = async () => {
-      const { state, reason } = await stateOf(api, owner, id);
-      const { routes } = await agent.client.routes({ seen: null, blocked: [] }, AbortSignal.timeout(30_000));
-      return [routes.find(({ instance_id }) => instance_id === id)?.resets, state, reason?.code];
-    };
-    for (const resets of [0, 1, 2]) {
-      assert.deepEqual(await found(), [resets, 'restarting', 'restart_requested']);
-      await agent.observe(id, { kind: 'rebooting' });
-    }
-    await agent.ready(id);
-    assert.deepEqual(await found(), [3, 'running', 'ready']);
-  });
 });
 
 test('a login that a guest tells of is shown on its key, if the instance lets that in', async () => {
