@@ -2,6 +2,7 @@ import type { VmReasonCode } from '../agent-api/reasons.ts';
 import type { HostKey, KeysReport, Observation, Reason, Report, ReportResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, ping, type Tx, transaction } from '../db/pool.ts';
+import { noteAllDurable } from '../disks/store.ts';
 import { append } from '../events/append.ts';
 import type { EventType } from '../events/model.ts';
 import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
@@ -97,6 +98,7 @@ async function move(
     seen.kind === 'stopped' && seen.recovered?.code === 'recovered' ? seen.recovered.message : null;
   if (lost !== null) await failFlushes(tx, vm.id, lost);
   else if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
+  if (next === 'stopped' || next === 'suspended') await noteAllDurable(tx, vm.instance_id);
   if (next === 'failed') await failFlushes(tx, vm.id, 'The VM is failed.');
   await announce(tx, vm, next, seen, host_id);
   // Said again at each try; told once.
