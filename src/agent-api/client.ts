@@ -7,6 +7,7 @@ import type { TLSSocket } from 'node:tls';
 import type { TSchema } from 'typebox';
 import { Agent, buildConnector, type Dispatcher, request, upgrade } from 'undici';
 import type { InstanceId } from '../lib/ids.ts';
+import { untrustedText } from '../lib/untrusted-text.ts';
 import { problemOfAnswer } from './check.ts';
 import {
   type AnswerRequest,
@@ -33,7 +34,7 @@ import type {
 } from './ingress-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, ProtocolRefusal } from './protocol.ts';
 import { type AgentRoute, ROUTES } from './routes.ts';
-import { fitText, type Of } from './schemas.ts';
+import type { Of } from './schemas.ts';
 import type {
   BootOrderReport,
   CommitRequest,
@@ -321,7 +322,7 @@ export class ControlPlaneClient {
 /** Messages come from everywhere, guests too: they are cut to what the control plane takes. */
 function withFitMessages<T>(body: T): T {
   const text = JSON.stringify(body, (key, value) =>
-    key === 'message' && typeof value === 'string' ? fitText(value) : value,
+    key === 'message' && typeof value === 'string' ? untrustedText(value) : value,
   );
   return JSON.parse(text) as T;
 }

@@ -43,11 +43,12 @@ import {
   UserDataRequest,
   UserDataResponse,
 } from './types.ts';
+import { WeaknessesResponse } from './weaknesses.ts';
 
 export interface AgentRoute<Request extends TSchema = TSchema, Response extends TSchema = TSchema> {
   readonly path: string;
-  /** Who calls it. The ingress's calls are served on this machine's socket alone. */
-  readonly caller: 'host' | 'ingress';
+  /** Who calls it. The calls of ingress and operator are served on this machine's socket alone. */
+  readonly caller: 'host' | 'ingress' | 'operator';
   readonly summary: string;
   readonly request: Request;
   readonly response: Response;
@@ -96,4 +97,5 @@ export const ROUTES = {
   ),
   wake: route('wake', 'Starts a VM for a connection.', WakeRequest, WakeResponse, 'ingress'),
   activity: route('activity', 'Which ports are in use.', ActivityReport, Nothing, 'ingress'),
+  weaknesses: route('weaknesses', 'What weakens the installation.', Nothing, WeaknessesResponse, 'operator'),
 } as const;

@@ -44,17 +44,8 @@ export function anyText(maxLength: number) {
 }
 
 export const TEXT_MAX = 300;
-/** Words for people, on one line: no control character, nothing that turns a line around, no half of a character. */
+/** Words for people, on one line, as `lib/untrusted-text.ts` makes them of any text. */
 export const Text = matching('^[^\\p{Cc}\\p{Cf}\\p{Cs}\\p{Zl}\\p{Zp}]*$', TEXT_MAX);
-const UNFIT = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]+/gu;
-
-/** `text` as {@link Text} has it: cut, and without what it may not hold. */
-export function fitText(text: string): string {
-  const fit = text.replace(UNFIT, ' ').trim();
-  if (fit.length <= TEXT_MAX) return fit;
-  // Not between the halves of a character.
-  return `${fit.slice(0, TEXT_MAX - 1).replace(/[\ud800-\udbff]$/, '')}…`;
-}
 
 export const InstanceId = idOf('inst');
 export const VmId = idOf('vm');

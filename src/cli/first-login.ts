@@ -22,22 +22,25 @@ function isSame(url: string, at: string): boolean {
   return isLocal(url) && one.protocol === other.protocol && one.port === other.port;
 }
 
+/** Where the data folder of a server on this machine may be; `trusted`: somebody has said so. */
+export function dataFolders(env: Env): readonly { readonly folder: string; readonly trusted: boolean }[] {
+  const given = env['BERTH_DATA_DIR'];
+  if (given !== undefined) return [{ folder: given, trusted: true }];
+  // Where npm start was said; the checkout; the Debian package's.
+  const usual = ['data', join(import.meta.dirname, '..', '..', 'data'), '/var/lib/berth'];
+  return usual.map((folder) => ({ folder, trusted: false }));
+}
+
 /** Of the server at `url`, or of any on this machine; undefined where there is none, or where it is not ours to read. */
 export function findFirstLogin(env: Env, url?: string): (FirstLogin & { readonly url: string }) | undefined {
-  const given = env['BERTH_DATA_DIR'];
-  const folders =
-    given === undefined
-      ? // Where npm start was said; the checkout; the Debian package's.
-        ['data', join(import.meta.dirname, '..', '..', 'data'), '/var/lib/berth']
-      : [given];
-  for (const folder of folders) {
+  for (const { folder, trusted } of dataFolders(env)) {
     const path = resolve(folder, 'secrets', 'first-login');
     try {
       const found = JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>;
       const { email, password, url: at } = found;
       if (typeof email !== 'string' || typeof password !== 'string' || typeof at !== 'string') continue;
       // The folder one is in may be anybody's: another's file is none there, and such a file leads to nowhere but this machine.
-      if (given === undefined && ![0, process.getuid?.()].includes(statSync(path).uid)) continue;
+      if (!trusted && ![0, process.getuid?.()].includes(statSync(path).uid)) continue;
       if (!isLocal(at) || (url !== undefined && !isSame(url, at))) continue;
       return { email, password, path, url: at };
     } catch {

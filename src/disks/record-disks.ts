@@ -12,7 +12,7 @@ export async function recordDisks(db: Db, host_id: HostId, disks: readonly DiskR
   const left = new Set(await placedOn(db, host_id, ids));
   for (const { instance_id, dirty_bytes, root } of disks) {
     if (!left.delete(instance_id)) continue;
-    await recordDirtyBytes(db, instance_id, dirty_bytes);
+    await recordDirtyBytes(db, host_id, instance_id, dirty_bytes);
     if (root) await noteRootUse(db, host_id, instance_id, root);
   }
 }

@@ -211,13 +211,39 @@ export async function recordBootOrder(
   return numUpdatedRows > 0n ? 'accepted' : 'fenced';
 }
 
-/** What the host last counted as dirty. */
-export async function recordDirtyBytes(tx: Tx, instance_id: InstanceId, dirty_bytes: number): Promise<void> {
+/** What the host last counted as dirty, for disks whose newest VM it has; one that has saved all has nothing to count. */
+export async function recordDirtyBytes(
+  tx: Tx,
+  host_id: HostId,
+  instance_id: InstanceId,
+  dirty_bytes: number,
+): Promise<void> {
   await tx
     .updateTable('disks')
     .set({ dirty_bytes })
     .where('instance_id', '=', instance_id)
     .where('dirty_bytes', '!=', dirty_bytes)
+    .where((eb) =>
+      eb.exists(
+        eb
+          .selectFrom('vms')
+          .select('vms.id')
+          .whereRef('vms.instance_id', '=', 'disks.instance_id')
+          .whereRef('vms.epoch', '=', 'disks.epoch')
+          .where('vms.state', 'not in', ['stopped', 'suspended'])
+          .where('vms.host_id', '=', host_id),
+      ),
+    )
+    .execute();
+}
+
+/** All that the guest wrote is durable. */
+export async function noteAllDurable(tx: Tx, instance_id: InstanceId): Promise<void> {
+  await tx
+    .updateTable('disks')
+    .set({ dirty_bytes: 0 })
+    .where('instance_id', '=', instance_id)
+    .where('dirty_bytes', '!=', 0)
     .execute();
 }
 

@@ -5,11 +5,11 @@
 import { cpus, totalmem } from 'node:os';
 import { fits } from '../agent-api/check.ts';
 import { DiskReport, type HostFacts, IMAGES_MAX } from '../agent-api/host-types.ts';
-import { fitText } from '../agent-api/schemas.ts';
 import type { Assignment } from '../agent-api/types.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import { type InstanceId, isId } from '../lib/ids.ts';
+import { untrustedText } from '../lib/untrusted-text.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { CallServer } from './calls/call-server.ts';
 import { VmMeters } from './calls/vm-meters.ts';
@@ -229,12 +229,12 @@ export class Agent {
     const images = await listHostImages(this.#context.paths.images);
     return {
       accelerator: this.#context.accel,
-      accelerator_reason: fitText(this.#facts.accelerator_reason),
-      isolation_problem: this.#isolation_problem === null ? null : fitText(this.#isolation_problem),
+      accelerator_reason: untrustedText(this.#facts.accelerator_reason),
+      isolation_problem: this.#isolation_problem === null ? null : untrustedText(this.#isolation_problem),
       cpus: cpus().length,
       memory_mib: Math.floor(totalmem() / 2 ** 20),
       images: images.map(({ id, version }) => ({ id, version })).slice(0, IMAGES_MAX),
-      object_store_problem: this.#store_problem === null ? null : fitText(this.#store_problem),
+      object_store_problem: this.#store_problem === null ? null : untrustedText(this.#store_problem),
     };
   }
 }

@@ -9,11 +9,11 @@ import { chmod, mkdir, readlink, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import { IMAGES_MAX, type OfferResponse } from '../agent-api/host-types.ts';
-import { fitText } from '../agent-api/schemas.ts';
 import { fetchImage, ImageDamagedError, storeImage } from '../disk-format/image-objects.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { untrustedText } from '../lib/untrusted-text.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { findHostImage, type HostImage, ImageError, listHostImages } from './images.ts';
 
@@ -159,7 +159,7 @@ export class ImageKeeper {
       images: open.map(({ id, version, manifest }) => ({
         id,
         version,
-        recipe: fitText(manifest.version),
+        recipe: untrustedText(manifest.version),
         needed,
       })),
     });
@@ -188,7 +188,7 @@ export class ImageKeeper {
         signal,
       });
       await client.registerImage({
-        ...{ id: image.id, version: image.version, recipe: fitText(image.manifest.version) },
+        ...{ id: image.id, version: image.version, recipe: untrustedText(image.manifest.version) },
         ...{ size_bytes: image.size_bytes, newest: image.newest, index_sha256, stored_bytes },
       });
       log.info({ image: image.id, version: image.version, stored_bytes }, 'the image is stored');

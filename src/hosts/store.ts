@@ -91,6 +91,18 @@ export async function isAway(tx: Tx, id: HostId): Promise<boolean> {
   return away !== undefined;
 }
 
+/** What hosts have last said of themselves. */
+export async function listHostFacts(tx: Tx): Promise<{ readonly name: string; readonly facts: HostFacts }[]> {
+  const rows = await tx
+    .selectFrom('hosts')
+    .select(['name', 'facts'])
+    .where('lost_at', 'is', null)
+    .where('removed_at', 'is', null)
+    .orderBy('name')
+    .execute();
+  return rows.flatMap(({ name, facts }) => (facts === null ? [] : [{ name, facts }]));
+}
+
 /** Hosts heard of lately, the one with most memory left first. */
 export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
   const rows = await tx

@@ -15,7 +15,6 @@ import {
   refusalOf,
 } from '../agent-api/protocol.ts';
 import { ROUTES } from '../agent-api/routes.ts';
-import { fitText } from '../agent-api/schemas.ts';
 import { hashToken } from '../auth/tokens.ts';
 import { transaction } from '../db/pool.ts';
 import { commitGeneration } from '../disks/commit-generation.ts';
@@ -26,6 +25,7 @@ import { findLineage, recordBootOrder } from '../disks/store.ts';
 import { renewLease } from '../hosts/lease-store.ts';
 import { findHostByToken, recordHeartbeat, setProtocol } from '../hosts/store.ts';
 import { AppError } from '../lib/errors.ts';
+import { untrustedText } from '../lib/untrusted-text.ts';
 import { recordActivity } from '../vms/activity-store.ts';
 import { applyKeys, applyReport } from '../vms/apply-report.ts';
 import { listAssignments } from '../vms/assignment-store.ts';
@@ -41,6 +41,7 @@ import { hangUp } from './hang-up.ts';
 import { registerHostCalls } from './internal-calls.ts';
 import { registerImageCalls } from './internal-images.ts';
 import { accepted, type CallingHost, checkedBy, serve } from './internal-route.ts';
+import { type Installation, registerWeaknesses } from './internal-weaknesses.ts';
 
 /** SSH connections to other machines take one each. */
 const CONNECTIONS_OF_HOSTS = 20_000;
@@ -55,6 +56,8 @@ type Shared = 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls' | 'quotas';
 export interface InternalContext extends Pick<AppContext, Shared> {
   /** Of hosts that are not the only one. */
   readonly host_lease_ms: number;
+  /** For `berth doctor`; absent: it is told nothing. */
+  readonly installation?: Installation;
 }
 
 /**
@@ -89,6 +92,7 @@ export function createInternalApp(
   registerDisks(app, context);
   registerImageCalls(app, context);
   if (!far) registerIngress(app, context);
+  if (!far && context.installation) registerWeaknesses(app, context, context.installation);
   if (far) app.server.maxConnections = CONNECTIONS_OF_HOSTS;
   registerHostCalls(app, context, {
     admit: (headers) => admitHost(context, headers, far),
@@ -178,7 +182,7 @@ function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalCont
       if (!(error instanceof AppError) || !['QUOTA_EXCEEDED', 'UNAVAILABLE', 'CONFLICT'].includes(error.code))
         throw error;
       request.log.warn({ instance_id, reason: error.message }, 'a connection could not wake its VM');
-      return { outcome: 'refused' as const, why: fitText(error.message) };
+      return { outcome: 'refused' as const, why: untrustedText(error.message) };
     }
   });
   serve(app, ROUTES.activity, async ({ body }) => {

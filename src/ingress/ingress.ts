@@ -7,10 +7,10 @@
  */
 import type { ControlPlaneClient } from '../agent-api/client.ts';
 import type { IngressRoute } from '../agent-api/ingress-types.ts';
-import { fitText } from '../agent-api/schemas.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { Log } from '../lib/log.ts';
+import { untrustedText } from '../lib/untrusted-text.ts';
 import { ActivityReporter } from './activity.ts';
 import { dialBy } from './dial.ts';
 import { InstancePort } from './instance-port.ts';
@@ -72,7 +72,10 @@ export class Ingress {
       const polling = new AbortController();
       this.#polling = polling;
       try {
-        const blocked = [...this.#blocked].map(([port, problem]) => ({ port, problem: fitText(problem) }));
+        const blocked = [...this.#blocked].map(([port, problem]) => ({
+          port,
+          problem: untrustedText(problem),
+        }));
         const either = AbortSignal.any([signal, polling.signal]);
         const { routes, etag } = await this.#client.routes({ seen: this.#seen, blocked }, either);
         failures = 0;

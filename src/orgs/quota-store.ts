@@ -4,7 +4,13 @@ import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import type { OrgId } from '../lib/ids.ts';
-import type { Limit, OrganisationQuota, OwnQuotas } from '../lib/quotas.ts';
+import {
+  type Limit,
+  ORGANISATION_QUOTAS,
+  type OrganisationQuota,
+  type OwnQuotas,
+  type QuotaLimits,
+} from '../lib/quotas.ts';
 
 /** All but those whose use is in the control plane's memory. */
 export const COUNTED_QUOTAS = [
@@ -101,4 +107,31 @@ const KEYS_ARE_UNLIMITED = new LookUpStatement(
 
 export function proofOfUnlimitedKeys(org_id: OrgId, default_limit: Limit): Proof {
   return { by: KEYS_ARE_UNLIMITED, told: [org_id, JSON.stringify(default_limit)] };
+}
+
+const UNLIMITED_MAX = 1_000;
+
+/** Organisations but the first that some quota does not limit, and which quotas; the oldest first, up to a bound. */
+export async function listUnlimited(
+  tx: Tx,
+  defaults: QuotaLimits,
+): Promise<{ readonly id: OrgId; readonly quotas: readonly OrganisationQuota[] }[]> {
+  const own = (quota: OrganisationQuota) => sql`quotas -> ${sql.lit(quota)}`;
+  const unlimited = ORGANISATION_QUOTAS.map((quota) =>
+    defaults[quota] === null
+      ? sql<boolean>`coalesce(${own(quota)}, 'null') = 'null'`
+      : sql<boolean>`${own(quota)} = 'null'`,
+  );
+  const rows = await tx
+    .selectFrom('organisations')
+    .select(['id', 'quotas'])
+    .where('id', '>', (eb) => eb.selectFrom('organisations').select(eb.fn.min('id').as('first')))
+    .where((eb) => eb.or(unlimited))
+    .orderBy('id')
+    .limit(UNLIMITED_MAX)
+    .execute();
+  return rows.map(({ id, quotas }) => ({
+    id,
+    quotas: ORGANISATION_QUOTAS.filter((quota) => ({ ...defaults, ...quotas })[quota] === null),
+  }));
 }

@@ -13,6 +13,7 @@ import { hashToken } from '../auth/tokens.ts';
 import { type Config, localOrigin } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import type { Address, Setting } from '../config/settings.ts';
+import { weakSettings } from '../config/weak-settings.ts';
 import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
@@ -97,7 +98,9 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
   await transaction(db, (tx) => offerPorts(tx, context.ssh));
-  const internal = { ...context, host_lease_ms: config.host_lease_ms };
+  const origins = [config.public_url, localOrigin(config)];
+  const installation = { origins, weak_settings: weakSettings(config) };
+  const internal = { ...context, host_lease_ms: config.host_lease_ms, installation };
   const apps = [await createApp(context), createInternalApp(internal)] as const;
   const far = await listenToHosts(config, paths, internal);
   const scraped = metrics && (await listenToPrometheus(config, metrics, context));

@@ -10,6 +10,7 @@ import type {
 } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, ping, type Tx, transaction } from '../db/pool.ts';
+import { noteAllDurable } from '../disks/store.ts';
 import { append } from '../events/append.ts';
 import type { EventType } from '../events/model.ts';
 import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
@@ -115,6 +116,7 @@ async function move(
     seen.kind === 'stopped' && seen.recovered?.code === 'recovered' ? seen.recovered.message : null;
   if (lost !== null) await failFlushes(tx, vm.id, lost);
   else if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
+  if (next === 'stopped' || next === 'suspended') await noteAllDurable(tx, vm.instance_id);
   if (next === 'failed') await failFlushes(tx, vm.id, 'The VM is failed.');
   await announce(tx, vm, next, seen, host_id);
   // Said again at each try; told once.

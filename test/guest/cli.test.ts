@@ -17,6 +17,7 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
   before(async () => {
     berth = await Installation.start({ settings: { BERTH_ADMIN_PASSWORD: PASSWORD } });
     cli.env['BERTH_URL'] = berth.origin;
+    cli.env['BERTH_DATA_DIR'] = berth.data_dir;
     mkdirSync(join(cli.home, '.ssh'), { mode: 0o700 });
     copyFileSync(join(berth.data_dir, 'admin-key'), join(cli.home, 'key'));
   });
@@ -26,7 +27,9 @@ describe('the command line', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () 
     const ran = await cli.run(['login', '--password-stdin'], PASSWORD);
     assert.equal(ran.code, 0, ran.err);
     assert.match(ran.out, /as admin@localhost, in /);
-    assert.match(await cli.done('doctor'), /^ok {2}ready/m);
+    const found = await cli.done('doctor');
+    assert.match(found, /^ok {2}ready/m);
+    assert.match(found, /^! {3}mail server .*\n {4}next: BERTH_SMTP_URL/m);
   });
 
   test('create --start makes and boots; ssh passes input, output and exit code through', async () => {

@@ -115,6 +115,7 @@ test('what people type speaks HTTP by the client alone; only the commands on the
   const theirs = imports.filter(({ from }) => roomOf(from) === 'cli' && !ON_SERVER.includes(from));
   const loaded = theirs.filter(({ to }) => roomOf(to) !== 'cli' && roomOf(to) !== 'client');
   assert.deepEqual([...new Set(loaded.map(({ to }) => to))].sort(), [
+    'src/agent-api/protocol.ts',
     'src/config/env.ts',
     'src/lib/errors.ts',
     'src/lib/nearest.ts',

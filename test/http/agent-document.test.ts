@@ -4,9 +4,10 @@ import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { fits, problemOfAnswer } from '../../src/agent-api/check.ts';
 import { ROUTES } from '../../src/agent-api/routes.ts';
-import { fitText, Text } from '../../src/agent-api/schemas.ts';
+import { Text } from '../../src/agent-api/schemas.ts';
 import { DiskHead, HeadResponse } from '../../src/agent-api/types.ts';
 import { AGENT_DOCUMENT_PATH, agentDocument } from '../../src/agent-api/write-document.ts';
+import { untrustedText } from '../../src/lib/untrusted-text.ts';
 
 type Schema = Record<string, unknown>;
 const document = JSON.parse(agentDocument()) as { paths: Schema; components: { schemas: Schema } };
@@ -52,9 +53,9 @@ test('words for people are cut to what is taken, whatever they hold', () => {
     '\u{1f600}'.repeat(300),
     '',
   ]) {
-    assert(fits(Text, fitText(text)), JSON.stringify(fitText(text)));
+    assert(fits(Text, untrustedText(text)), JSON.stringify(untrustedText(text)));
   }
-  assert.equal(fitText('The disk is full.'), 'The disk is full.');
+  assert.equal(untrustedText('The disk is full.'), 'The disk is full.');
   assert(!fits(Text, 'x'.repeat(301)) && !fits(Text, 'a\nb') && !fits(Text, '\ud800'));
 });
 

@@ -28,6 +28,20 @@ async function routeOf(id: InstanceId): Promise<IngressRoute> {
   return found;
 }
 
+test('the ingress hears of each reset of a guest, and a restart that was asked for stays the reason', async () => {
+  const { id } = await instanceIn(api, owner, 'restarting');
+  const found = async () => {
+    const { state, reason } = await stateOf(api, owner, id);
+    return [(await routeOf(id)).resets, state, reason?.code];
+  };
+  for (const resets of [0, 1, 2]) {
+    assert.deepEqual(await found(), [resets, 'restarting', 'restart_requested']);
+    await agent.observe(id, { kind: 'rebooting' });
+  }
+  await agent.ready(id);
+  assert.deepEqual(await found(), [3, 'running', 'ready']);
+});
+
 describe('a revocation', () => {
   const fingerprints = async (id: InstanceId) => {
     const set = await client.get<{ data: { fingerprint: string }[] }>(`/v1/instances/${id}/ssh-keys`);

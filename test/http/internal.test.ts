@@ -276,21 +276,6 @@ describe('a report', () => {
     await agent.ready(id);
     assert.equal((await stateOf(api, owner, id)).state, 'running');
   });
-
-  test('of a reset is told to the ingress each time, and a restart that was asked for stays the reason', async () => {
-    const { id } = await instanceIn(api, owner, 'restarting');
-    const found = async () => {
-      const { state, reason } = await stateOf(api, owner, id);
-      const { routes } = await agent.client.routes({ seen: null, blocked: [] }, AbortSignal.timeout(30_000));
-      return [routes.find(({ instance_id }) => instance_id === id)?.resets, state, reason?.code];
-    };
-    for (const resets of [0, 1, 2]) {
-      assert.deepEqual(await found(), [resets, 'restarting', 'restart_requested']);
-      await agent.observe(id, { kind: 'rebooting' });
-    }
-    await agent.ready(id);
-    assert.deepEqual(await found(), [3, 'running', 'ready']);
-  });
 });
 
 test('a login that a guest tells of is shown on its key, if the instance lets that in', async () => {
@@ -364,13 +349,6 @@ describe('a poll', () => {
       false,
     );
   });
-});
-
-test('dirty bytes are believed of a host that has the VM, and of no other', async () => {
-  const { id } = await instanceIn(api, owner, 'running');
-  await other.heartbeat([{ instance_id: id, dirty_bytes: 99 }]);
-  await api.db.updateTable('hosts').set({ last_seen_at: null }).where('name', '=', 'other').execute();
-  assert.equal((await stateOf(api, owner, id)).disk.dirty_bytes, 0);
 });
 
 test('the head of an instance that never was is null', async () => {

@@ -12,6 +12,8 @@ interface Finding {
   readonly ok: boolean | null;
   readonly found: string;
   readonly next?: string;
+  /** It weakens the server, and is no failure either. */
+  readonly weak?: true;
 }
 
 /** Of what /readyz answers. */
@@ -132,17 +134,35 @@ function machine({ session }: Call): Finding[] {
   return found;
 }
 
+/** On the machine of the server, and by who may read its data folder. */
+async function weaknesses({ session }: Call): Promise<Finding[]> {
+  const { findWeaknesses } = await import('../server-weaknesses.ts');
+  const weak = await findWeaknesses(session.env, session.url);
+  if (weak === null) return [];
+  if (weak === 'closed') {
+    const next = 'sudo berth doctor, on the server';
+    return [{ check: 'weaknesses', ok: null, found: 'told to who may read the data folder', next }];
+  }
+  if (weak.length === 0) return [{ check: 'weaknesses', ok: true, found: 'none are known' }];
+  return weak.map((each) => ({ ...each, ok: null, weak: true as const }));
+}
+
 async function doctor(call: Call): Promise<number> {
   const { terminal } = call;
   const reached = await server(call);
   const tried = reached.some(({ check }) => check === 'KVM') ? [] : [kvmDevice()];
-  const findings = [...reached, ...tried, ...(reached[0]?.ok ? await login(call) : []), ...machine(call)];
-  const sign = (ok: boolean | null) => (ok === null ? '-' : ok ? 'ok' : 'NO');
+  const answers = reached[0]?.ok === true;
+  const findings = [
+    ...[...reached, ...tried, ...(answers ? await login(call) : []), ...machine(call)],
+    ...(answers ? await weaknesses(call) : []),
+  ];
+  const sign = ({ ok, weak }: Finding) => (weak ? '!' : ok === null ? '-' : ok ? 'ok' : 'NO');
   if (terminal.format === 'json') terminal.json(findings);
   else if (terminal.format === 'human') {
-    for (const { check, ok, found, next } of findings) {
+    for (const finding of findings) {
+      const { check, found, next } = finding;
       terminal.say(
-        `${sign(ok).padEnd(3)} ${check.padEnd(11)} ${found}${next === undefined ? '' : `\n    next: ${next}`}`,
+        `${sign(finding).padEnd(3)} ${check.padEnd(11)} ${found}${next === undefined ? '' : `\n    next: ${next}`}`,
       );
     }
   }
@@ -151,7 +171,7 @@ async function doctor(call: Call): Promise<number> {
 
 export const DOCTOR: Command = {
   name: 'doctor',
-  summary: 'what may be wrong, and what to do about it',
+  summary: 'what may be wrong, what weakens the server (said on its machine), and what to do about it',
   example: 'berth doctor',
   run: doctor,
 };

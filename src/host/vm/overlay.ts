@@ -9,7 +9,7 @@
  * - an overlay is its VM's user's, who may have written anything to it: what parses it runs as that user, after a look at its header.
  */
 import { constants } from 'node:fs';
-import { chown, copyFile, mkdir, open, readdir, rename, rm, statfs } from 'node:fs/promises';
+import { chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
 import { isAbsolute, join } from 'node:path';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
@@ -31,6 +31,16 @@ export class NoSpaceError extends Error {
 export interface OverlayPaths {
   readonly overlay: string;
   readonly sidecar: string;
+}
+
+/** What the file takes of the local disk; null: there is none. */
+export async function allocatedBytes(overlay: string): Promise<number | null> {
+  try {
+    return (await stat(overlay)).blocks * SECTOR_BYTES;
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return null;
+    throw error;
+  }
 }
 
 export function overlayPaths(folder: string, instance_id: string): OverlayPaths {

@@ -1,0 +1,101 @@
+/**
+ * What weakens the server on this machine, asked of the server itself: its settings are in its environment, not in ours.
+ * Only who may read its data folder is answered.
+ */
+import { existsSync, lstatSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { request } from 'node:http';
+import { join, resolve } from 'node:path';
+import type { Env } from '../config/env.ts';
+import { dataFolders, isLocal } from './first-login.ts';
+
+export interface Weakness {
+  readonly check: string;
+  readonly found: string;
+  readonly next: string;
+}
+
+const ANSWER_MS = 10_000;
+const ANSWER_MAX_BYTES = 1024 * 1024;
+
+/** Of the server at `url`; `closed`: there is its data folder, maybe, and it is not ours to read; null: it is not here. */
+export async function findWeaknesses(env: Env, url: string): Promise<readonly Weakness[] | 'closed' | null> {
+  let closed = false;
+  for (const { folder, trusted } of dataFolders(env)) {
+    const data = resolve(folder);
+    if (!existsSync(join(data, 'secrets'))) continue;
+    // The folder one is in may be anybody's.
+    if (!trusted && ![0, process.getuid?.()].includes(statSync(data).uid)) continue;
+    try {
+      const token = readFileSync(join(data, 'secrets', 'host-token'), 'utf8').trim();
+      const { origins, weaknesses } = await ask(join(data, 'run', 'agent-api.sock'), token);
+      if (!origins.some((origin) => isSame(origin, url))) continue;
+      return [...weaknesses, ...weakFiles(data)];
+    } catch (error) {
+      // Not there, not running, or not ours.
+      if ((error as NodeJS.ErrnoException).code === 'EACCES') closed = true;
+    }
+  }
+  return closed && isLocal(url) ? 'closed' : null;
+}
+
+/** This machine has several names. */
+function isSame(origin: string, url: string): boolean {
+  const [one, other] = [new URL(origin), new URL(url)];
+  const local = (host: string) => (/^(127\..*|localhost|\[::1\])$/.test(host) ? 'here' : host);
+  return (
+    one.protocol === other.protocol &&
+    one.port === other.port &&
+    local(one.hostname) === local(other.hostname)
+  );
+}
+
+interface Answer {
+  readonly origins: readonly string[];
+  readonly weaknesses: readonly Weakness[];
+}
+
+async function ask(socketPath: string, token: string): Promise<Answer> {
+  const { AGENT_PROTOCOL, PROTOCOL_HEADER } = await import('../agent-api/protocol.ts');
+  const headers = {
+    authorization: `Bearer ${token}`,
+    'content-type': 'application/json',
+    [PROTOCOL_HEADER]: String(AGENT_PROTOCOL),
+  };
+  const path = '/internal/v1/weaknesses';
+  return new Promise((done, failed) => {
+    const signal = AbortSignal.timeout(ANSWER_MS);
+    const asked = request({ socketPath, path, method: 'POST', headers, signal }, (response) => {
+      let text = '';
+      response.setEncoding('utf8');
+      response.on('data', (part: string) => {
+        text += part;
+        if (text.length > ANSWER_MAX_BYTES) response.destroy(new Error('too long an answer'));
+      });
+      response.on('error', failed);
+      response.on('end', () => {
+        if (response.statusCode !== 200) return failed(new Error(`status ${response.statusCode}`));
+        done(JSON.parse(text) as Answer);
+      });
+    });
+    asked.on('error', failed);
+    asked.end('{}');
+  });
+}
+
+function weakFiles(data: string): Weakness[] {
+  const weak: Weakness[] = [];
+  const secrets = join(data, 'secrets');
+  const open = [secrets, ...readdirSync(secrets).map((name) => join(secrets, name))].filter(
+    (path) => (lstatSync(path).mode & 0o077) !== 0,
+  );
+  if (open.length > 0) {
+    const found = `others on this machine may read ${open.join(', ')}: they open the database and the disks`;
+    weak.push({ check: 'secrets', found, next: `chmod -R go= ${secrets}` });
+  }
+  const first_login = join(secrets, 'first-login');
+  if (existsSync(first_login)) {
+    const found = `the first administrator's generated password is still in ${first_login}`;
+    weak.push({ check: 'first login', found, next: `berth login, another password, then rm ${first_login}` });
+  }
+  return weak;
+}

@@ -1,0 +1,49 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { parseConfig } from './config.ts';
+import { weakSettings } from './weak-settings.ts';
+
+function weakIn(env: Record<string, string>): Record<string, string> {
+  const result = parseConfig(env, '/srv');
+  assert(result.ok, JSON.stringify(result));
+  return Object.fromEntries(weakSettings(result.config).map(({ check, found }) => [check, found]));
+}
+
+const SOUND = {
+  BERTH_PUBLIC_URL: 'https://berth.example.org',
+  BERTH_SMTP_URL: 'smtp://user:pass-word@mail.example.org',
+};
+
+test('nothing weakens an installation with TLS and a mail server', () => {
+  assert.deepEqual(weakIn(SOUND), {});
+  const own_tls = { BERTH_LISTEN: '0.0.0.0:443', BERTH_TLS_CERT: 'c.pem', BERTH_TLS_KEY: 'k.pem' };
+  assert.deepEqual(weakIn({ ...SOUND, ...own_tls }), {});
+  assert.deepEqual(
+    weakIn({ ...SOUND, BERTH_METRICS_LISTEN: '127.0.0.1:9100', BERTH_TRUSTED_PROXIES: '10.0.0.1' }),
+    {},
+  );
+});
+
+test('each weak setting is named, and no secret', () => {
+  for (const [name, value, check] of [
+    ['BERTH_SIGNUPS', 'open', 'sign-ups'],
+    ['BERTH_RATE_LIMITS', 'off', 'rate limits'],
+    ['BERTH_SMTP_URL', '', 'mail server'],
+    ['BERTH_WEBHOOK_ALLOW_CIDRS', '10.0.0.0/8', 'webhooks'],
+    ['BERTH_METRICS_LISTEN', '0.0.0.0:9100', 'metrics'],
+    ['BERTH_DISK_ENCRYPTION', 'off', 'disk encryption'],
+    ['BERTH_TRUSTED_PROXIES', '0.0.0.0/0', 'trusted proxies'],
+    ['BERTH_LISTEN', '0.0.0.0:7400', 'TLS'],
+    ['BERTH_PUBLIC_URL', 'http://berth.example.org', 'TLS'],
+    ['BERTH_PUBLIC_URL', '', 'TLS'],
+  ] as const) {
+    const weak = weakIn({ ...SOUND, [name]: value });
+    assert.deepEqual(Object.keys(weak), [check], `${name}=${value}`);
+    assert.doesNotMatch(JSON.stringify(weak), /pass-word/);
+  }
+  assert.match(weakIn({})['TLS'] ?? '', /this machine alone/);
+  assert.match(
+    weakIn({ ...SOUND, BERTH_PUBLIC_URL: 'http://berth.example.org' })['TLS'] ?? '',
+    /people use http:/,
+  );
+});

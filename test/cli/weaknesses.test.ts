@@ -1,0 +1,135 @@
+/** `berth doctor` on the server: what weakens it, as the server itself says; to nobody else. */
+import assert from 'node:assert/strict';
+import { chmod, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, beforeEach, describe, test } from 'node:test';
+import { request } from 'undici';
+import { hashToken } from '../../src/auth/tokens.ts';
+import { parseConfig } from '../../src/config/config.ts';
+import { pathsIn } from '../../src/config/paths.ts';
+import { weakSettings } from '../../src/config/weak-settings.ts';
+import { upsertHost } from '../../src/hosts/store.ts';
+import { createInternalApp } from '../../src/http/internal.ts';
+import { ensureSecrets, makeDataFolder, writeSecret } from '../../src/launch/data-folder.ts';
+import { keepFirstLogin } from '../../src/launch/first-login.ts';
+import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
+import { allQuotas, QUOTA_DEFAULTS } from '../../src/lib/quotas.ts';
+import { updateQuotas } from '../../src/orgs/quota-store.ts';
+import { apiForFile } from '../support/api.ts';
+import { Cli } from '../support/cli.ts';
+import { makeKey } from '../support/people.ts';
+import { FACTS } from '../support/scripted-agent.ts';
+
+const api = await apiForFile({ context: { quotas: QUOTA_DEFAULTS } });
+const first = await api.person();
+const owner = await api.person();
+const { key } = await makeKey(api.db, first, '*');
+const SOUND = { BERTH_PUBLIC_URL: 'https://berth.example.org', BERTH_SMTP_URL: 'smtp://mail.example.org' };
+
+interface Found {
+  readonly check: string;
+  readonly ok: boolean | null;
+  readonly weak?: true;
+  readonly found: string;
+  readonly next?: string;
+}
+
+/** The data folder of a server with such settings, which answers on its socket. */
+async function serverWith(env: Record<string, string>, origin = api.origin) {
+  const data_dir = await mkdtemp(join(tmpdir(), 'berth-weak-'));
+  after(() => rm(data_dir, { recursive: true, force: true }));
+  const paths = pathsIn(data_dir);
+  await makeDataFolder(paths);
+  await ensureSecrets(paths, null, false);
+  await writeSecret(paths.host_token, `${api.host_token}\n`);
+  const parsed = parseConfig(env, data_dir);
+  assert(parsed.ok);
+  const installation = { origins: [origin], weak_settings: weakSettings(parsed.config) };
+  const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, installation });
+  after(() => app.close());
+  await app.listen({ path: paths.agent_api_socket });
+  const cli = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key, BERTH_DATA_DIR: data_dir });
+  const weak = async () => {
+    const { code, out } = await cli.run(['doctor', '--json']);
+    const found = JSON.parse(out) as Found[];
+    assert.equal(code, found.some(({ ok }) => ok === false) ? 1 : 0, 'a weakness is no failure');
+    return found.filter((each) => each.weak || each.check === 'weaknesses');
+  };
+  return { cli, paths, weak, checks: async () => (await weak()).map(({ check }) => check) };
+}
+
+beforeEach(async () => {
+  await api.agent.connect({ ...FACTS, accelerator: 'kvm' });
+  await updateQuotas(api.db, owner.org_id, {}, ['cpus']);
+});
+
+describe('on its machine', () => {
+  test('a sound server has no weakness that is known', async () => {
+    const { weak } = await serverWith(SOUND);
+    assert.deepEqual(await weak(), [{ check: 'weaknesses', ok: true, found: 'none are known' }]);
+  });
+
+  test('settings, quotas, hosts and files that weaken it are listed, each with what to set', async () => {
+    await api.agent.connect({ ...FACTS, isolation_problem: 'not root: VMs share our user' });
+    await updateQuotas(api.db, owner.org_id, { cpus: null }, []);
+    const { cli, checks, weak, paths } = await serverWith({ BERTH_SIGNUPS: 'open' });
+    await keepFirstLogin(paths, { url: api.origin, email: 'admin@localhost', password: 'x' });
+    await chmod(paths.secret_key, 0o644);
+    const isolation = ['VM isolation', 'VM isolation'];
+    assert.deepEqual(await checks(), [
+      ...['sign-ups', 'TLS', 'mail server', 'quotas', ...isolation, 'secrets', 'first login'],
+    ]);
+    for (const { found, next } of await weak()) assert(found !== '' && next, found);
+    const { out } = await cli.run(['doctor']);
+    assert.match(out, /^! {3}sign-ups +open: .*\n {4}next: BERTH_SIGNUPS=closed$/m);
+    assert.match(
+      out,
+      new RegExp(
+        `^! {3}quotas +unlimited of ${owner.org_id} \\(cpus\\): .*\\n {4}next: berth org quota`,
+        'm',
+      ),
+    );
+    assert.match(out, /^! {3}VM isolation +not in force on host local: not root: VMs share our user$/m);
+    assert.match(out, /^! {3}first login +.*first-login$/m);
+    assert.ok(!out.includes(api.host_token));
+  });
+
+  test('the quotas of the first organisation are its operator’s own, and no weakness', async () => {
+    await updateQuotas(api.db, first.org_id, allQuotas(null), []);
+    const { checks } = await serverWith(SOUND);
+    assert.deepEqual(await checks(), ['weaknesses']);
+  });
+
+  test('of another server than the one that is asked about nothing is said', async () => {
+    const { weak } = await serverWith({ BERTH_SIGNUPS: 'open' }, 'http://127.0.0.1:1');
+    assert.deepEqual(await weak(), []);
+  });
+});
+
+test('without the data folder nothing is said of weaknesses, and nobody is told without the host’s token', async () => {
+  const { paths } = await serverWith({ BERTH_SIGNUPS: 'open' });
+  const elsewhere = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key });
+  assert.doesNotMatch((await elsewhere.run(['doctor'])).out, /^!|weaknesses/m);
+  await writeFile(paths.host_token, `${'0'.repeat(64)}\n`);
+  const stranger = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key, BERTH_DATA_DIR: paths.data });
+  assert.doesNotMatch((await stranger.run(['doctor'])).out, /^!|weaknesses/m);
+  const { statusCode } = await request(`${api.origin}/internal/v1/weaknesses`, { method: 'POST' });
+  assert.equal(statusCode, 404);
+});
+
+test('hosts on other machines are not told', async () => {
+  const { paths } = await serverWith(SOUND);
+  await ensureHostsCertificate(paths);
+  const tls = { cert: await readFile(paths.hosts_tls_cert), key: await readFile(paths.hosts_tls_key) };
+  const token = 'far-token';
+  const far_id = await upsertHost(api.db, 'far', hashToken(token));
+  await api.db.updateTable('hosts').set({ remote: true }).where('id', '=', far_id).execute();
+  const installation = { origins: [], weak_settings: [] };
+  const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, installation }, tls);
+  after(() => app.close());
+  const post = (url: string) =>
+    app.inject({ method: 'POST', url, headers: { authorization: `Bearer ${token}` }, payload: {} });
+  assert.equal((await post('/internal/v1/object-store')).statusCode, 200);
+  assert.equal((await post('/internal/v1/weaknesses')).statusCode, 404);
+});
