@@ -251,6 +251,7 @@ export type CreateWebhookResponse = {
   disabled_reason: string | null;
   disabled_at: string | null;
   failing_since: string | null;
+  proven_at: string | null;
   previous_secret_expires_at: string | null;
   created_by: string;
   /** RFC 3339, UTC, milliseconds */
@@ -879,6 +880,7 @@ export type Webhook = {
   disabled_reason: string | null;
   disabled_at: string | null;
   failing_since: string | null;
+  proven_at: string | null;
   previous_secret_expires_at: string | null;
   created_by: string;
   /** RFC 3339, UTC, milliseconds */

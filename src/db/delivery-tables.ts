@@ -46,6 +46,8 @@ export interface DeliveryTables {
     failing_since: Date | null;
     failing_told: Generated<boolean>;
     slow: Generated<boolean>;
+    /** Since when its present URL has answered 2xx; null: never. */
+    proven_at: Date | null;
     version: Generated<number>;
     created_by: string;
     created_at: Generated<Date>;

@@ -648,6 +648,7 @@ create table webhooks (
   created_by text not null,
   created_at timestamp with time zone not null default now(),
   updated_at timestamp with time zone not null default now(),
+  proven_at timestamp with time zone,
   constraint webhooks_pkey PRIMARY KEY (id),
   constraint webhooks_org_id_fkey FOREIGN KEY (org_id) REFERENCES organisations(id) ON DELETE SET NULL,
   constraint webhooks_check CHECK (((status = 'disabled'::text) = (disabled_reason IS NOT NULL))),

@@ -16,6 +16,7 @@ import { giveLease, listForgotten, nextDue, renewLeases, setLane, takeLease } fr
 import { FAST, type Lane, SLOW, SLOW_MS, sendJob } from './lanes.ts';
 import type { Outbound } from './outbound/outbound.ts';
 import { failLeftBehind } from './store.ts';
+import { UnprovenRequests } from './unproven.ts';
 
 export interface DeliveryParts {
   readonly url: string;
@@ -73,6 +74,7 @@ class Senders {
   readonly #owner = randomUUID();
   readonly #give_up = new AbortController();
   readonly #drains = new Map<WebhookId, Drain>();
+  readonly #unproven = new UnprovenRequests();
   readonly #under_way = new Set<Promise<void>>();
   readonly #lease_s: number;
   readonly renew_ms: number;
@@ -125,7 +127,10 @@ class Senders {
     const live = this.#drains.get(webhook_id);
     if (live) return live.wake();
     const { db, outbound, secrets, hub, log } = this.#parts;
-    const parts: DrainParts = { db, outbound, secrets, give_up: this.#give_up.signal, window: this.#window };
+    const parts: DrainParts = {
+      ...{ db, outbound, secrets, give_up: this.#give_up.signal },
+      ...{ window: this.#window, unproven: this.#unproven },
+    };
     const drain = new Drain(webhook_id, lane, parts);
     this.#drains.set(webhook_id, drain);
     const undo = [
@@ -192,7 +197,9 @@ class Senders {
     if (!next) return;
     // Woken between its last look and the end: the job that woke it is gone, and this one takes its place at once.
     const found_nothing = next.is_now && drain.ended === null && count === 0 && !drain.woken;
-    const run_at = new Date(next.at.getTime() + (found_nothing ? NOTHING_FOUND_MS : 0));
+    const not_before_ms = drain.ended === 'unproven' ? Date.now() + drain.url.heldMs() : 0;
+    const at_ms = Math.max(next.at.getTime() + (found_nothing ? NOTHING_FOUND_MS : 0), not_before_ms);
+    const run_at = new Date(at_ms);
     await addJobs(db, [sendJob(drain.webhook_id, slow, run_at)], true);
   }
 }

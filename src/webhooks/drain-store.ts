@@ -4,7 +4,7 @@
  */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
-import type { WebhookId } from '../lib/ids.ts';
+import type { OrgId, WebhookId } from '../lib/ids.ts';
 import { EVENT_OF_FRESH, freshOf } from './fresh-store.ts';
 import type { SentEvent } from './message.ts';
 import type { WebhookStatus } from './model.ts';
@@ -70,7 +70,10 @@ export interface Receiver {
   readonly id: WebhookId;
   readonly url: string;
   readonly status: WebhookStatus;
-  readonly deleted: boolean;
+  /** Null: it is deleted. */
+  readonly org_id: OrgId | null;
+  /** Its URL has answered 2xx. */
+  readonly proven: boolean;
   /** Its last answer was a failure. */
   readonly failing: boolean;
   readonly slow: boolean;
@@ -82,8 +85,8 @@ export interface Receiver {
 export async function findReceiver(tx: Tx, id: WebhookId): Promise<Receiver | undefined> {
   return tx
     .selectFrom('webhooks')
-    .select(['id', 'url', 'status', 'slow', 'secret'])
-    .select(sql<boolean>`org_id is null`.as('deleted'))
+    .select(['id', 'url', 'status', 'org_id', 'slow', 'secret'])
+    .select(sql<boolean>`proven_at is not null`.as('proven'))
     .select(sql<boolean>`failing_since is not null`.as('failing'))
     .select(
       sql<Buffer | null>`case when previous_expires_at > now() then previous_secret end`.as(

@@ -22,6 +22,7 @@ import { GONE, outcomeOf } from './outcome.ts';
 import type { Outcome } from './outcome-store.ts';
 import { record } from './record.ts';
 import { type Target, targetOf } from './target.ts';
+import { type UnprovenRequests, UrlProof } from './unproven.ts';
 
 export interface DrainParts {
   readonly db: Db;
@@ -32,10 +33,11 @@ export interface DrainParts {
   readonly give_up: AbortSignal;
   /** How many deliveries may be held now, beside those that are tried again. */
   readonly window: () => number;
+  readonly unproven: UnprovenRequests;
 }
 
-/** Why it ends while there is more: the turn is over, the process stops, a receiver said 410, the webhook is not enabled. */
-export type End = 'turn' | 'stopped' | 'gone' | 'disabled';
+/** Why it ends while there is more: its turn is over, the process stops, 410, it is not enabled, `UrlProof` holds it back. */
+export type End = 'turn' | 'stopped' | 'gone' | 'disabled' | 'unproven';
 
 /** Held of what is tried again, at most: however much of it is due, what is new is read. */
 const AGAIN_WINDOW = 32;
@@ -49,6 +51,7 @@ const STAYS_MS = 50;
 
 export class Drain {
   readonly webhook_id: WebhookId;
+  readonly url: UrlProof;
   readonly #parts: DrainParts;
   #lane: Lane;
   /** Their positions. */
@@ -92,6 +95,7 @@ export class Drain {
     this.webhook_id = webhook_id;
     this.#lane = lane;
     this.#parts = parts;
+    this.url = new UrlProof(webhook_id, parts.unproven);
   }
 
   get ended(): End | null {
@@ -219,6 +223,7 @@ export class Drain {
   }
 
   #keep(outcome: Outcome): void {
+    this.url.noteAnswer(outcome);
     if (this.#outcomes.push(outcome) > 1) return;
     this.#linger = setTimeout(() => {
       this.#overdue = true;
@@ -265,8 +270,9 @@ export class Drain {
       findReceiver(db, this.webhook_id),
       listDue(db, this.webhook_id, { held, after: this.#after, first, again }),
     ]);
-    if (!receiver || receiver.deleted || receiver.status !== 'enabled') return this.end('disabled');
+    if (!receiver || receiver.org_id === null || receiver.status !== 'enabled') return this.end('disabled');
     this.#failing ||= receiver.failing;
+    this.url.read(receiver);
     this.#target = targetOf(receiver, this.#parts.secrets);
     if (this.#ended !== null) return;
     const in_order = due.filter((row) => row.in_order);
@@ -316,6 +322,7 @@ export class Drain {
     const { parallel } = this.#lane;
     for (const kind of ['first', 'again'] as const) {
       while (this.#running[kind] < parallel[kind]) {
+        if (this.#ready[kind].length > 0 && !this.url.mayRequest()) this.end('unproven');
         const row = this.#ready[kind].shift();
         if (row === undefined) break;
         this.#running[kind] += 1;
@@ -377,7 +384,8 @@ export class Drain {
     if (outcomes.length === 0) return;
     for (let attempt = 0; ; attempt++) {
       try {
-        this.#failing = await record(this.#parts.db, this.webhook_id, outcomes, this.#failing);
+        const so_far = { failing: this.#failing, proven: this.url.proven };
+        this.#failing = await record(this.#parts.db, this.webhook_id, outcomes, so_far);
         break;
       } catch (error) {
         const passes = isUnavailable(error) || sqlStateOf(error) === DEADLOCK;
@@ -385,6 +393,7 @@ export class Drain {
         await pause(backoffMs(attempt, 50, 1_000), this.#parts.give_up);
       }
     }
+    this.url.noteRecorded(outcomes);
     for (const { delivery } of outcomes) this.#letGo(delivery);
   }
 }

@@ -6,20 +6,25 @@ import { disable } from './disable.ts';
 import { noteHealth } from './drain-store.ts';
 import { GONE } from './outcome.ts';
 import { type Outcome, recordOutcomes } from './outcome-store.ts';
-import { findOwner, markFailingTold } from './store.ts';
+import { findOwner, markFailingTold, markProven } from './store.ts';
 import { webhookView } from './view.ts';
 
 /** A delivery that has failed so often is no hiccup. */
 const TELLING_TRIES = 5;
 
-/** `failing`: whether the webhook may stand as failing, or must be looked at. Answers whether it does after this batch. */
+/**
+ * `failing`: whether the webhook may stand as failing, or must be looked at. Answers whether it does after this batch.
+ * `proven`: its URL is known to have answered 2xx.
+ */
 export async function record(
   db: Db,
   webhook_id: WebhookId,
   outcomes: readonly Outcome[],
-  failing: boolean,
+  { failing, proven }: { readonly failing: boolean; readonly proven: boolean },
 ): Promise<boolean> {
-  const took = outcomes.some(({ state }) => state === 'delivered');
+  const taken = outcomes.filter(({ state }) => state === 'delivered');
+  const took = taken.length > 0;
+  if (took && !proven) await markProven(db, webhook_id, [...new Set(taken.map(({ address }) => address))]);
   const failures = outcomes.filter(({ state }) => state !== 'delivered');
   if (failures.length === 0 && !failing) {
     await recordOutcomes(db, webhook_id, outcomes, true);

@@ -15,6 +15,7 @@ const SHOWN = [
   'disabled_at',
   'previous_expires_at',
   'failing_since',
+  'proven_at',
   'version',
   'created_by',
   'created_at',
@@ -70,6 +71,11 @@ const CHANGED = {
 /** A receiver gets a new chance. */
 const HEALTHY = { failing_since: null, failing_told: false, slow: false } as const;
 
+/** Another URL has to prove itself. */
+const provenAt = (url: string) => ({
+  proven_at: sql<Date | null>`case when url = ${url} then proven_at end`,
+});
+
 export interface WebhookChange {
   readonly name?: string;
   readonly url?: string;
@@ -79,7 +85,11 @@ export interface WebhookChange {
 export async function updateWebhook(tx: Tx, id: WebhookId, change: WebhookChange): Promise<WebhookRow> {
   return tx
     .updateTable('webhooks')
-    .set({ ...change, ...(change.url === undefined ? {} : HEALTHY), ...CHANGED })
+    .set({
+      ...change,
+      ...(change.url === undefined ? {} : { ...HEALTHY, ...provenAt(change.url) }),
+      ...CHANGED,
+    })
     .where('id', '=', id)
     .returning(SHOWN)
     .executeTakeFirstOrThrow();
@@ -164,6 +174,17 @@ export async function replaceWebhookSecret(
 /** At once for everybody; its deliveries are removed by the sweep. */
 export async function markWebhookDeleted(tx: Tx, id: WebhookId): Promise<void> {
   await tx.updateTable('webhooks').set({ org_id: null }).where('id', '=', id).execute();
+}
+
+/** One of these, if it is the webhook's URL still, has answered 2xx. */
+export async function markProven(tx: Tx, id: WebhookId, addresses: readonly string[]): Promise<void> {
+  await tx
+    .updateTable('webhooks')
+    .set({ proven_at: sql<Date>`date_trunc('milliseconds', now())` })
+    .where('id', '=', id)
+    .where('proven_at', 'is', null)
+    .where('url', 'in', [...addresses])
+    .execute();
 }
 
 /** Once: true when the organisation is to be told that deliveries keep failing. */

@@ -12,6 +12,7 @@ export function webhookView(row: WebhookRow) {
     disabled_reason: row.disabled_reason,
     disabled_at: row.disabled_at && rfc3339(row.disabled_at),
     failing_since: row.failing_since && rfc3339(row.failing_since),
+    proven_at: row.proven_at && rfc3339(row.proven_at),
     previous_secret_expires_at: row.previous_expires_at && rfc3339(row.previous_expires_at),
     created_by: row.created_by,
     created_at: rfc3339(row.created_at),

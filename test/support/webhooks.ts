@@ -31,6 +31,7 @@ export interface WebhookOut {
   readonly disabled_reason: string | null;
   readonly disabled_at: string | null;
   readonly failing_since: string | null;
+  readonly proven_at: string | null;
   readonly previous_secret_expires_at: string | null;
   readonly created_at: string;
 }

@@ -13,6 +13,7 @@ import { Drain } from '../../src/webhooks/drain.ts';
 import { fanOutToWebhooks } from '../../src/webhooks/fan-out.ts';
 import { writeFresh } from '../../src/webhooks/fresh-store.ts';
 import { FAST, sendJob } from '../../src/webhooks/lanes.ts';
+import { UnprovenRequests } from '../../src/webhooks/unproven.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
@@ -70,7 +71,8 @@ test('what got rows between the looks of its sender is sent once', async () => {
   });
   const { outbound, secrets } = api.context.webhooks;
   const give_up = new AbortController().signal;
-  await new Drain(id, FAST, { db: watched, outbound, secrets, give_up, window: () => 64 }).pump();
+  const unproven = new UnprovenRequests();
+  await new Drain(id, FAST, { db: watched, outbound, secrets, give_up, window: () => 64, unproven }).pump();
   assert.ok(looks > 0);
   assert.equal(recorder.got.length, 1);
 });

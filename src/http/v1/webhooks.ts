@@ -56,6 +56,13 @@ const SHOWN = {
   failing_since: nullable(
     Type.String({ format: 'date-time', description: 'Since when every attempt has failed' }),
   ),
+  proven_at: nullable(
+    Type.String({
+      format: 'date-time',
+      description:
+        'Since when its URL has answered 2xx; null: never. All such webhooks of an organisation together send at most 100 requests in ten minutes',
+    }),
+  ),
   previous_secret_expires_at: nullable(
     Type.String({
       format: 'date-time',

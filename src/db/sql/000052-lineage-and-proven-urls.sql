@@ -6,3 +6,5 @@ alter table api_keys add column parent_key text
 create index api_keys_parent on api_keys (parent_key) where parent_key is not null;
 alter table ssh_keys add column parent_key text references api_keys (id) on delete set null;
 create index ssh_keys_parent on ssh_keys (parent_key) where parent_key is not null;
+-- Since when a webhook's present URL has answered 2xx; null: never.
+alter table webhooks add column proven_at timestamptz;

@@ -1,0 +1,36 @@
+/** What the console shows of keys, and what it revokes with them. */
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+import { NO_BROWSER } from '../support/browser.ts';
+import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
+import { randomPublicKey } from '../support/people.ts';
+
+describe('the console', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
+  if (NO_BROWSER) return;
+  const { api, visit }: ConsoleForFile = await consoleForFile();
+
+  test('says which key made a key, and revokes what was made with it if one says so', async () => {
+    const { who, page, button, dialog, leave } = await visit();
+    const make = async (as: string, name: string) => {
+      const made = await api.as(as).post<{ key: string }>('/v1/api-keys', { name, scope: '*' });
+      assert.equal(made.status, 201, made.text);
+      return made.body.key;
+    };
+    const leaked = await make(who.session, 'leaked');
+    await make(leaked, 'child');
+    const body = { name: 'laptop', public_key: randomPublicKey().line };
+    assert.equal((await api.as(leaked).post('/v1/me/ssh-keys', body)).status, 201);
+    await page.goto('/ssh-keys');
+    await page.getByRole('row', { name: /laptop.*only Org/ }).waitFor();
+
+    await page.goto('/api-keys');
+    await page.getByRole('row', { name: /child.*made by leaked/ }).waitFor();
+    await button('Revoke leaked').click();
+    await dialog().getByLabel('Also revoke what was made with it').check();
+    await dialog().getByRole('button', { name: 'Revoke' }).click();
+    await page.getByText('No API keys yet').waitFor();
+    await page.goto('/ssh-keys');
+    await page.getByText('No SSH keys yet').waitFor();
+    await leave();
+  });
+});

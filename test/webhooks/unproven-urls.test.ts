@@ -1,0 +1,119 @@
+/** A URL that has never answered 2xx may be of somebody who never agreed: what it is sent, and when that ends. */
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { sql } from 'kysely';
+import { upToHead } from '../../src/events/read-store.ts';
+import { UNPROVEN_REQUESTS } from '../../src/webhooks/unproven.ts';
+import { apiForFile } from '../support/api.ts';
+import type { Person } from '../support/people.ts';
+import { until } from '../support/waiting.ts';
+import {
+  happen,
+  makeWebhook,
+  type Recorder,
+  sendWebhooks,
+  startRecorder,
+  type WebhookOut,
+  webhookWhen,
+} from '../support/webhooks.ts';
+
+const api = await apiForFile();
+sendWebhooks(api);
+const { db } = api;
+const EVENTS = UNPROVEN_REQUESTS + 50;
+/** It is not tried again while the test runs. */
+const LATER = { status: 503, headers: { 'retry-after': '3600' } } as const;
+const SINCE = { since: new Date(Date.now() - 60_000).toISOString() };
+
+/** Somebody whose organisation has so many events, all of them before any webhook. */
+async function withEvents(): Promise<Person> {
+  const owner = await api.person();
+  for (let n = 0; n < EVENTS; n++) await happen(api, owner.org_id, n);
+  await until('all events are dispatched', async () => {
+    const waiting = await db.selectFrom('events').select('id').where('position', '>', upToHead).execute();
+    return waiting.length === 0;
+  });
+  return owner;
+}
+
+async function stranger(): Promise<Recorder> {
+  const recorder = await startRecorder();
+  recorder.reply = () => LATER;
+  return recorder;
+}
+
+async function replay(owner: Person, { id }: { readonly id: string }): Promise<void> {
+  const answer = await api.as(owner).post<{ count: number }>(`/v1/webhooks/${id}/replay`, SINCE);
+  assert.equal(answer.status, 202, answer.text);
+  assert.ok(answer.body.count >= EVENTS, answer.text);
+}
+
+/** Nobody sends for it, and nobody is to before some minutes are over. */
+async function isHeldBack({ id }: { readonly id: string }): Promise<void> {
+  await until('it is held back', async () => {
+    const { rows } = await sql`
+      select from graphile_worker._private_jobs
+      where key = ${id} and locked_at is null and run_at > now() + interval '5 minutes'
+        and not exists (select from webhook_drains where webhook_id = ${id})`.execute(db);
+    return rows.length === 1;
+  });
+}
+
+test('a replay sends 100 requests to a URL that answers no 2xx; to replay again or to make the webhook anew sends no hundred more', async () => {
+  const owner = await withEvents();
+  const receiver = await stranger();
+  const first = await makeWebhook(api, owner, receiver.url);
+  await replay(owner, first);
+  await isHeldBack(first);
+  assert.equal(receiver.got.length, UNPROVEN_REQUESTS);
+
+  await replay(owner, first);
+  await api.as(owner).patch(`/v1/webhooks/${first.id}`, { status: 'disabled' });
+  await api.as(owner).patch(`/v1/webhooks/${first.id}`, { status: 'enabled' });
+  await replay(owner, first);
+  await isHeldBack(first);
+  assert.equal(receiver.got.length, UNPROVEN_REQUESTS);
+
+  await api.as(owner).delete(`/v1/webhooks/${first.id}`);
+  const second = await makeWebhook(api, owner, receiver.url);
+  await replay(owner, second);
+  await isHeldBack(second);
+  assert.equal(receiver.got.length, UNPROVEN_REQUESTS + 1, 'each webhook may send one');
+});
+
+test('one 2xx lets all the rest go, beside a webhook that is held back, and from then on failures hold nothing back', async () => {
+  const owner = await withEvents();
+  const [dead, good] = [await stranger(), await startRecorder()];
+  const failing = await makeWebhook(api, owner, dead.url);
+  await replay(owner, failing);
+  await isHeldBack(failing);
+
+  const webhook = await makeWebhook(api, owner, good.url);
+  assert.equal(webhook.proven_at, null);
+  await replay(owner, webhook);
+  await good.has(EVENTS);
+  await webhookWhen(api, owner, webhook, 'it is proven', (each) => each.proven_at !== null);
+  good.reply = () => LATER;
+  await replay(owner, webhook);
+  await good.has(2 * EVENTS);
+});
+
+test('another URL has to prove itself anew; the same one again does not', async () => {
+  const owner = await api.person();
+  const [good, other] = [await startRecorder(), await startRecorder()];
+  const webhook = await makeWebhook(api, owner, good.url);
+  await api.as(owner).post(`/v1/webhooks/${webhook.id}/ping`);
+  const { proven_at } = await webhookWhen(
+    api,
+    owner,
+    webhook,
+    'it is proven',
+    (each) => each.proven_at !== null,
+  );
+  const change = async (url: string) =>
+    (await api.as(owner).patch<WebhookOut>(`/v1/webhooks/${webhook.id}`, { url })).body.proven_at;
+  assert.equal(await change(good.url), proven_at);
+  assert.equal(await change(other.url), null);
+  await api.as(owner).post(`/v1/webhooks/${webhook.id}/ping`);
+  await webhookWhen(api, owner, webhook, 'it is proven again', (each) => each.proven_at !== null);
+});
