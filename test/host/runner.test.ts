@@ -191,6 +191,30 @@ test('each reset of a guest is said, also one that comes before it has answered 
   assert.deepEqual(new Set(said.map(({ kind }) => kind)), new Set(['rebooting']));
 });
 
+test('of one whose guest answers what no agent does, that is said, and it is flushed when asked, not ended', async (t) => {
+  const left = await leftBehind(t);
+  await monitorOf(t, left.folder, (execute) => {
+    if (execute === 'query-status') return { return: { status: 'running' } };
+    return execute === 'query-jobs' ? { return: [] } : { return: {} };
+  });
+  const hostile = createServer((socket) => {
+    socket.on('error', () => undefined).write('['.repeat(1_000_000));
+  }).listen(vmSockets(left.folder.runtime).agent);
+  t.after(() => hostile.close());
+  await once(hostile, 'listening');
+  const { runner, wanted, said, flushes } = await runnerOf(t, left);
+  runner.assign(wanted);
+  const first = await until('it is said', () => said[0]);
+  assert.deepEqual(
+    [first.kind, first.kind === 'stalled' && first.reason.code],
+    ['stalled', 'guest_agent_silent'],
+  );
+  runner.assign({ ...wanted, flush_id: newId('flush') });
+  await until('the flush has begun', () => flushes.some(({ state }) => state === 'running'));
+  assert(isAlive(left.record.identity));
+  assert.equal(said.length, 1);
+});
+
 test('a launch that ended with its agent begins again, and is no boot that died; why it is cold stays known', async (t) => {
   const cold = { code: 'cold_boot', message: 'its memory is of another machine' } as const;
   const cases = [
