@@ -108,5 +108,8 @@ function refuseForeignSite(request: FastifyRequest, known: KnownHosts): void {
 }
 
 function foreignSite(): AppError {
-  return new AppError('FORBIDDEN', { message: 'A page of another site may not do that.' });
+  // The console's own, behind a tunnel from another port.
+  const message =
+    'A page of another site may not do that. Open the console at the public URL, or at the port that Berth listens at.';
+  return new AppError('FORBIDDEN', { message });
 }
