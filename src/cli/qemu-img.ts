@@ -56,7 +56,7 @@ export async function toQcow2(raw_path: string, path: string, signal: AbortSigna
   await convert(words, { user: null, jail: null, files: { reads: [], writes: [] }, signal });
 }
 
-/** Whoever has made the file may have made it to get at qemu-img, and may change it after the look at its header. */
+/** The file's author may attack qemu-img with it, and may change it after its header was checked: as root, qemu-img is jailed. */
 export async function toRaw(path: string, raw_path: string, signal: AbortSignal): Promise<void> {
   const [from, to] = [resolve(path), resolve(raw_path)];
   const { jail } = process.getuid?.() === 0 ? await openJail(null) : { jail: null };

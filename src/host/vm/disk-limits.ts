@@ -1,6 +1,6 @@
 /**
- * The ceiling of one VM's disk, which QEMU itself keeps: a guest that reads and writes all that it can leaves the host's disk to the
- * others. A burst is what a boot, a build or a database's start takes. What QEMU does beside its guest, a flush say, is not counted.
+ * The ceiling of one VM's disk, kept by QEMU, so that a guest which reads and writes all it can leaves the host's disk to others.
+ * The burst is for a boot, a build or the start of a database. A flush, which QEMU does itself, is not counted.
  */
 import { present } from '../../lib/assert.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';

@@ -64,7 +64,7 @@ export function inJail({ jail, files, user, info_fd }: JailedCommand, command: r
     ...(info_fd === undefined ? ['--die-with-parent'] : ['--info-fd', String(info_fd)]),
     ...['--ro-bind', '/usr', '/usr', ...SYSTEM_FOLDERS.flatMap(sameAsHere)],
     ...(jail.etc_dir === null ? [] : ['--ro-bind', jail.etc_dir, '/etc']),
-    // Those that bubblewrap makes by itself would be root's alone.
+    // bubblewrap makes missing folders for root alone.
     ...folders.flatMap((path) => ['--dir', path]),
     ...[...DEVICES, ...(files.devices ?? [])].flatMap((path) => ['--dev-bind', path, path]),
     ...reads.flatMap((path) => ['--ro-bind', path, path]),
@@ -79,7 +79,7 @@ export function inJail({ jail, files, user, info_fd }: JailedCommand, command: r
   ];
 }
 
-/** The words before a command that make it a VM's user's, for good. Who changes its user loses what `--die-with-parent` has set. */
+/** The words before a command that make it a VM's user's, for good. A change of user clears what `--die-with-parent` has set. */
 export function asUser({ uid, gid }: VmUser, more: readonly string[] = []): string[] {
   const ids = ['--reuid', String(uid), '--regid', String(gid), '--clear-groups'];
   return ['setpriv', ...ids, '--inh-caps=-all', '--no-new-privs', ...more, '--'];
@@ -92,7 +92,7 @@ export async function openJail(
   { readonly jail: Jail; readonly problem: null } | { readonly jail: null; readonly problem: string }
 > {
   const jail = { etc_dir };
-  // On a full disk those of before stay; a jail that has none is found out below.
+  // On a full disk the old resolvers stay. A folder that is missing makes the probe below fail.
   await refreshResolvers(jail).catch(() => undefined);
   const user = { uid: PROBE_UID, gid: PROBE_UID };
   const [file = '', ...args] = inJail({ jail, user, files: { reads: [], writes: [] } }, ['true']);
@@ -112,7 +112,7 @@ export async function openJail(
   }
 }
 
-/** QEMU's user network reads them again when the file is another one. */
+/** QEMU's user network reads the file again once it has changed. */
 export async function refreshResolvers({ etc_dir }: Jail): Promise<void> {
   if (etc_dir === null) return;
   const path = join(etc_dir, 'resolv.conf');

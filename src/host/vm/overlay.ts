@@ -6,7 +6,8 @@
  * - both files are a cache: what they hold beyond the last committed generation is all that can be lost with them;
  * - an overlay is on the disk before a sidecar vouches for it;
  * - a new overlay never takes the place of an old one while that one's sidecar still stands;
- * - an overlay is its VM's user's, who may have written anything to it: what parses it runs as that user, after a look at its header.
+ * - an overlay belongs to its VM's user, who may have written anything to it: its header is checked, then programs that parse it
+ *   run as that user.
  */
 import { constants } from 'node:fs';
 import { chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises';

@@ -1,6 +1,6 @@
 /**
- * qemu-img on a file that somebody else could write. It parses that file, so it runs as that user (or as the operator, without
- * root's powers), sees no other file where this host can jail it, and is bounded in time and memory.
+ * qemu-img on a file that somebody else could write. It parses that file, so it runs as that user (or as root without its powers,
+ * for an operator's file), in a jail with that file alone where this host has jails, and is bounded in time and memory.
  */
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';

@@ -6,7 +6,7 @@
  * - the process is a session of its own, its output goes to a file, its folder is `/`, its environment is fixed:
  *   nothing ties it to the process that started it;
  * - a launch either returns a QEMU that answers QMP, or leaves no process behind;
- * - in a jail our child is bubblewrap, which waits for QEMU; the process that is meant is QEMU, by its pid on this host.
+ * - in a jail our child is bubblewrap, which waits for QEMU; the identity is QEMU's, by its pid on this host.
  */
 import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process';
 import {
@@ -269,7 +269,7 @@ export function findOrphans(runtime_root: string): FoundVm[] {
   return found;
 }
 
-/** What {@link qemuArguments} put into an argument vector; null when it is not one of ours, as bubblewrap's, which ends with it. */
+/** What {@link qemuArguments} put into an argument vector; null when it is not one of ours, or bubblewrap's. */
 export function describeCommandLine(argv: readonly string[]): Omit<FoundVm, 'identity'> | null {
   if (argv[1] !== '-name') return null;
   const instance_id = valueAfter(argv, '-name', 'guest=');
