@@ -37,6 +37,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
   let connections: number;
   let lost_syncs: number;
   let changes: number;
+  let before_sync: string;
 
   /** Cuts the stream as qemu-ga does: 0xFF ends a half command, a line is a command. */
   function serve(socket: Socket): void {
@@ -57,7 +58,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
         }
         const reply =
           command.execute === 'guest-sync-delimited'
-            ? `\xff${JSON.stringify({ return: command.arguments['id'] })}\n`
+            ? `${before_sync}\xff${JSON.stringify({ return: command.arguments['id'] })}\n`
             : answer(command, socket);
         if (reply !== null) socket.write(Buffer.from(reply, 'latin1'));
       }
@@ -72,6 +73,7 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
     connections = 0;
     lost_syncs = 0;
     changes = 0;
+    before_sync = '';
     answer = () => '{"return": {}}\n';
     server = createServer(serve).listen(path);
     await once(server, 'listening');
@@ -149,6 +151,21 @@ describe('a guest agent client', { timeout: 300_000 }, () => {
       await assert.rejects(agent.execute('guest-info', {}, { timeout_ms: 60_000 }), expected);
     });
   }
+
+  test('an agent that has thousands of short lines passed over with each answer is asked no faster than a budget has room', async () => {
+    before_sync = '\n'.repeat(1_500);
+    // One too many: it is out of step each time.
+    answer = () => '{"return": 7}\n{"return": 7}\n';
+    const began = performance.now();
+    let answered = 0;
+    while (performance.now() - began < 1_500) {
+      assert.equal(await agent.execute('guest-get-time'), 7);
+      answered += 1;
+    }
+    const seconds = (performance.now() - began) / 1_000;
+    // Each counts for 1.5 MiB at least, of 2 at once and 4 a second.
+    assert.ok(answered <= 3 + 3 * seconds, `${answered} in ${seconds} s`);
+  });
 
   test('bytes that trickle in do not extend a call', async () => {
     let trickle: NodeJS.Timeout | undefined;

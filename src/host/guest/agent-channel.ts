@@ -17,10 +17,12 @@ export const MAX_LINE_BYTES = 64 * 1024;
  * Passed over between a send and its answer: what earlier waits gave up on. A guest that takes minutes to boot, or hung for
  * hours, is greeted again and again, and answers all at once, with two lines each: the one for the 0xFF is an error.
  */
-const MAX_PASSED_LINES = 10_000;
+const MAX_PASSED_LINES = 2_000;
 const MAX_PASSED_BYTES = 1024 * 1024;
 /** Of one VM. All that one command printed comes at once, and then as fast as a slow disk reads. */
 const PACE = { bytes_per_second: 4 * 1024 * 1024, burst_bytes: 2 * 1024 * 1024 };
+/** What a line counts for at least, however short. */
+const LINE_BYTES = 1024;
 
 interface Reader {
   resolve(line: Buffer): void;
@@ -33,6 +35,7 @@ export function agentBudget(): ReadBudget {
 
 export class AgentChannel {
   readonly #input: PacedReader;
+  readonly #budget: ReadBudget;
   readonly #splitter = new LineSplitter(MAX_LINE_BYTES);
   #passed = { lines: 0, bytes: 0 };
   #reader: Reader | undefined;
@@ -40,6 +43,7 @@ export class AgentChannel {
 
   /** Use {@link openAgentChannel}. */
   constructor(path: string, budget: ReadBudget) {
+    this.#budget = budget;
     this.#input = new PacedReader(path, budget, (chunk) => this.#receive(chunk));
     const { socket } = this.#input;
     socket.on('error', (error) => this.destroy(new GuestAgentClosedError(error.message)));
@@ -59,6 +63,11 @@ export class AgentChannel {
     return this.#splitter.held_bytes > 0;
   }
 
+  /** Parses a line, at its guest's expense. */
+  parse<T>(parse: () => T): T {
+    return this.#budget.spendOn(parse);
+  }
+
   send(bytes: Buffer): void {
     this.#passed = { lines: 0, bytes: 0 };
     if (!this.#ended) this.#input.socket.write(bytes);
@@ -67,11 +76,19 @@ export class AgentChannel {
   /** The next line, at the latest at `deadline` (performance.now's scale). */
   nextLine(deadline: number, what: string): Promise<Buffer> {
     const { promise, resolve, reject } = Promise.withResolvers<Buffer>();
+    if (this.#ended) {
+      reject(this.#ended);
+      return promise;
+    }
+    const reader: Reader = { resolve, reject };
+    this.#reader = reader;
+    this.#deliver();
+    // It was here already, or what is here ends it all.
+    if (this.#reader !== reader || this.#ended) return promise;
     const timer = setTimeout(
       () => reject(new GuestAgentTimeoutError(`${what}: no answer from the guest in time`)),
       Math.max(0, deadline - performance.now()),
     );
-    const reader: Reader = { resolve, reject };
     const release = (): void => {
       clearTimeout(timer);
       if (this.#reader !== reader) return;
@@ -79,12 +96,7 @@ export class AgentChannel {
       this.#input.expect(false);
     };
     promise.then(release, release);
-    if (this.#ended) reject(this.#ended);
-    else {
-      this.#reader = reader;
-      this.#deliver();
-      if (this.#reader === reader) this.#input.expect(true);
-    }
+    this.#input.expect(true);
     return promise;
   }
 
@@ -119,6 +131,7 @@ export class AgentChannel {
   }
 
   #count(line: Buffer): void {
+    this.#budget.spend(LINE_BYTES);
     this.#passed.lines += 1;
     this.#passed.bytes += line.length;
     const { lines, bytes } = this.#passed;

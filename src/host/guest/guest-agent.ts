@@ -244,7 +244,9 @@ export class GuestAgent {
     for (;;) {
       const line = await channel.nextLine(deadline, 'guest-sync-delimited');
       const mark = line.lastIndexOf(0xff);
-      if (mark !== -1 && parseReply(line.subarray(mark + 1))?.return === id) break;
+      if (mark === -1) continue;
+      const reply = channel.parse(() => parseReply(line.subarray(mark + 1)));
+      if (reply?.return === id) break;
     }
     this.#in_step = true;
     return channel;
@@ -259,7 +261,7 @@ export class GuestAgent {
     this.#in_step = false;
     channel.send(Buffer.from(commandLine(command, args)));
     const line = await channel.nextLine(deadline, command);
-    const reply = parseReply(line);
+    const reply = channel.parse(() => parseReply(line));
     if (!reply) throw new GuestAgentProtocolError(`${command}: the guest's answer is not a reply`);
     this.#in_step = !channel.holds_more;
     if (reply.error) throw new GuestAgentError(command, reply.error.desc);

@@ -6,7 +6,7 @@
 # "begun" before all else tells that it got so far.
 bb=$1 name=$2 inline=$3 rest=$4
 shift 4
-(umask 077 && "$bb" mkfifo "$name.out" "$name.err") || exit 1
+"$bb" mkfifo -m 600 "$name.out" "$name.err" || exit 1
 # drain FD FILE: stdin, by way of the agent's FD. Without room for the rest there is no FILE.
 drain() {
 	# dd says "0+1 records in" where it came to the end.

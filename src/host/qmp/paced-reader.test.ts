@@ -23,6 +23,25 @@ test('a budget has its burst at once, then what time brings, and never more than
   assert.equal(budget.wait_ms, 1);
 });
 
+test('the time that it takes to understand what was sent is counted fifty times', () => {
+  let worked_ms = 0;
+  const pace = { bytes_per_second: 1_000, burst_bytes: 1_000 };
+  const budget = new ReadBudget(
+    pace,
+    () => 0,
+    () => worked_ms,
+  );
+  const work = (ms: number) => () => {
+    worked_ms += ms;
+    return ms;
+  };
+  assert.equal(budget.spendOn(work(20)), 20);
+  assert.equal(budget.wait_ms, 0);
+  assert.equal(budget.spendOn(work(2)), 2);
+  assert.equal(budget.wait_ms, 100);
+  assert.throws(() => budget.spendOn(() => JSON.parse('no')));
+});
+
 async function pair(t: TestContext, budget: ReadBudget) {
   const folder = mkdtempSync(join(tmpdir(), 'berth-paced-'));
   const server = createServer().listen(join(folder, 's'));

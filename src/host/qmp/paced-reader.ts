@@ -2,11 +2,14 @@
  * Reads what a guest, or its QEMU, sends: only while something is expected, and no faster than a budget has room. Otherwise
  * the socket is not read, and its sender waits: QEMU reads nothing more from a guest whose port or serial line has no room.
  *
- * A read counts for {@link READ_BYTES} at least, so single bytes cost this process no more than many at once.
+ * A read counts for {@link READ_BYTES} at least, so single bytes cost this process no more than many at once; and the time that
+ * it takes to understand what was read counts too.
  */
 import { connect, type Socket } from 'node:net';
 
 const READ_BYTES = 8 * 1024;
+/** A sender may take one fiftieth of this thread's time. */
+const TIMES = 50;
 
 export interface Pace {
   readonly bytes_per_second: number;
@@ -18,12 +21,15 @@ export interface Pace {
 export class ReadBudget {
   readonly #pace: Pace;
   readonly #now: () => number;
+  readonly #worked: () => number;
   #left_bytes: number;
   #counted_at_ms: number;
 
-  constructor(pace: Pace, now: () => number = () => performance.now()) {
+  /** `worked`: processor time that this thread has had, ms. */
+  constructor(pace: Pace, now: () => number = () => performance.now(), worked: () => number = threadTimeMs) {
     this.#pace = pace;
     this.#now = now;
+    this.#worked = worked;
     this.#left_bytes = pace.burst_bytes;
     this.#counted_at_ms = now();
   }
@@ -31,6 +37,16 @@ export class ReadBudget {
   spend(bytes: number): void {
     this.#refill();
     this.#left_bytes -= bytes;
+  }
+
+  /** Does what it takes to understand what was read, and counts its time: what is short may be hard to parse. */
+  spendOn<T>(work: () => T): T {
+    const before_ms = this.#worked();
+    try {
+      return work();
+    } finally {
+      this.spend(((this.#worked() - before_ms) * TIMES * this.#pace.bytes_per_second) / 1_000);
+    }
   }
 
   /** Until it has room again; 0: it has. */
@@ -45,6 +61,12 @@ export class ReadBudget {
     this.#left_bytes = Math.min(this.#pace.burst_bytes, this.#left_bytes + earned);
     this.#counted_at_ms = now_ms;
   }
+}
+
+/** Not the clock's: others may have the processor meanwhile. */
+function threadTimeMs(): number {
+  const { user, system } = process.threadCpuUsage();
+  return (user + system) / 1_000;
 }
 
 /** For all sockets: what a read has put there is copied before the next one begins. */

@@ -232,7 +232,7 @@ export class QmpClient {
         const text = line.toString('utf8').trim();
         if (text === '') continue;
         this.#budget.spend(MESSAGE_BYTES);
-        this.#dispatch(JSON.parse(text) as Message | null);
+        this.#dispatch(this.#budget.spendOn(() => JSON.parse(text) as Message | null));
       }
     } catch (error) {
       // A parser's message quotes what it could not read.
