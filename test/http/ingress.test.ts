@@ -83,6 +83,18 @@ describe('a revocation', () => {
     });
   }
 
+  test("by a role of the instance's creator that may write no instances: the ingress hears of it at once, too", async () => {
+    const creator = await colleague();
+    const { id } = await instanceIn(api, creator, 'starting');
+    await makeSshKey(db, creator.user_id);
+    await agent.ready(id, null, await fingerprints(id));
+    const { etag } = await routes();
+    const held = agent.client.routes({ seen: etag, blocked: [] }, signal);
+    const path = `/v1/orgs/${owner.org_id}/members/${creator.user_id}`;
+    assert.equal((await client.patch(path, { role: 'billing' })).status, 200);
+    assert.equal((await held).routes.find((each) => each.instance_id === id)?.revoking, true);
+  });
+
   test('an added key leaves nothing to confirm, but is waited for until the guest lets it in', async () => {
     const someone = await colleague();
     const { id } = await runningWith(owner, someone);
