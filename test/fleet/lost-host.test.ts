@@ -17,7 +17,7 @@ import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
 import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';
-import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
+import { FACTS, ScriptedAgent, segmentOf } from '../support/scripted-agent.ts';
 import { stateOf } from '../support/states.ts';
 
 const api = await apiForFile();
@@ -148,7 +148,7 @@ describe('with a second host', () => {
     after(() => rm(folder, { recursive: true }));
     const store = await FolderStore.open(folder);
     const [committed, of_stale, next] = [
-      `disks/${instance.id}/2`,
+      segmentOf(instance.id, there.epoch, 2).key,
       `disks/${instance.id}/seg/${late.epoch}/2-stale`,
       `disks/${instance.id}/seg/${there.epoch}/3-next`,
     ];

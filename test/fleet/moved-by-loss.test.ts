@@ -41,7 +41,11 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
     const hosts_listen = `127.0.0.1:${await ownPort()}`;
     settings = { ...store, BERTH_HOSTS_LISTEN: hosts_listen, BERTH_HOST_LEASE_SECONDS: LEASE_SECONDS };
     berth = await Installation.start({ settings });
-    far = await FarHost.start(`https://${hosts_listen}`, await onServer('host', 'add', 'far'), store);
+    far = await FarHost.start(
+      `https://${hosts_listen}`,
+      await onServer('host', 'add', 'far', '--cpus', '8', '--memory', '64'),
+      store,
+    );
     await onServer('host', 'drain', 'local');
     guest = await GuestInstance.create(berth, 'wanderer');
     await untilWorks('the far host takes it', () => guest.start(), PATIENCE);

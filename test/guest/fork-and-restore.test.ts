@@ -21,6 +21,15 @@ describe('fork and restore', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () 
     await guest.sh(`echo ${file} > /srv/${file}; sync`);
     return (await guest.flush()).generation;
   };
+  /** What its objects of a generation are encrypted with. */
+  const keyOf = async ({ id }: GuestInstance, number: number): Promise<unknown> => {
+    const rows = await berth.sql(
+      `select distinct s ->> 'key_id' as key_id from generations g, jsonb_array_elements(g.segments) s
+       where g.instance_id = '${id}' and g.generation = ${number}`,
+    );
+    assert.equal(rows.length, 1);
+    return rows[0]?.['key_id'];
+  };
   const files = (guest: GuestInstance) => guest.sh('cd /srv && echo *');
   const machineId = (guest: GuestInstance) => guest.sh('cat /etc/machine-id');
 
@@ -62,6 +71,13 @@ describe('fork and restore', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () 
     await flushed(parent, 'of-parent');
     assert.equal(await files(fork), 'a b of-fork');
     assert.equal(await files(parent), 'a b c of-parent');
+  });
+
+  test('what the parent wrote after it opens with no key that the fork has', async () => {
+    const [shared, later] = [await keyOf(parent, b), await keyOf(parent, await generation(parent))];
+    const rows = await berth.sql(`select key_id from data_keys where instance_id = '${fork.id}'`);
+    const of_fork = rows.map((row) => row['key_id']);
+    assert.deepEqual([of_fork.includes(shared), of_fork.includes(later)], [true, false]);
   });
 
   test('restored to a generation, the disk is as it was then; what came after it is gone from it', async () => {

@@ -324,14 +324,14 @@ export class Installation {
     await this.sql('select graphile_worker.add_job($1)', [task]);
   }
 
-  /** A statement in its database. */
-  async sql(text: string, values: readonly unknown[] = []): Promise<void> {
+  /** A statement in its database, and its rows. */
+  async sql(text: string, values: readonly unknown[] = []): Promise<readonly Record<string, unknown>[]> {
     const url = await runningDatabaseUrl(this.paths);
     assert(url !== undefined, 'the database runs');
     const client = new pg.Client(connectionOptions(url, 5_000));
     await client.connect();
     try {
-      await client.query(text, [...values]);
+      return (await client.query(text, [...values])).rows;
     } finally {
       await client.end();
     }

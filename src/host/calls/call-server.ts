@@ -2,7 +2,14 @@
  * Answers what callers wait for: polls the control plane for calls, carries each out beside the others, and gives its
  * answer once. An answer that cannot be delivered is dropped: its caller is gone with the control plane.
  */
-import type { CallAnswer, CallFailure, HostCall, PendingCall } from '../../agent-api/host-calls.ts';
+import { fits } from '../../agent-api/check.ts';
+import {
+  type CallAnswer,
+  type CallFailure,
+  type HostCall,
+  type PendingCall,
+  RESULTS,
+} from '../../agent-api/host-calls.ts';
 import { joinStreams } from '../../agent-api/join-streams.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -63,7 +70,11 @@ export class CallServer {
     const { client, log } = this.#context;
     let answer: CallAnswer;
     try {
-      answer = { result: await this.#carryOut(id, call, signal) };
+      const result = await this.#carryOut(id, call, signal);
+      // A guest may say anything.
+      if (!fits(RESULTS[call.kind], result))
+        throw new CallError('failed', 'The guest gave no sensible answer.');
+      answer = { result };
     } catch (error) {
       answer = { error: failureOf(error) };
       if (answer.error.code === 'failed') log.warn({ err: error, call: call.kind }, 'a call failed');

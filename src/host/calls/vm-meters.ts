@@ -2,7 +2,8 @@
  * The last hour of every VM of this host, one sample in 15 s, in memory: nobody may ever read it, so it is not worth
  * a write to the database each time, and a restarted agent begins anew. Bounded: 240 small samples a VM.
  */
-import type { MetricsResult, UsageResult, VmSample } from '../../agent-api/host-calls.ts';
+import { fits } from '../../agent-api/check.ts';
+import { type MetricsResult, type UsageResult, VmSample } from '../../agent-api/host-calls.ts';
 import { pause } from '../../lib/backoff.ts';
 import type { Machine } from '../runner/machine.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
@@ -43,7 +44,8 @@ export class VmMeters {
     const vms = [...this.#runners()].flatMap((runner) => {
       const machine = runner.machineOf();
       const sample = machine && this.#samples.get(machine)?.at(-1);
-      return sample ? [{ instance_id: runner.instance_id, sample }] : [];
+      // What one guest says of itself is not to cost the others their figures.
+      return sample && fits(VmSample, sample) ? [{ instance_id: runner.instance_id, sample }] : [];
     });
     return { vms: vms.slice(0, limit) };
   }
