@@ -3,7 +3,7 @@
  * VMs and database outlive a launcher by design, so whatever still runs on that folder is found and ended here.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
-import { closeSync, openSync, readFileSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
@@ -192,5 +192,7 @@ function withoutSettings(env: Env): Record<string, string | undefined> {
 }
 
 function tailOf(path: string): string {
+  // Its end may be heard of when the folder has gone.
+  if (!existsSync(path)) return '';
   return readFileSync(path, 'utf8').trim().split('\n').slice(-15).join('\n');
 }
