@@ -171,6 +171,25 @@ describe('revoking a key', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     await isRefused(going.client);
   });
 
+  test('of its owner, by a role that may write no instances, does the same', async () => {
+    const { id: me } = await berth.client.expect<{ id: string }>(200, 'GET', '/v1/me');
+    const { data } = await berth.client.expect<{ data: { id: string }[] }>(200, 'GET', '/v1/orgs');
+    const org_id = present(data[0], 'an organisation').id;
+    const going = await connectAll(await newKey());
+    // Somebody who stays the owner.
+    await berth.sql(`insert into users (id, email, email_key, name, password_hash)
+      values ('usr_other', 'other@example.org', 'other@example.org', 'Other', '-')`);
+    await berth.sql(`insert into memberships (org_id, user_id, role) values ($1, 'usr_other', 'owner')`, [
+      org_id,
+    ]);
+    await berth.client.expect(200, 'PATCH', `/v1/orgs/${org_id}/members/${me}`, { role: 'billing' });
+    await allEnd(going);
+    await isRefused(going.client);
+    await berth.sql(`update memberships set role = 'owner' where user_id = $1`, [me]);
+    await newKey();
+    await guest.shAgain('true');
+  });
+
   test('ends what a guest that has emptied its log does not know any more', async () => {
     const going = await newKey();
     const shell = going.client.start(guest.target, { command: 'sh' });
