@@ -233,9 +233,8 @@ export class DiskState {
     if (!(await exists(overlay))) return { file: 'none', sidecar };
     const look = await inspectOverlay(overlay);
     if (look.problem !== null) {
-      const { instance_id } = this;
       // Damage, or the doing of somebody who got out of a guest.
-      this.#context.log.error({ instance_id, overlay, problem: look.problem }, 'an overlay is not opened');
+      this.#context.log.error({ overlay, problem: look.problem }, 'an overlay is not opened');
       return { file: 'damaged', sidecar };
     }
     // A disk never shrinks: one that is larger has grown in a time that the database has lost.
