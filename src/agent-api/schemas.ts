@@ -63,7 +63,7 @@ export const Time = matching(
 export const Uuid = matching('^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', 36);
 export const Sha256 = matching('^[0-9a-f]{64}$', 64);
 export const ImageId = matching('^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$', 63);
-export const Etag = matching('^[A-Za-z0-9_-]{22}$', 22);
+export const Etag = matching('^[\\x21-\\x7e]+$', 64);
 export const Port = whole(1, 65_535);
 export const KeyId = matching('^dk_[0-9a-f]{32}$', 35);
 /** Of an SSH key, as `ssh-keygen -l` prints it. */

@@ -53,7 +53,7 @@ describe('200', () => {
     t.after(() => api.agent.connect());
     await api.agent.connect({
       ...FACTS,
-      images: [...versions.map((version) => ({ id: 'debian-12', version })), { id: 'alpine', version: '1' }],
+      images: [...versions.map((version) => ({ id: 'debian-12', version })), { id: 'alpine', version: '1'.repeat(64) }],
     });
     const answer = await api.as(owner).get('/v1/images');
     assert.deepEqual(
@@ -62,7 +62,7 @@ describe('200', () => {
         200,
         {
           data: [
-            { id: 'alpine', current: null, size_bytes: null, versions: ['1'] },
+            { id: 'alpine', current: null, size_bytes: null, versions: ['1'.repeat(64)] },
             { id: 'debian-12', current: null, size_bytes: null, versions: versions.toSorted() },
           ],
           next_cursor: null,
