@@ -262,7 +262,7 @@ export type Disk = {
   /** The durable generation; 0 before the first flush */
   generation: number;
   durable_at: string | null;
-  /** Written by the guest and not durable yet; at most 5 s old */
+  /** Written by the guest and not durable yet; at most 5 s old. After the death of a VM, until a flush has looked: the most that it can be */
   dirty_bytes: number;
   /** Of the objects that this disk is made of, all its generations together; what a fork shares counts for each */
   stored_bytes: number;

@@ -208,7 +208,7 @@ export async function recordBootOrder(
   return numUpdatedRows > 0n ? 'accepted' : 'fenced';
 }
 
-/** What the host last counted as dirty, for disks of VMs that it runs. */
+/** What the host last counted as dirty, for disks whose newest VM it has; one that has saved all has nothing to count. */
 export async function recordDirtyBytes(
   tx: Tx,
   host_id: HostId,
@@ -226,6 +226,8 @@ export async function recordDirtyBytes(
           .selectFrom('vms')
           .select('vms.id')
           .whereRef('vms.instance_id', '=', 'disks.instance_id')
+          .whereRef('vms.epoch', '=', 'disks.epoch')
+          .where('vms.state', 'not in', ['stopped', 'suspended'])
           .where('vms.host_id', '=', host_id),
       ),
     )

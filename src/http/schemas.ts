@@ -121,7 +121,10 @@ export const Disk = named('Disk', {
   size_bytes: Type.Integer(),
   generation: Type.Integer({ description: 'The durable generation; 0 before the first flush' }),
   durable_at: nullable(Time),
-  dirty_bytes: Type.Integer({ description: 'Written by the guest and not durable yet; at most 5 s old' }),
+  dirty_bytes: Type.Integer({
+    description:
+      'Written by the guest and not durable yet; at most 5 s old. After the death of a VM, until a flush has looked: the most that it can be',
+  }),
   stored_bytes: Type.Integer({
     description:
       'Of the objects that this disk is made of, all its generations together; what a fork shares counts for each',

@@ -17,6 +17,7 @@ import {
   listLively,
   listOverdue,
   markReleased,
+  noteAllDurable,
   reasonOf,
   setAppliedKeys,
   updateVm,
@@ -97,6 +98,7 @@ async function move(
     seen.kind === 'stopped' && seen.recovered?.code === 'recovered' ? seen.recovered.message : null;
   if (lost !== null) await failFlushes(tx, vm.id, lost);
   else if (next === 'stopped' || next === 'suspended') await answerFlushes(tx, vm.id, instance);
+  if (next === 'stopped' || next === 'suspended') await noteAllDurable(tx, vm.instance_id);
   if (next === 'failed') await failFlushes(tx, vm.id, 'The VM is failed.');
   await announce(tx, vm, next, seen, host_id);
   // Said again at each try; told once.

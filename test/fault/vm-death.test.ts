@@ -51,6 +51,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     const killed_at = Date.now();
     const vm = await killed();
     assert.equal(vm.reason?.code, 'vm_died');
+    await guest.becomes('counted', ({ disk }) => disk.dirty_bytes >= 8 * 2 ** 20);
     // By when it was written, not by when a busy machine has let us read it.
     const path = `/v1/events?type=vm.failed&resource=${guest.id}`;
     const told = await until('it is told', async () => {

@@ -1,7 +1,7 @@
 /** What a runner does with a VM whose QEMU dies, or is silent, at a bad moment. QEMU is a process and a monitor of ours. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { mkdir, rmdir, writeFile } from 'node:fs/promises';
+import { appendFile, mkdir, rmdir, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
@@ -106,6 +106,23 @@ test('a VM that died and whose overlay is gone is not said to be stopped as if a
   assert(stopped.kind === 'stopped');
   assert.equal(stopped.recovered?.code, 'recovered');
   assert.match(stopped.recovered.message, /generation 1\b/);
+});
+
+test('after a VM has died, as much counts as not durable as its overlay takes, and nothing once that is saved', async (t) => {
+  const left = await leftBehind(t);
+  const { runner, wanted, flushes, overlays } = await runnerOf(t, left);
+  const { overlay } = overlayPaths(overlays, left.instance_id);
+  await appendFile(overlay, Buffer.alloc(40_000, 1));
+  const ended = once(left.child, 'exit');
+  left.child.kill('SIGKILL');
+  await ended;
+  runner.assign({ ...wanted, desired: 'failed' });
+  const dirty = await until('it is known', () => runner.dirtyBytes());
+  assert(dirty >= 40_000, `${dirty} bytes`);
+  await writeSidecar(overlays, left.instance_id, sidecarOf(left.record, true));
+  runner.assign({ ...wanted, desired: 'failed', vm_id: newId('vm'), flush_id: newId('flush') });
+  await until('a flush finds nothing', () => flushes.some(({ state }) => state === 'done'));
+  assert.equal(await runner.dirtyBytes(), 0);
 });
 
 test('what a boot had to say before its agent ended is said with its end, and of a disk that is saved a flush has a receipt', async (t) => {

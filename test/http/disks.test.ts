@@ -21,7 +21,8 @@ import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { freeDeleted } from '../../src/tasks/free-deleted.ts';
 import { freeSegments } from '../../src/tasks/free-segments.ts';
 import { apiForFile } from '../support/api.ts';
-import { instanceIn } from '../support/states.ts';
+import { FACTS } from '../support/scripted-agent.ts';
+import { instanceIn, stateOf } from '../support/states.ts';
 
 const api = await apiForFile();
 const { agent, db, context } = api;
@@ -325,4 +326,25 @@ describe('segments', () => {
     await refused;
     assert.deepEqual(await holders(key), []);
   });
+});
+
+test('dirty bytes are believed of the host that has the newest VM, until that has saved all', async () => {
+  const { id } = await instanceIn(api, owner, 'running');
+  const shown = async () => (await stateOf(api, owner, id)).disk.dirty_bytes;
+  const other = new ControlPlaneClient({ address: api.internal_origin, token: other_token });
+  after(() => other.close());
+  await other.heartbeat({ facts: FACTS, disks: [{ instance_id: id, dirty_bytes: 99 }] });
+  await db.updateTable('hosts').set({ last_seen_at: null }).where('name', '=', 'elsewhere').execute();
+  assert.equal(await shown(), 0);
+  await agent.heartbeat([{ instance_id: id, dirty_bytes: 5_000 }]);
+  assert.equal(await shown(), 5_000);
+  // What can be known after a death is a bound. A stop that finds nothing to save has no commit that would say so.
+  await agent.failed(id);
+  await agent.heartbeat([{ instance_id: id, dirty_bytes: 7_000 }]);
+  assert.equal(await shown(), 7_000);
+  await api.as(owner).delete(`/v1/instances/${id}/vm`);
+  await agent.stopped(id);
+  assert.equal(await shown(), 0);
+  await agent.heartbeat([{ instance_id: id, dirty_bytes: 7_000 }]);
+  assert.equal(await shown(), 0, 'one that was on its way');
 });

@@ -353,13 +353,6 @@ describe('a poll', () => {
   });
 });
 
-test('dirty bytes are believed of a host that has the VM, and of no other', async () => {
-  const { id } = await instanceIn(api, owner, 'running');
-  await other.heartbeat([{ instance_id: id, dirty_bytes: 99 }]);
-  await api.db.updateTable('hosts').set({ last_seen_at: null }).where('name', '=', 'other').execute();
-  assert.equal((await stateOf(api, owner, id)).disk.dirty_bytes, 0);
-});
-
 test('the head of an instance that never was is null', async () => {
   assert.equal(await agent.client.head(newId('inst') as InstanceId), null);
 });

@@ -13,7 +13,7 @@ import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
-import { removeAside, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
+import { allocatedBytes, overlayPaths, removeAside, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
 import { isAlive, userOf } from '../vm/process-identity.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
 import { boundLog } from '../vm/qemu-process.ts';
@@ -78,6 +78,13 @@ export class HeldMachine {
   /** Whether the overlay holds writes beyond the head while no machine has it; null until it was looked at. */
   get unsaved(): boolean | null {
     return this.#unsaved;
+  }
+  /**
+   * At most so many bytes of the overlay are not durable, for as long as nobody knows how many: after a machine was killed.
+   * All that the overlay takes, of which a part may be what was copied from the head.
+   */
+  overlayBytes(): Promise<number | null> {
+    return allocatedBytes(overlayPaths(this.#context.paths.overlays, this.#instance_id).overlay);
   }
   /** A machine of this boot was launched, now or before. */
   wasLaunched(vm_id: string | null): boolean {

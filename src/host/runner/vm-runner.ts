@@ -101,13 +101,17 @@ export class VmRunner {
     this.#news.come();
   }
 
-  /** Written by the guest and not durable, bytes; null when unknown or no machine runs. */
+  /** Written by the guest and not durable, bytes: at most so many after a killed machine. null: unknown. */
   async dirtyBytes(): Promise<number | null> {
-    const { machine } = this.#held;
-    if (!machine || machine.gone || (machine.view === 'booting' && !machine.is_to_be_kept)) return null;
+    const { machine, unsaved } = this.#held;
+    if (!machine) return unsaved === false ? 0 : unsaved && this.#held.overlayBytes();
+    if (machine.gone || (machine.view === 'booting' && !machine.is_to_be_kept)) return null;
+    if (machine.record.full_compare) {
+      this.#auto.observe(Number.POSITIVE_INFINITY);
+      return this.#held.overlayBytes();
+    }
     const bytes = await machine.dirtyBytes().catch(() => null);
-    // After a killed machine nobody knows how much: that is not nothing.
-    this.#auto.observe(machine.record.full_compare ? Number.POSITIVE_INFINITY : bytes);
+    this.#auto.observe(bytes);
     return bytes;
   }
 

@@ -8,7 +8,7 @@
  * - a new overlay never takes the place of an old one while that one's sidecar still stands.
  */
 import { execFile } from 'node:child_process';
-import { chmod, chown, copyFile, mkdir, open, readdir, rename, rm, statfs } from 'node:fs/promises';
+import { chmod, chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
 import { isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
@@ -31,6 +31,16 @@ export class NoSpaceError extends Error {
 export interface OverlayPaths {
   readonly overlay: string;
   readonly sidecar: string;
+}
+
+/** What the file takes of the local disk; null: there is none. */
+export async function allocatedBytes(overlay: string): Promise<number | null> {
+  try {
+    return (await stat(overlay)).blocks * SECTOR_BYTES;
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return null;
+    throw error;
+  }
 }
 
 export function overlayPaths(folder: string, instance_id: string): OverlayPaths {
