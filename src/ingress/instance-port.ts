@@ -17,6 +17,7 @@ import type { Log } from '../lib/log.ts';
 import { type Dial, dialPort } from './dial.ts';
 import { HeldSocket } from './held-socket.ts';
 import type { IngressLimits, Totals } from './limits.ts';
+import { Newcomers } from './newcomers.ts';
 import { splice } from './splice.ts';
 
 export interface PortEvents {
@@ -36,7 +37,7 @@ export class InstancePort {
   readonly #log: Log;
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
-  readonly #silent = new Set<{ destroy(): void }>();
+  readonly #newcomers: Newcomers;
   readonly #held = new Set<HeldSocket>();
   readonly #spliced = new Set<Socket>();
   #route: IngressRoute;
@@ -56,6 +57,7 @@ export class InstancePort {
     this.#limits = options.limits;
     this.#totals = options.totals;
     this.#events = options.events;
+    this.#newcomers = new Newcomers(options.limits, options.totals);
     this.#dial = options.dial ?? dialPort;
     this.#log = options.log.child({ instance_id: route.instance_id, port: route.port });
     this.#route = route;
@@ -147,7 +149,7 @@ export class InstancePort {
     socket.on('error', () => socket.destroy());
     const { connections, connections_per_instance } = this.#limits;
     const full = this.#sockets.size >= connections_per_instance || this.#totals.connections >= connections;
-    if (this.#unconfirmed || full) {
+    if (this.#unconfirmed || full || !this.#newcomers.take(socket)) {
       socket.destroy();
       return;
     }
@@ -198,25 +200,16 @@ export class InstancePort {
 
   #splice(socket: Socket, target: string): void {
     this.#spliced.add(socket);
-    this.#silent.add(socket);
-    this.#totals.silent.add(socket);
-    if (this.#silent.size > this.#limits.silent_per_instance) endOldest(this.#silent);
-    if (this.#totals.silent.size > this.#limits.silent) endOldest(this.#totals.silent);
     let spoke = false;
-    const isSilentNoMore = () => {
-      this.#silent.delete(socket);
-      this.#totals.silent.delete(socket);
-    };
     splice(socket, { target, dial: this.#dial }, this.#limits, {
       spoke: () => {
         spoke = true;
-        isSilentNoMore();
         this.#speaking += 1;
         if (this.#speaking === 1) this.#events.active();
       },
+      sentEnough: () => this.#newcomers.sentEnough(socket),
       closed: () => {
         this.#spliced.delete(socket);
-        isSilentNoMore();
         if (!spoke) return;
         this.#speaking -= 1;
         this.#last_spoke_ms = performance.now();
@@ -256,14 +249,5 @@ export class InstancePort {
     if (this.#settling) clearTimeout(this.#settling);
     this.#settling = null;
     this.#settled_late = false;
-  }
-}
-
-/** In order of insertion. */
-function endOldest(set: Set<{ destroy(): void }>): void {
-  for (const first of set) {
-    set.delete(first);
-    first.destroy();
-    return;
   }
 }

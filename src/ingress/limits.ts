@@ -1,3 +1,5 @@
+import type { Socket } from 'node:net';
+
 /** How much the ingress takes on. Per instance, so that one cannot use up all; and in all. */
 export interface IngressLimits {
   /** Connections of one instance at once; more are closed at once. */
@@ -6,9 +8,14 @@ export interface IngressLimits {
   /** That wait for their VM; more are closed at once. */
   readonly held_per_instance: number;
   readonly held: number;
-  /** Whose client has said nothing yet. Beyond that the oldest goes: a client that means it speaks at once. */
-  readonly silent_per_instance: number;
-  readonly silent: number;
+  /** Whose client has not sent `login_bytes` yet. Beyond that the oldest goes, of the source that has most. */
+  readonly early_per_instance: number;
+  readonly early: number;
+  /** What any client has sent by the time that it is logged in: its key exchange alone is more. */
+  readonly login_bytes: number;
+  /** Of one source at one instance, as old as that sshd may still wait for their logins; more are closed at once. */
+  readonly young_per_source: number;
+  readonly young_ms: number;
   /** Kept of what a client sends while it is held. */
   readonly held_bytes: number;
   readonly dial_ms: number;
@@ -27,8 +34,13 @@ export const LIMITS: IngressLimits = {
   connections: 10_000,
   held_per_instance: 20,
   held: 500,
-  silent_per_instance: 50,
-  silent: 1_000,
+  // Below MaxStartups of the guest's sshd, which begins to turn away at 50.
+  early_per_instance: 40,
+  early: 1_000,
+  login_bytes: 1_024,
+  young_per_source: 40,
+  // LoginGraceTime of the guest's sshd.
+  young_ms: 60_000,
   held_bytes: 16 * 1024,
   dial_ms: 5_000,
   silent_ms: 20_000,
@@ -43,5 +55,5 @@ export class Totals {
   connections = 0;
   held = 0;
   /** Oldest first: the order of insertion. */
-  readonly silent = new Set<{ destroy(): void }>();
+  readonly early = new Set<Socket>();
 }

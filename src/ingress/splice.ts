@@ -9,6 +9,8 @@ const KEEP_ALIVE_MS = 60_000;
 export interface SpliceEvents {
   /** The client has sent its first bytes. */
   readonly spoke: () => void;
+  /** The client has sent `login_bytes`. */
+  readonly sentEnough: () => void;
   readonly closed: () => void;
 }
 
@@ -16,7 +18,7 @@ export interface SpliceEvents {
 export function splice(
   inbound: Socket,
   way: { readonly target: string; readonly dial: Dial },
-  limits: Pick<IngressLimits, 'dial_ms' | 'silent_ms'>,
+  limits: Pick<IngressLimits, 'dial_ms' | 'silent_ms' | 'login_bytes'>,
   events: SpliceEvents,
 ): void {
   const silent = setTimeout(() => inbound.destroy(), limits.silent_ms);
@@ -32,6 +34,12 @@ export function splice(
         clearTimeout(silent);
         events.spoke();
       });
+      const count = () => {
+        if (inbound.bytesRead < limits.login_bytes) return;
+        inbound.off('data', count);
+        events.sentEnough();
+      };
+      inbound.on('data', count);
       join(inbound, outbound);
     },
     () => inbound.destroy(),

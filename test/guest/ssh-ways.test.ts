@@ -170,6 +170,29 @@ describe('SSH to a guest', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () =>
     }
   });
 
+  test('hundreds of connections that do not log in keep nobody out', async () => {
+    const { host, port } = guest.target;
+    const half_open = Array.from({ length: 300 }, () => {
+      const socket = connect({ host, port });
+      socket.on('error', () => undefined).on('close', () => socket.destroy());
+      return socket;
+    });
+    try {
+      await Promise.all(
+        half_open.map(async (socket) => {
+          await Promise.race([once(socket, 'connect'), once(socket, 'close')]);
+          socket.write('SSH-2.0-half-open\r\n');
+        }),
+      );
+      for (let times = 0; times < 5; times++) {
+        const result = await berth.ssh.run(guest.target, 'echo in');
+        assert.equal(result.stdout, 'in\n', result.stderr);
+      }
+    } finally {
+      for (const socket of half_open) socket.destroy();
+    }
+  });
+
   test('ssh-audit finds nothing to fail or to warn of', async () => {
     const { host, port } = guest.target;
     const { stdout } = await runProgram('ssh-audit', ['--no-colors', '--port', String(port), host]);

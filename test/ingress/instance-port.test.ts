@@ -300,24 +300,6 @@ test('connections beyond the limit of an instance, or of all, are closed at once
   }
 });
 
-test('of those who say nothing the oldest goes when there are too many, never one who has spoken', async (t) => {
-  const { port } = await setUp(t, { target: await echo(t) }, { silent_per_instance: 2 });
-  const speaker = dial(t, port);
-  speaker.write('!');
-  await once(speaker, 'data');
-  const silent = [];
-  for (let i = 0; i < 3; i++) {
-    const socket = dial(t, port);
-    await once(socket, 'connect');
-    silent.push(socket);
-  }
-  await closed(silent[0] as Socket);
-  for (const socket of [speaker, silent[2] as Socket]) {
-    socket.write('?');
-    assert.equal(String((await once(socket, 'data'))[0]), '?');
-  }
-});
-
 test('who says nothing for too long is closed', async (t) => {
   const { port } = await setUp(t, { target: await echo(t) }, { silent_ms: 50 });
   await closed(dial(t, port));

@@ -26,8 +26,9 @@ export async function listen(server: Server): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-export function dial(t: TestContext, port: number): Socket {
-  const socket = connect({ port, host: HOST, allowHalfOpen: true });
+/** `from`: another address of this machine's loopback. */
+export function dial(t: TestContext, port: number, from = HOST): Socket {
+  const socket = connect({ port, host: HOST, localAddress: from, allowHalfOpen: true });
   t.after(() => socket.destroy());
   socket.on('error', () => undefined);
   return socket;

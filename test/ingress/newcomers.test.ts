@@ -1,0 +1,115 @@
+/** Connections that do not log in keep nobody out of the guest's sshd. */
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import type { Socket } from 'node:net';
+import { type TestContext, test } from 'node:test';
+import { InstancePort } from '../../src/ingress/instance-port.ts';
+import { type IngressLimits, LIMITS, Totals } from '../../src/ingress/limits.ts';
+import { sourceOf } from '../../src/ingress/newcomers.ts';
+import { newId } from '../../src/lib/ids.ts';
+import { createLog } from '../../src/lib/log.ts';
+import { ownPort } from '../support/own-ports.ts';
+import { dial, HOST, target } from '../support/sockets.ts';
+import { until } from '../support/waiting.ts';
+
+const OTHER = '127.0.0.2';
+const BANNER = 'SSH-2.0-client\r\n';
+/** A key exchange, as far as the ingress can tell. */
+const LOGIN = Buffer.alloc(LIMITS.login_bytes, 'x');
+
+/** A port that echoes. */
+async function portWith(t: TestContext, limits: Partial<IngressLimits>, totals = new Totals()) {
+  const port = await ownPort();
+  const route = {
+    ...{ instance_id: newId('inst'), port, target: await target(t, (socket) => socket.pipe(socket)) },
+    ...{ resets: 0, revoking: false, settling: false, wake: false },
+  };
+  const open = new InstancePort(route, {
+    limits: { ...LIMITS, ...limits },
+    totals,
+    log: createLog('test', 'silent'),
+    events: { waits: () => undefined, active: () => undefined, look: async () => undefined },
+  });
+  await open.listen(HOST);
+  t.after(() => open.destroy());
+  const come = async (from: string, says: string | Buffer) => {
+    const socket = dial(t, port, from);
+    socket.write(says);
+    let got = 0;
+    const count = (part: Buffer) => {
+      got += part.length;
+    };
+    socket.on('data', count);
+    await until('it is answered', () => got === says.length, { timeout_ms: 30_000 });
+    socket.off('data', count);
+    return socket;
+  };
+  return { come, port };
+}
+
+const isClosed = async (socket: Socket) => {
+  socket.resume();
+  await until('it is closed', () => socket.readableEnded || socket.closed, { timeout_ms: 30_000 });
+};
+async function isOpen(socket: Socket): Promise<void> {
+  socket.write('?');
+  assert.equal(String((await once(socket, 'data'))[0]), '?');
+}
+
+test('of those who have not sent a login yet the oldest goes when there are too many, never one who has', async (t) => {
+  const { come } = await portWith(t, { early_per_instance: 2 });
+  const logged_in = await come(HOST, LOGIN);
+  const early = [];
+  for (let i = 0; i < 3; i++) early.push(await come(HOST, BANNER));
+  await isClosed(early[0] as Socket);
+  for (const socket of [logged_in, early[1], early[2]]) await isOpen(socket as Socket);
+});
+
+test('a source that opens many pushes out its own, and nobody from elsewhere', async (t) => {
+  const { come } = await portWith(t, { early_per_instance: 4 });
+  const elsewhere = await come(OTHER, BANNER);
+  const many = [];
+  for (let i = 0; i < 12; i++) many.push(await come(HOST, BANNER));
+  await Promise.all(many.slice(0, 9).map(isClosed));
+  for (const socket of [elsewhere, ...many.slice(9)]) await isOpen(socket);
+});
+
+test('a source has a bound for those that may still be logging in, whatever they have sent; another one comes in', async (t) => {
+  const { come, port } = await portWith(t, { young_per_source: 3 });
+  const early = await come(HOST, BANNER);
+  const sent = [];
+  for (let i = 0; i < 3; i++) sent.push(await come(HOST, LOGIN));
+  await isClosed(early);
+  await isClosed(dial(t, port));
+  await isOpen(await come(OTHER, BANNER));
+  for (const socket of sent) await isOpen(socket);
+});
+
+test('those that are older than a login may take do not count', async (t) => {
+  const { come } = await portWith(t, { young_per_source: 1, young_ms: 0 });
+  const sockets = [];
+  for (let i = 0; i < 3; i++) sockets.push(await come(HOST, LOGIN));
+  for (const socket of sockets) await isOpen(socket);
+});
+
+test('of all instances the oldest goes when there are too many', async (t) => {
+  const totals = new Totals();
+  const [one, other] = [await portWith(t, { early: 1 }, totals), await portWith(t, { early: 1 }, totals)];
+  const first = await one.come(HOST, BANNER);
+  const second = await other.come(HOST, BANNER);
+  await isClosed(first);
+  await isOpen(second);
+  second.destroy();
+});
+
+test('a source is an address, or a network of IPv6', () => {
+  for (const [address, source] of [
+    ['192.0.2.7', '192.0.2.7'],
+    ['::ffff:192.0.2.7', '192.0.2.7'],
+    ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2'],
+    ['2001:db8:1:2::9', '2001:db8:1:2'],
+    ['fe80::1%eth0', 'fe80:0:0:0'],
+    [undefined, ''],
+  ] as const)
+    assert.equal(sourceOf(address), source);
+});
