@@ -27,6 +27,7 @@ import {
   listLively,
   listOverdue,
   markReleased,
+  noteAllDurable,
   reasonOf,
   setAppliedKeys,
   updateVm,

@@ -95,6 +95,16 @@ export async function beginEpoch(
     .executeTakeFirstOrThrow();
 }
 
+/** All that the guest wrote is durable. */
+export async function noteAllDurable(tx: Tx, instance_id: InstanceId): Promise<void> {
+  await tx
+    .updateTable('disks')
+    .set({ dirty_bytes: 0 })
+    .where('instance_id', '=', instance_id)
+    .where('dirty_bytes', '!=', 0)
+    .execute();
+}
+
 /** How many restarts of this boot were asked for. */
 export async function countReboots(tx: Tx, id: VmId): Promise<number> {
   const row = await tx.selectFrom('vms').select('reboots').where('id', '=', id).executeTakeFirstOrThrow();

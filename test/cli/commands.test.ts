@@ -198,6 +198,8 @@ describe('VMs', () => {
       err,
       new RegExp(`^berth: the VM has failed: It died\\. \\(start_failed\\)\n {2}next: berth show ${name}\n$`),
     );
+    await api.agent.heartbeat([{ instance_id: id, dirty_bytes: 3 * 2 ** 20 }]);
+    assert.match(await cli.done('show', name), /, at most 3 MiB to save$/m);
   });
 
   test('a start that somebody undoes ends the waiting', async () => {

@@ -100,7 +100,10 @@ function DiskFacts({ instance }: Props) {
         <Fact name="Durable since">
           <Time at={disk.durable_at} />
         </Fact>
-        <Fact name="Not durable yet">{bytes(disk.dirty_bytes)}</Fact>
+        <Fact name="Not durable yet">
+          {vm.state === 'failed' && disk.dirty_bytes > 0 ? 'at most ' : ''}
+          {bytes(disk.dirty_bytes)}
+        </Fact>
         <Fact name="In object storage">{bytes(disk.stored_bytes)}</Fact>
         <Fact name="Boots">{vm.boot}</Fact>
         <Fact name="Started">

@@ -11,8 +11,15 @@ import { SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance
 
 export const stateOf = ({ deleting, vm }: Instance) => (deleting ? 'deleting' : vm.state);
 
-function saved({ disk }: Instance): string {
-  if (disk.dirty_bytes > 0) return `${bytes(disk.dirty_bytes)} to save`;
+/** Of a VM that has died the server knows a bound alone. */
+function toSave({ disk, vm }: Instance): string {
+  const bound = vm.state === 'failed' && disk.dirty_bytes > 0 ? 'at most ' : '';
+  return `${bound}${bytes(disk.dirty_bytes)} to save`;
+}
+
+function saved(instance: Instance): string {
+  const { disk } = instance;
+  if (disk.dirty_bytes > 0) return toSave(instance);
   return disk.durable_at === null ? 'nothing yet' : ago(disk.durable_at);
 }
 
@@ -36,10 +43,7 @@ function rowsOf(instance: Instance): [string, string][] {
       `${instance.cpus} cpu, ${bytes(instance.memory_mib * 2 ** 20)} memory, ${instance.disk_gib} GiB disk`,
     ],
     ['image', instance.image],
-    [
-      'disk',
-      `generation ${disk.generation}, ${bytes(disk.stored_bytes)} stored, ${bytes(disk.dirty_bytes)} to save`,
-    ],
+    ['disk', `generation ${disk.generation}, ${bytes(disk.stored_bytes)} stored, ${toSave(instance)}`],
     ['durable', ago(disk.durable_at)],
     ['auto-flush', instance.auto_flush_seconds === null ? 'off' : `every ${instance.auto_flush_seconds} s`],
     [
