@@ -237,16 +237,6 @@ export async function recordDirtyBytes(
     .execute();
 }
 
-/** All that the guest wrote is durable. */
-export async function noteAllDurable(tx: Tx, instance_id: InstanceId): Promise<void> {
-  await tx
-    .updateTable('disks')
-    .set({ dirty_bytes: 0 })
-    .where('instance_id', '=', instance_id)
-    .where('dirty_bytes', '!=', 0)
-    .execute();
-}
-
 /** No host has anything of any disk any more. */
 export async function forgetDirtyBytes(tx: Tx): Promise<void> {
   await tx.updateTable('disks').set({ dirty_bytes: 0 }).where('dirty_bytes', '!=', 0).execute();

@@ -10,7 +10,6 @@ import type {
 } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, ping, type Tx, transaction } from '../db/pool.ts';
-import { noteAllDurable } from '../disks/store.ts';
 import { append } from '../events/append.ts';
 import type { EventType } from '../events/model.ts';
 import { getInstance, type InstanceRow, lockInstance, setHostKeys } from '../instances/store.ts';
