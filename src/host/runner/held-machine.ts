@@ -9,10 +9,8 @@ import { rm } from 'node:fs/promises';
 import type { Assignment, FlushReceipt, MemoryRef, Reason } from '../../agent-api/types.ts';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
-import { removeLimits } from '../vm/cgroup.ts';
 import { allocatedBytes, overlayPaths, removeAside, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
 import { isAlive, userOf } from '../vm/process-identity.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
@@ -33,10 +31,10 @@ import { LazyOverlay } from './lazy-overlay.ts';
 import { Machine } from './machine.ts';
 import { recoveredFrom, SET_ASIDE } from './prepare-overlay.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from './record.ts';
+import { removeLimitsOf } from './remove-limits.ts';
 import { coldReason, launchOrResume } from './resume-machine.ts';
 import { runOn, suspendMachine } from './suspend-machine.ts';
 
-const LIMIT_REMOVAL_TRIES = 10;
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 
 export class HeldMachine {
@@ -203,7 +201,7 @@ export class HeldMachine {
     const launching = run ? launchOrResume(launch, cold) : launchMachine(launch, { run });
     const launched = await launching.catch(async (error: unknown) => {
       turn?.();
-      await this.#removeLimits();
+      await removeLimitsOf(this.#context, this.#instance_id);
       throw error;
     });
     if (turn) launched.machine.onceBooted(turn);
@@ -300,17 +298,7 @@ export class HeldMachine {
     this.#last = machine.record;
     this.#machine = null;
     this.#unsaved = null;
-    await this.#removeLimits();
-  }
-
-  /** A dead process stays in its control group until it is reaped, which may take a moment. */
-  async #removeLimits(): Promise<void> {
-    for (let attempt = 0; attempt < LIMIT_REMOVAL_TRIES; attempt++) {
-      const problem = removeLimits(this.#context.cgroups, this.#instance_id);
-      if (problem === null) return;
-      if (attempt + 1 === LIMIT_REMOVAL_TRIES) this.#context.log.warn({ problem }, 'a control group stays');
-      await pause(backoffMs(attempt, 10, 200));
-    }
+    await removeLimitsOf(this.#context, this.#instance_id);
   }
 
   /** The final flush is durable and the machine gone: the overlay is a cache of the head now. */
