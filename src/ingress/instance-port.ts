@@ -201,7 +201,8 @@ export class InstancePort {
   #splice(socket: Socket, target: string): void {
     this.#spliced.add(socket);
     let spoke = false;
-    splice(socket, { target, dial: this.#dial }, this.#limits, {
+    const delay_ms = this.#newcomers.isCrowd ? this.#limits.crowd_ms : 0;
+    splice(socket, { target, dial: this.#dial, delay_ms }, this.#limits, {
       spoke: () => {
         spoke = true;
         this.#speaking += 1;

@@ -11,6 +11,12 @@ export interface IngressLimits {
   /** Whose client has not sent `login_bytes` yet. Beyond that the oldest goes, of the source that has most. */
   readonly early_per_instance: number;
   readonly early: number;
+  /**
+   * Where more are early than this, newcomers go on to the guest only after `crowd_ms`: each costs its sshd a process, and
+   * most of a burst are gone by then.
+   */
+  readonly crowd: number;
+  readonly crowd_ms: number;
   /** What any client has sent by the time that it is logged in: its key exchange alone is more. */
   readonly login_bytes: number;
   /** Of one source at one instance, as old as that sshd may still wait for their logins; more are closed at once. */
@@ -35,8 +41,10 @@ export const LIMITS: IngressLimits = {
   held_per_instance: 20,
   held: 500,
   // Below MaxStartups of the guest's sshd, which begins to turn away at 50.
-  early_per_instance: 40,
+  early_per_instance: 20,
   early: 1_000,
+  crowd: 8,
+  crowd_ms: 250,
   login_bytes: 1_024,
   young_per_source: 40,
   // LoginGraceTime of the guest's sshd.

@@ -42,6 +42,13 @@ export class Newcomers {
     return true;
   }
 
+  /** So many are early that some may have to go. */
+  get isCrowd(): boolean {
+    let count = 0;
+    for (const early of this.#early.values()) count += early.size;
+    return count > this.#limits.crowd;
+  }
+
   /** Its client has sent as much as a login takes. */
   sentEnough(socket: Socket): void {
     for (const [source, early] of this.#early) if (early.has(socket)) this.#noEarly(source, socket);

@@ -1,6 +1,7 @@
 /** Two sockets as one: bytes as they are, no more of them in memory than the sockets' own watermarks. */
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { pause } from '../lib/backoff.ts';
 import type { Dial } from './dial.ts';
 import type { IngressLimits } from './limits.ts';
 
@@ -17,7 +18,7 @@ export interface SpliceEvents {
 /** Dials `target` for a caller and joins the two; either one's end ends the other. */
 export function splice(
   inbound: Socket,
-  way: { readonly target: string; readonly dial: Dial },
+  way: { readonly target: string; readonly dial: Dial; readonly delay_ms: number },
   limits: Pick<IngressLimits, 'dial_ms' | 'silent_ms' | 'login_bytes'>,
   events: SpliceEvents,
 ): void {
@@ -26,7 +27,7 @@ export function splice(
     clearTimeout(silent);
     events.closed();
   });
-  way.dial(way.target, limits.dial_ms).then(
+  dialLater(inbound, way, limits.dial_ms).then(
     (outbound) => {
       outbound.on('error', () => outbound.destroy());
       if (inbound.destroyed) return void outbound.destroy();
@@ -44,6 +45,17 @@ export function splice(
     },
     () => inbound.destroy(),
   );
+}
+
+/** Not at all for a caller who has gone by then. */
+async function dialLater(
+  inbound: Socket,
+  { target, dial, delay_ms }: { readonly target: string; readonly dial: Dial; readonly delay_ms: number },
+  dial_ms: number,
+): Promise<Duplex> {
+  if (delay_ms > 0) await pause(delay_ms);
+  if (inbound.destroyed) throw new Error('the caller has gone');
+  return dial(target, dial_ms);
 }
 
 function join(inbound: Socket, outbound: Duplex): void {

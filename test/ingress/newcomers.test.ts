@@ -18,10 +18,10 @@ const BANNER = 'SSH-2.0-client\r\n';
 const LOGIN = Buffer.alloc(LIMITS.login_bytes, 'x');
 
 /** A port that echoes. */
-async function portWith(t: TestContext, limits: Partial<IngressLimits>, totals = new Totals()) {
+async function portWith(t: TestContext, limits: Partial<IngressLimits>, totals = new Totals(), to?: string) {
   const port = await ownPort();
   const route = {
-    ...{ instance_id: newId('inst'), port, target: await target(t, (socket) => socket.pipe(socket)) },
+    ...{ instance_id: newId('inst'), port, target: to ?? (await target(t, (socket) => socket.pipe(socket))) },
     ...{ resets: 0, revoking: false, settling: false, wake: false },
   };
   const open = new InstancePort(route, {
@@ -90,6 +90,27 @@ test('those that are older than a login may take do not count', async (t) => {
   const sockets = [];
   for (let i = 0; i < 3; i++) sockets.push(await come(HOST, LOGIN));
   for (const socket of sockets) await isOpen(socket);
+});
+
+test('of a burst only those that are left go on to the guest', async (t) => {
+  let accepted = 0;
+  const counted = await target(t, () => {
+    accepted += 1;
+  });
+  const { port } = await portWith(
+    t,
+    { crowd: 2, early_per_instance: 4, crowd_ms: 500 },
+    new Totals(),
+    counted,
+  );
+  const sockets = Array.from({ length: 60 }, () => dial(t, port));
+  for (const socket of sockets) socket.write(BANNER);
+  await until('all but few have gone', () => {
+    for (const socket of sockets) socket.resume();
+    return sockets.filter((socket) => socket.readableEnded || socket.closed).length === 56;
+  });
+  await until('those that are left are there', () => accepted >= 4);
+  assert(accepted <= 10, `${accepted} of 60 went on`);
 });
 
 test('of all instances the oldest goes when there are too many', async (t) => {
