@@ -53,7 +53,10 @@ describe('200', () => {
     t.after(() => api.agent.connect());
     await api.agent.connect({
       ...FACTS,
-      images: [...versions.map((version) => ({ id: 'debian-12', version })), { id: 'alpine', version: '1'.repeat(64) }],
+      images: [
+        ...versions.map((version) => ({ id: 'debian-12', version })),
+        { id: 'alpine', version: '1'.repeat(64) },
+      ],
     });
     const answer = await api.as(owner).get('/v1/images');
     assert.deepEqual(
