@@ -63,7 +63,7 @@ describe('200', () => {
     const { id } = await instanceIn(api, owner, 'running');
     const other = {
       ...HOST_KEY,
-      fingerprint: 'SHA256:other',
+      fingerprint: `SHA256:${'o'.repeat(43)}`,
       public_key: `${HOST_KEY.public_key.slice(0, -4)}AAAA`,
     };
     const seen = {
