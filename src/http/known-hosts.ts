@@ -36,8 +36,13 @@ export class KnownHosts {
     this.#scheme = tls === null ? 'http' : 'https';
   }
 
-  /** @throws AppError MISDIRECTED_REQUEST */
-  requireHost({ headers, url = '/' }: Pick<IncomingMessage, 'headers' | 'url'>): void {
+  /** @throws AppError MISDIRECTED_REQUEST, INVALID_REQUEST */
+  requireHost({
+    headers,
+    rawHeaders,
+    url = '/',
+  }: Pick<IncomingMessage, 'headers' | 'rawHeaders' | 'url'>): void {
+    if (rawHeaders.filter(isHostName).length > 1) throw severalHosts();
     if (headers.host !== undefined && !this.#answersTo(headers.host)) throw misdirected();
     // Where the request line names a host, that one counts (RFC 9112, section 3.2.2).
     if (!url.startsWith('/') && url !== '*' && !this.#answersTo(URL.parse(url)?.host ?? ''))
@@ -84,6 +89,16 @@ function at(hostname: string, origin: string): string {
   const url = new URL(origin);
   url.hostname = hostname;
   return url.origin;
+}
+
+/** Of a request's raw headers, in which names and values take turns. */
+function isHostName(text: string, index: number): boolean {
+  return index % 2 === 0 && text.toLowerCase() === 'host';
+}
+
+/** Node takes the first, and a proxy before us may have judged another one (RFC 9112, section 3.2). */
+function severalHosts(): AppError {
+  return new AppError('INVALID_REQUEST', { message: 'The request has more than one Host header.' });
 }
 
 function misdirected(): AppError {

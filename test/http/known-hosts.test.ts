@@ -156,6 +156,11 @@ test('probes are answered whatever the Host: a load balancer asks by address', a
   assert.equal(await statusOf('192.0.2.7', '/readyz'), 200);
 });
 
+test('400: several Hosts, of which a proxy before us may have judged another one', async () => {
+  const head = 'GET /v1/me HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close';
+  assert.match(await raw(head), /^HTTP\/1\.1 400 [\s\S]*more than one Host/);
+});
+
 test('HTTP/1.0 without a Host is served: no browser sends it', async () => {
   assert.match(await raw('GET /v1/me HTTP/1.0'), /^HTTP\/1\.1 401 /);
 });
