@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, beforeEach, describe, test } from 'node:test';
 import { request } from 'undici';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/agent-api/protocol.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
@@ -128,8 +129,8 @@ test('hosts on other machines are not told', async () => {
   const installation = { origins: [], weak_settings: [] };
   const app = createInternalApp({ ...api.context, host_lease_ms: 40_000, installation }, tls);
   after(() => app.close());
-  const post = (url: string) =>
-    app.inject({ method: 'POST', url, headers: { authorization: `Bearer ${token}` }, payload: {} });
+  const headers = { authorization: `Bearer ${token}`, [PROTOCOL_HEADER]: String(AGENT_PROTOCOL) };
+  const post = (url: string) => app.inject({ method: 'POST', url, headers, payload: {} });
   assert.equal((await post('/internal/v1/object-store')).statusCode, 200);
   assert.equal((await post('/internal/v1/weaknesses')).statusCode, 404);
 });
