@@ -1,5 +1,6 @@
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
+import { AppError } from '../lib/errors.ts';
 import type { OrgId, SessionId, UserId } from '../lib/ids.ts';
 import { deleteLongReplaced } from './refresh-store.ts';
 
@@ -89,6 +90,18 @@ export async function insertSessionToken(
   expires_at: Date,
 ): Promise<void> {
   await tx.insertInto('session_tokens').values({ token_hash, session_id, expires_at }).execute();
+}
+
+/** Nobody ends the session before the transaction has ended. @throws AppError UNAUTHENTICATED when it has ended already */
+export async function holdSession(tx: Tx, id: SessionId): Promise<void> {
+  const row = await tx
+    .selectFrom('sessions')
+    .select('id')
+    .where('id', '=', id)
+    .where('ends_at', '>', sql<Date>`now()`)
+    .forKeyShare()
+    .executeTakeFirst();
+  if (!row) throw new AppError('UNAUTHENTICATED', { message: 'The session has ended. Log in again.' });
 }
 
 /** Ends a session with its tokens and sudo grants. */

@@ -18,6 +18,7 @@ import {
   sqlStateOf,
   type Tx,
   tryAgain,
+  waitedForLock,
 } from './pool.ts';
 import { inserted } from './row-insert.ts';
 import { BEGIN, commitWith } from './statement-names.ts';
@@ -76,7 +77,7 @@ class BlindWrites {
         for (const { resolve } of changes) resolve();
       } catch (error) {
         // A connection that breaks leaves open whether it was committed: not to be sent again.
-        const by_one = changes.length > 1 && error instanceof pg.DatabaseError && !isUnavailable(error);
+        const by_one = changes.length > 1 && error instanceof pg.DatabaseError && !endsConnection(error);
         for (const change of changes) {
           if (by_one) await tryAgain(() => this.#send([change])).then(change.resolve, change.reject);
           else change.reject(error);
@@ -96,12 +97,16 @@ class BlindWrites {
       await client.query(sql, [...parameters]);
     } catch (error) {
       // PostgreSQL says that it ends the connection before it does: nobody is to be lent it in between.
-      is_broken = isUnavailable(error);
+      is_broken = endsConnection(error);
       throw error;
     } finally {
       client.release(is_broken);
     }
   }
+}
+
+function endsConnection(error: unknown): boolean {
+  return isUnavailable(error) && !waitedForLock(error);
 }
 
 /** Before anything else: what one of them refuses is not begun. */

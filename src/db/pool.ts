@@ -18,6 +18,11 @@ function parseInteger(text: string): number {
   return value;
 }
 
+/** Whether `error` says that a transaction was given up for waiting for a lock (SQLSTATE 55P03); its connection is well. */
+export function waitedForLock(error: unknown): boolean {
+  return sqlStateOf(error) === '55P03';
+}
+
 const types: pg.CustomTypesConfig = {
   getTypeParser: (oid: number, format?: 'text' | 'binary') =>
     oid === INT8_OID || oid === NUMERIC_OID ? parseInteger : pg.types.getTypeParser(oid, format ?? 'text'),

@@ -10,9 +10,16 @@ export async function recordDisks(db: Db, host_id: HostId, disks: readonly DiskR
   const ids = disks.map(({ instance_id }) => instance_id);
   // One report a disk: each of them may cost a transaction.
   const left = new Set(await placedOn(db, host_id, ids));
+  const failed: unknown[] = [];
   for (const { instance_id, dirty_bytes, root } of disks) {
     if (!left.delete(instance_id)) continue;
-    await recordDirtyBytes(db, host_id, instance_id, dirty_bytes);
-    if (root) await noteRootUse(db, host_id, instance_id, root);
+    try {
+      await recordDirtyBytes(db, host_id, instance_id, dirty_bytes);
+      if (root) await noteRootUse(db, host_id, instance_id, root);
+    } catch (error) {
+      // Somebody holds that disk's row: the other disks do not wait for it.
+      failed.push(error);
+    }
   }
+  if (failed.length > 0) throw failed[0];
 }

@@ -46,7 +46,7 @@ async function weakHosts(db: Db): Promise<Weakness[]> {
     const { isolation_problem, accelerator } = facts;
     if (isolation_problem !== null) {
       const found = `not in force on host ${name}: ${isolation_problem}`;
-      const next = 'run Berth as root, with nftables, on that host';
+      const next = 'run Berth there as root, with nftables and bubblewrap, where namespaces are allowed';
       weak.push({ check: 'VM isolation', found, next });
     }
     if (accelerator !== 'kvm') {

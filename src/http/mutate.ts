@@ -5,6 +5,7 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { AuditLog } from '../audit/append.ts';
 import { actorOf, type Principal } from '../auth/principal.ts';
+import { holdSession } from '../auth/store.ts';
 import { blindTransaction, DisprovedError, type Proof } from '../db/blind-writes.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
@@ -98,14 +99,19 @@ export async function mutate<Status extends number, Body>(
   }
   await supposed?.settle();
   const principal = principalOf(request);
-  const done = await blindly(principal, []).catch((error: unknown) => {
-    // Nothing was done: the work asks the database after all.
-    if (!(error instanceof DisprovedError)) throw error;
-    return null;
-  });
-  if (done) return done;
+  // Of an API key a foreign key proves that it is still there; a session is held below.
+  if (principal.credential.kind !== 'session') {
+    const done = await blindly(principal, []).catch((error: unknown) => {
+      // Nothing was done: the work asks the database after all.
+      if (!(error instanceof DisprovedError)) throw error;
+      return null;
+    });
+    if (done) return done;
+  }
   const wanted = key === null ? null : claimOf(request, principal, key);
   return transaction(context.db, async (tx) => {
+    // It may have ended since the request's head: by a password reset that is to leave nothing of a thief.
+    if (principal.credential.kind === 'session') await holdSession(tx, principal.credential.id);
     const before = wanted && (await claim(tx, context.idempotency, wanted, mutation.holds ?? always));
     if (!before) return change(tx, principal, wanted);
     reply.header('idempotency-replayed', 'true');

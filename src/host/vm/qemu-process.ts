@@ -19,7 +19,7 @@ import {
   rmSync,
   writeSync,
 } from 'node:fs';
-import { dirname } from 'node:path';
+import { basename, dirname } from 'node:path';
 import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { assert } from '../../lib/assert.ts';
@@ -269,9 +269,12 @@ export function findOrphans(runtime_root: string): FoundVm[] {
   return found;
 }
 
-/** What {@link qemuArguments} put into an argument vector; null when it is not one of ours, or bubblewrap's. */
+/** What start QEMU, with its arguments after their own. */
+const LAUNCHERS: readonly string[] = ['bwrap', 'setpriv'];
+
+/** What {@link qemuArguments} put into an argument vector; null when it is not one of ours, or a launcher's. */
 export function describeCommandLine(argv: readonly string[]): Omit<FoundVm, 'identity'> | null {
-  if (argv[1] !== '-name') return null;
+  if (LAUNCHERS.includes(basename(argv[0] ?? ''))) return null;
   const instance_id = valueAfter(argv, '-name', 'guest=');
   const chardev = valueAfter(argv, '-chardev', 'socket,id=qmp,path=');
   if (instance_id === null || !isId('inst', instance_id) || chardev === null) return null;
