@@ -7,18 +7,25 @@ import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import { newId, type UserId } from '../lib/ids.ts';
 import { organisationsOf } from '../orgs/member-store.ts';
-import { revokeSshKey } from '../ssh-keys/account-keys.ts';
+import { type ChangedKey, revokeSshKey } from '../ssh-keys/account-keys.ts';
 import { sshKeyIdsOf } from '../ssh-keys/store.ts';
 
-/** Ends every API key, SSH key and second factor of an account. Answers how many there were. */
-export async function removeWaysIn(tx: Tx, user_id: UserId): Promise<WaysIn> {
-  const were = await countWaysIn(tx, user_id);
+export interface RemovedWaysIn {
+  readonly count: WaysIn;
+  /** For the audit logs of the organisations where they let in. */
+  readonly ssh_keys: readonly ChangedKey[];
+}
+
+/** Ends every API key, SSH key and second factor of an account. Keys that it made for service accounts stay. */
+export async function removeWaysIn(tx: Tx, user_id: UserId): Promise<RemovedWaysIn> {
+  const count = await countWaysIn(tx, user_id);
   for (const org_id of await organisationsOf(tx, user_id))
     await revokeKeysOf(tx, org_id, { user_id }, user_id);
   const principal = await asInASession(tx, user_id);
-  for (const id of await sshKeyIdsOf(tx, user_id)) await revokeSshKey(tx, principal, id);
+  const ssh_keys: ChangedKey[] = [];
+  for (const id of await sshKeyIdsOf(tx, user_id)) ssh_keys.push(await revokeSshKey(tx, principal, id));
   await removeAllFactors(tx, user_id, user_id);
-  return were;
+  return { count, ssh_keys };
 }
 
 /** The account's owner, who has proved the address and has no session. */

@@ -16,6 +16,7 @@ import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { UserId } from '../lib/ids.ts';
 import type { Mailbox, Post } from '../mail/mailbox.ts';
+import type { ChangedKey } from '../ssh-keys/account-keys.ts';
 import { removeWaysIn } from './remove-ways-in.ts';
 
 /** Sends a reset link if there is such an account, and not too many were sent; says nothing either way. */
@@ -72,6 +73,7 @@ export interface ResetRequest {
 export interface Reset {
   readonly user_id: UserId;
   readonly removed: WaysIn | null;
+  readonly ssh_keys: readonly ChangedKey[];
   readonly remaining: WaysIn;
 }
 
@@ -101,6 +103,9 @@ export async function confirmPasswordReset(
     const how = was_confirmed ? 'reset' : 'first_reset';
     const remaining = await setPassword(tx, user_id, { password_hash, how, actor: user_id });
     await unlock(tx, user.email);
-    await done(tx, { user_id, removed, remaining });
+    await done(tx, {
+      ...{ user_id, remaining, removed: removed?.count ?? null },
+      ssh_keys: removed?.ssh_keys ?? [],
+    });
   });
 }

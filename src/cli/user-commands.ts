@@ -57,12 +57,17 @@ export async function resetPassword({ db, audit }: ServerContext, email: string)
   if (!user) throw noAccount(email);
   const password = generatePassword();
   const password_hash = await hashPassword(password);
-  await transaction(db, async (tx) => {
-    await setPassword(tx, user.id, { password_hash, how: 'server', actor: 'operator' });
+  const { factors } = await transaction(db, async (tx) => {
+    const remaining = await setPassword(tx, user.id, { password_hash, how: 'server', actor: 'operator' });
     await unlock(tx, email);
     await note(tx, audit, user.id, 'auth.reset_password_on_server');
+    return remaining;
   });
-  return `New password of ${user.email}, shown this once: ${password}\n`;
+  const hint =
+    factors === 0
+      ? ''
+      : `The account keeps its second factors. To remove them: berth user reset-mfa ${user.email}\n`;
+  return `New password of ${user.email}, shown this once: ${password}\n${hint}`;
 }
 
 /** For somebody who has lost every factor, or whose account has one that is not theirs. */

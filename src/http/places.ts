@@ -6,7 +6,7 @@ import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
 import { type Limit, requireWithin } from '../lib/quotas.ts';
 
-const IN_ALL = 2_000;
+const IN_ALL = 10_000;
 const RETRY_S = 15;
 
 export class Places {

@@ -287,6 +287,13 @@ describe('a password reset', () => {
       'ssh_key.revoked',
       'ssh_key.revoked',
     ]);
+    const entries = await db
+      .selectFrom('audit_log')
+      .select('org_id')
+      .where('actor', '=', who.user_id)
+      .where('action', '=', 'ssh_key.revoke')
+      .execute();
+    assert.equal(entries.length, 2);
     const login = await api.client.post('/v1/auth/login', { email: who.email, password: NEW });
     assert.equal(login.status, 200);
   });

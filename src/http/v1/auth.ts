@@ -300,11 +300,19 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       await confirmPasswordReset(
         context,
         request.body,
-        async (tx, { user_id: actor, removed, remaining }) => {
+        async (tx, { user_id: actor, removed, remaining, ssh_keys }) => {
           const org_id = await firstOrganisation(tx, actor);
           const data = { removed, remaining };
           const entry = { actor, action: 'auth.reset_password', target: actor, data };
           if (org_id !== null) await appendAuditOf(context, tx, request, org_id, entry);
+          for (const { row, org_ids } of ssh_keys) {
+            const revoked = { actor, action: 'ssh_key.revoke', target: row.id };
+            for (const each of org_ids)
+              await appendAuditOf(context, tx, request, each, {
+                ...revoked,
+                data: { fingerprint: row.fingerprint },
+              });
+          }
         },
       );
       return reply.status(204).send(null);
