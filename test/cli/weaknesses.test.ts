@@ -26,6 +26,7 @@ const api = await apiForFile({ context: { quotas: QUOTA_DEFAULTS } });
 const first = await api.person();
 const owner = await api.person();
 const { key } = await makeKey(api.db, first, '*');
+const NOT_LOOKED_FOR = /^- +weaknesses +not looked for: .*\n +next: BERTH_DATA_DIR=FOLDER berth doctor/m;
 const SOUND = { BERTH_PUBLIC_URL: 'https://berth.example.org', BERTH_SMTP_URL: 'smtp://mail.example.org' };
 
 interface Found {
@@ -102,19 +103,22 @@ describe('on its machine', () => {
     assert.deepEqual(await checks(), ['weaknesses']);
   });
 
-  test('of another server than the one that is asked about nothing is said', async () => {
-    const { weak } = await serverWith({ BERTH_SIGNUPS: 'open' }, 'http://127.0.0.1:1');
-    assert.deepEqual(await weak(), []);
+  test('of another server than the one that is asked about none is told', async () => {
+    const { checks, cli } = await serverWith({ BERTH_SIGNUPS: 'open' }, 'http://127.0.0.1:1');
+    assert.deepEqual(await checks(), ['weaknesses']);
+    assert.match((await cli.run(['doctor'])).out, NOT_LOOKED_FOR);
   });
 });
 
-test('without the data folder nothing is said of weaknesses, and nobody is told without the host’s token', async () => {
+test('without the data folder that is said, and nobody is told without the host’s token', async () => {
   const { paths } = await serverWith({ BERTH_SIGNUPS: 'open' });
   const elsewhere = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key });
-  assert.doesNotMatch((await elsewhere.run(['doctor'])).out, /^!|weaknesses/m);
+  const without = await elsewhere.run(['doctor']);
+  assert.match(without.out, NOT_LOOKED_FOR);
+  assert.doesNotMatch(without.out, /^!/m);
   await writeFile(paths.host_token, `${'0'.repeat(64)}\n`);
   const stranger = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key, BERTH_DATA_DIR: paths.data });
-  assert.doesNotMatch((await stranger.run(['doctor'])).out, /^!|weaknesses/m);
+  assert.doesNotMatch((await stranger.run(['doctor'])).out, /^!/m);
   const { statusCode } = await request(`${api.origin}/internal/v1/weaknesses`, { method: 'POST' });
   assert.equal(statusCode, 404);
 });

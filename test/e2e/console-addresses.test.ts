@@ -6,6 +6,7 @@ import { accessibilityFindings, NO_BROWSER, overhangPx } from '../support/browse
 import { consoleForFile, type Visit } from '../support/console-visit.ts';
 import { dialogFindings } from '../support/dialogs.ts';
 import { makeKey } from '../support/people.ts';
+import { until } from '../support/waiting.ts';
 
 const PASSWORD = 'harbour lantern seven';
 
@@ -26,10 +27,11 @@ async function picture({ page }: Visit, name: string): Promise<void> {
 describe('the console of a server that sends mail', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
   if (NO_BROWSER) return;
   const { api, visit } = await consoleForFile({ has_smtp: true });
-  const lastToken = (email: string) => {
-    const mail = api.mails.findLast(({ to }) => to === email);
-    return /^berth_mail_\w+$/m.exec(mail?.text ?? '')?.[0] ?? assert.fail(`no token for ${email}`);
-  };
+  const lastToken = (email: string) =>
+    until(`a token for ${email}`, () => {
+      const mail = api.mails.findLast(({ to }) => to === email);
+      return /^berth_mail_\w+$/m.exec(mail?.text ?? '')?.[0];
+    });
 
   test('says that an address is not confirmed, and confirms it by the link of a mail that it sends again, also over a login', async () => {
     const visited = await visit('/api-keys', { email_confirmed: false });
@@ -53,7 +55,9 @@ describe('the console of a server that sends mail', { skip: NO_BROWSER, timeout:
     await heading('Log in').waitFor();
     // As from the mail: a page of its own.
     await page.goto('about:blank');
-    await page.goto(`${api.origin.replace('127.0.0.1', 'localhost')}/email#token=${lastToken(who.email)}`);
+    await page.goto(
+      `${api.origin.replace('127.0.0.1', 'localhost')}/email#token=${await lastToken(who.email)}`,
+    );
     await logIn();
     await heading('Confirm the address').waitFor();
     await button('Confirm').click();
@@ -73,7 +77,7 @@ describe('the console of a server that sends mail', { skip: NO_BROWSER, timeout:
     await page.getByLabel('Token of the mail').waitFor();
     await page.goto('about:blank');
     await page.goto(
-      `${api.origin.replace('127.0.0.1', 'localhost')}/password-reset#token=${lastToken(who.email)}`,
+      `${api.origin.replace('127.0.0.1', 'localhost')}/password-reset#token=${await lastToken(who.email)}`,
     );
     await page.getByLabel('New password').fill('another good password');
     await page.getByLabel('Also remove API keys, SSH keys and second factors').check();

@@ -122,6 +122,14 @@ describe('a new account', () => {
     }
   });
 
+  test('invites nobody until then: neither are strangers mailed, nor is a way in left to whoever registered', async () => {
+    const { session } = await register(newAddress());
+    const orgs = await api.as(session).get<{ data: { id: string }[] }>('/v1/orgs');
+    const invitation = { email: newAddress(), role: 'admin' };
+    const answer = await api.as(session).post(`/v1/orgs/${orgs.body.data[0]?.id}/invitations`, invitation);
+    assertError(answer, 'FORBIDDEN', /not confirmed/);
+  });
+
   test('gives none to its service accounts either', async () => {
     const { session } = await register(newAddress());
     const made = await api

@@ -4,6 +4,7 @@ import { accessSync, constants, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { messageOf } from '../../lib/errors.ts';
 import type { Call, Command } from '../command.ts';
+import { isLocal } from '../first-login.ts';
 import { configFolder } from '../profiles.ts';
 
 interface Finding {
@@ -138,7 +139,13 @@ function machine({ session }: Call): Finding[] {
 async function weaknesses({ session }: Call): Promise<Finding[]> {
   const { findWeaknesses } = await import('../server-weaknesses.ts');
   const weak = await findWeaknesses(session.env, session.url);
-  if (weak === null) return [];
+  if (weak === null) {
+    // For somebody elsewhere there is nothing to look for.
+    if (!isLocal(session.url)) return [];
+    const found = 'not looked for: no data folder of this server was found';
+    const next = 'BERTH_DATA_DIR=FOLDER berth doctor, as who runs the server';
+    return [{ check: 'weaknesses', ok: null, found, next }];
+  }
   if (weak === 'closed') {
     const next = 'sudo berth doctor, on the server';
     return [{ check: 'weaknesses', ok: null, found: 'told to who may read the data folder', next }];

@@ -55,7 +55,8 @@ function registerInvite(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/orgs/:id/invitations',
-    config: { ...ADMINS, idempotent: true },
+    // Nobody mails strangers, or lets others in, from an address that may be somebody else's.
+    config: { ...ADMINS, idempotent: true, confirmed_address: true },
     onRequest: inPathOrganisation(context.db),
     preValidation: refuseMakingOwners,
     schema: {
