@@ -1,23 +1,29 @@
 /**
- * What another's flush, command and stop take on a host while root of one guest answers its agent's questions with whatever hurts
- * and prints without end, beside the same while that guest idles. Both guests run in both.
+ * What another's start, flush, command, key revocation and stop take on a host while root of one guest answers its agent's questions with whatever hurts
+ * and prints without end, beside the same while that guest computes: a processor is what any guest may take. Both guests run in both.
  */
+import { mkdtemp } from 'node:fs/promises';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { present } from '../src/lib/assert.ts';
 import {
   behave,
   endFlood,
+  endWork,
   floodConsole,
   HOSTILE_MODES,
   type RootShell,
   turnHostile,
+  workHard,
 } from '../test/support/hostile-guest.ts';
 import type { Api } from './api.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
 import { makeKey, type SshKey, ssh } from './ssh.ts';
 
-const WHAT = ['flush', 'exec', 'stop'] as const;
+const WHAT = ['start', 'flush', 'exec', 'revoke', 'stop'] as const;
 type What = (typeof WHAT)[number];
 type Times = Record<What, number[]>;
+const noTimes = (): Times => ({ start: [], flush: [], exec: [], revoke: [], stop: [] });
 /** Of each, in one round. */
 const REPEATS = 5;
 const ASK_MS = 100;
@@ -56,18 +62,44 @@ async function timed(work: () => Promise<unknown>): Promise<number> {
   return performance.now() - began;
 }
 
-async function measureNeighbour(api: Api, neighbour: RootShell & { id: string }): Promise<Times> {
+/** From the request that takes a key out of the instance's set to the end of a connection that it had open. */
+async function revocation(api: Api, { id, sh, second, keys }: Neighbour): Promise<number> {
+  const set = (ssh_key_ids: readonly string[]) =>
+    api.call('PUT', `/v1/instances/${id}/ssh-keys`, { ssh_key_ids });
+  await set(keys);
+  // It says that it is there by a file; its end by the connection's is no success.
+  const open = second('touch /run/open; sleep 600').catch(() => undefined);
+  await sh('until [ -e /run/open ]; do sleep 0.05; done; rm /run/open');
+  return timed(async () => {
+    await set(keys.slice(0, 1));
+    await open;
+  });
+}
+
+interface Neighbour extends RootShell {
+  readonly id: string;
+  /** By the key that is taken out of the set. */
+  readonly second: RootShell['sh'];
+  readonly keys: readonly string[];
+}
+
+async function measureNeighbour(api: Api, neighbour: Neighbour): Promise<Times> {
   const { id } = neighbour;
-  const times: Times = { flush: [], exec: [], stop: [] };
+  const times = noTimes();
   for (let repeat = 0; repeat < REPEATS; repeat++) {
     await neighbour.sh('head -c 4000000 /dev/urandom > /srv/file; sync');
     times.flush.push(await timed(() => api.flush(id)));
     const exec = { command: ['true'] };
     times.exec.push(await timed(() => api.call('POST', `/v1/instances/${id}/vm/exec`, exec)));
   }
+  times.revoke.push(await revocation(api, neighbour));
   times.stop.push(await timed(() => api.stopVm(id)));
-  await api.startVm(id);
-  await api.untilRunning(id);
+  times.start.push(
+    await timed(async () => {
+      await api.startVm(id);
+      await api.untilRunning(id);
+    }),
+  );
   return times;
 }
 
@@ -75,30 +107,42 @@ async function all({ installation: { api }, scratch_dir, runs, signal, say }: Be
   const key = await makeKey(scratch_dir);
   await api.addKey('bench-hostile', key.public_key);
   const hostile = await started(api, 'hostile', key, signal);
-  const neighbour = await started(api, 'neighbour', key, signal);
+  const second = await makeKey(await mkdtemp(join(scratch_dir, 'second-')));
+  await api.addKey('bench-neighbour', second.public_key);
+  const { data } = await api.call<{ data: { id: string; name: string }[] }>('GET', '/v1/me/ssh-keys');
+  const idOf = (name: string) => present(data.find((each) => each.name === name)?.id, name);
+  const neighbour: Neighbour = {
+    ...(await started(api, 'neighbour', key, signal)),
+    keys: [idOf('bench-hostile'), idOf('bench-neighbour')],
+    second: async (command) => ssh(await api.ssh(neighbour.id), command, { key: second, signal }),
+  };
   await turnHostile(hostile);
-  const beside: Times = { flush: [], exec: [], stop: [] };
-  const alone: Times = { flush: [], exec: [], stop: [] };
+  const attacked = noTimes();
+  const in_peace = noTimes();
   for (let number = 0; number <= runs; number++) {
     const mode = HOSTILE_MODES[number % HOSTILE_MODES.length] ?? 'lists';
     await behave(hostile, 'good');
     await endFlood(hostile);
-    const idle = await measureNeighbour(api, neighbour);
+    await workHard(hostile);
+    const fair = await measureNeighbour(api, neighbour);
+    await endWork(hostile);
     await behave(hostile, mode);
     await floodConsole(hostile);
     const enough = keepAsking(api, hostile.id);
-    const attacked = await measureNeighbour(api, neighbour).finally(enough);
+    const now = await measureNeighbour(api, neighbour).finally(enough);
     for (const what of WHAT) {
-      say(`round ${number}, ${mode}: ${what} ${rounded(attacked[what])} ms, alone ${rounded(idle[what])} ms`);
+      say(
+        `round ${number}, ${mode}: ${what} ${rounded(now[what])} ms, beside a guest that computes ${rounded(fair[what])} ms`,
+      );
       // The first warms up.
       if (number === 0) continue;
-      beside[what].push(...attacked[what]);
-      alone[what].push(...idle[what]);
+      attacked[what].push(...now[what]);
+      in_peace[what].push(...fair[what]);
     }
   }
   await api.deleteInstance(hostile.id);
   await api.deleteInstance(neighbour.id);
-  return WHAT.map((what) => figure(what, beside[what], alone[what]));
+  return WHAT.map((what) => figure(what, attacked[what], in_peace[what]));
 }
 
 function rounded(times: readonly number[]): string {
@@ -111,7 +155,7 @@ function figure(what: What, values: readonly number[], beside_values: readonly n
     figure: what,
     unit: 'ms',
     values,
-    beside: 'the same, that guest idle',
+    beside: 'the same, that guest computes',
     beside_values,
     remark: '',
   });
@@ -120,6 +164,6 @@ function figure(what: What, values: readonly number[], beside_values: readonly n
 export const hostileGuestBench: Bench = {
   name: 'hostile-guest',
   summary:
-    "another's flush, exec and stop while a guest's agent and console attack its host, beside the same in peace",
+    "another's start, flush, exec, key revocation and stop while a guest's agent and console attack its host, beside the same in peace",
   run: all,
 };

@@ -35,3 +35,14 @@ export async function floodConsole(guest: RootShell): Promise<void> {
 export async function endFlood(guest: RootShell): Promise<void> {
   await guest.sh(`pkill -KILL -f '^sh ${flood}'; true`);
 }
+
+/** Takes a processor of the guest's, and nothing else, until {@link endWork}. */
+export async function workHard(guest: RootShell): Promise<void> {
+  await guest.sh(
+    "echo 'while :; do :; done' > /run/work; setsid sh /run/work < /dev/null > /dev/null 2>&1 &",
+  );
+}
+
+export async function endWork(guest: RootShell): Promise<void> {
+  await guest.sh("pkill -KILL -f '^sh /run/work'; true");
+}
