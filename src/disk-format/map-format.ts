@@ -196,7 +196,7 @@ export function decodeMapHeader(key: string, bytes: Buffer): MapHeader {
   };
   if (bytes.length < MAP_HEADER_BYTES || !bytes.subarray(0, 8).equals(MAGIC)) fail('is no map');
   const version = bytes.readUInt16LE(8);
-  if (version !== VERSION) fail(`map version ${version} is not known here`);
+  if (version !== VERSION) fail(`map version ${version} is unknown`);
   const flags = bytes.readUInt16LE(10);
   if ((flags & ~(FLAG_FULL | FLAG_ENCRYPTED)) !== 0) fail('unknown flags are set');
   const encryption = decodeEncryption(bytes, 112);

@@ -215,7 +215,7 @@ export function decodeTrailer(key: string, size_bytes: number, tail: Buffer): Se
   const at = tail.subarray(tail.length - TRAILER_BYTES);
   if (!at.subarray(0, 8).equals(MAGIC)) fail('no segment, or cut short: its last bytes are not a trailer');
   const version = at.readUInt16LE(8);
-  if (version !== VERSION) fail(`format version ${version} is not known here`);
+  if (version !== VERSION) fail(`format version ${version} is unknown`);
   const flags = at.readUInt16LE(10);
   if ((flags & ~(FLAG_LAST | FLAG_ENCRYPTED)) !== 0 || at.readUInt32LE(60) !== 0)
     fail('unknown flags are set');

@@ -1,8 +1,8 @@
 /**
- * The templates of this host as its runners use them: one is looked for when a VM boots, and made, beside and one at a time,
- * after a boot that found none. Nothing here makes a start fail, or wait: without a template a VM boots.
+ * The templates of this host. A starting VM looks for one. After a boot that found none, one is made in the background, one
+ * at a time. A start never fails or waits because of templates: without one, the VM boots.
  *
- * A kind of machine whose template cannot be made, or was of no use REJECTIONS times, has none until the agent starts again.
+ * If a template cannot be made, or was rejected REJECTIONS times, its kind has none until the agent restarts.
  */
 import type { FileHandle } from 'node:fs/promises';
 import { pause } from '../../lib/backoff.ts';
@@ -29,12 +29,12 @@ import {
 const REJECTIONS = 2;
 const IDLE_TRY_MS = 500;
 const LOOK_EVERY_MS = 3_600_000;
-/** Kinds that wait to be made; more are asked for again by their next boots. */
+/** Kinds queued to be made. Others are requested again by their next boot. */
 const MAX_WANTED = 8;
 
 export interface TemplatesOptions
   extends Pick<MakeOptions, 'qemu_binary' | 'qemu_img_binary' | 'run_as' | 'jail'> {
-  /** False: none is made, none is used. */
+  /** False: templates are neither made nor used. */
   readonly enabled: boolean;
   readonly templates_dir: string;
   readonly images_dir: string;
@@ -55,7 +55,7 @@ export class Templates {
   readonly #options: TemplatesOptions;
   readonly #wanted = new Map<string, Wanted>();
   readonly #rejections = new Map<string, number>();
-  /** The files whose digest was found to be right: by their template's key, what is theirs alone. */
+  /** Verified files: template key → file identity. */
   readonly #verified = new Map<string, string>();
   #news = Promise.withResolvers<void>();
 
@@ -63,7 +63,7 @@ export class Templates {
     this.#options = options;
   }
 
-  /** What a machine of that shape can go on from; null: it boots. */
+  /** The template for a machine of that shape; null: it must boot. */
   async find(shape: Omit<Shape, 'accel'>): Promise<Template | null> {
     const { enabled, templates_dir, accel } = this.#options;
     if (!enabled) return null;
@@ -75,13 +75,13 @@ export class Templates {
   }
 
   /**
-   * Its memory for a QEMU to read, whose guest may run when `verified` has resolved. The caller closes the file, after that.
-   * @throws when it is not there any more
+   * Opens its memory for QEMU. The guest may run once `verified` has resolved. The caller closes the file after that.
+   * @throws when the template no longer exists
    */
   async open(template: Template): Promise<{ readonly file: FileHandle; readonly verified: Promise<void> }> {
     const file = await openMemory(template);
     const verified = this.#verify(file, template);
-    // Until somebody waits for it.
+    // The caller may await it later.
     verified.catch(() => undefined);
     return { file, verified };
   }
@@ -93,27 +93,27 @@ export class Templates {
     this.#verified.set(template.key, identity);
   }
 
-  /** A machine did not come up from it. */
+  /** Records that a machine did not come up from it. */
   async reject({ key }: Pick<Template, 'key'>): Promise<void> {
     this.#rejections.set(key, (this.#rejections.get(key) ?? 0) + 1);
     await removeTemplate(this.#options.templates_dir, key);
   }
 
-  /** A machine of that kind has booted; the next one need not. */
+  /** Requests a template for a kind that had to boot. */
   want(wanted: Wanted): void {
     if (!this.#options.enabled || this.#wanted.size >= MAX_WANTED) return;
     this.#wanted.set(JSON.stringify(wanted), wanted);
     this.#news.resolve();
   }
 
-  /** Until `signal` aborts. */
+  /** Makes requested templates until `signal` aborts. */
   async run(signal: AbortSignal): Promise<void> {
     const { templates_dir, log } = this.#options;
     const ended = new Promise<void>((resolve) =>
       signal.addEventListener('abort', () => resolve(), { once: true }),
     );
     await clearAway(templates_dir).catch((error: unknown) =>
-      log.warn({ err: error }, 'what is left of a template stays'),
+      log.warn({ err: error }, 'an unfinished template could not be removed'),
     );
     while (!signal.aborted) {
       try {
@@ -146,7 +146,7 @@ export class Templates {
     const began = performance.now();
     try {
       await makeTemplate({ templates_dir, shape, qemu_binary, qemu_img_binary, run_as, jail, signal });
-      // Now, when nobody waits for it.
+      // Here no start waits for the verification.
       const template = await findTemplate(templates_dir, key);
       if (template) await this.#look(template);
       const ms = Math.round(performance.now() - began);
@@ -154,7 +154,7 @@ export class Templates {
     } catch (error) {
       if (signal.aborted) return;
       this.#rejections.set(key, REJECTIONS);
-      log.warn({ template: key, reason: messageOf(error) }, 'a template cannot be made; such VMs boot');
+      log.warn({ template: key, reason: messageOf(error) }, 'a template cannot be made; VMs of this kind boot without one');
     } finally {
       release();
     }
