@@ -213,8 +213,14 @@ describe('an encrypted segment', () => {
   test('does not decrypt without its key, nor with another key of the same id', () => {
     const object = build(pack(CONTENT, PLAIN, attemptKey()));
     const other = { key_id: DATA_KEY.key_id, key: newDataKey().key };
-    assert.throws(() => verifySegment(KEY, object, KeyRing.none), named(/a key that the disk does not have \(dk_/));
-    assert.throws(() => verifySegment(KEY, object, new KeyRing([other])), named(/does not decrypt with its key/));
+    assert.throws(
+      () => verifySegment(KEY, object, KeyRing.none),
+      named(/a key that the disk does not have \(dk_/),
+    );
+    assert.throws(
+      () => verifySegment(KEY, object, new KeyRing([other])),
+      named(/does not decrypt with its key/),
+    );
   });
 
   /** An attacker who can write the store but has no key can correct the checksum. */

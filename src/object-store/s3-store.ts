@@ -256,7 +256,8 @@ export class S3Store implements ObjectStore {
   /** HTTP has no empty ranges. */
   async #getNothing(key: string, offset: number, signal: AbortSignal | undefined): Promise<Buffer> {
     const size_bytes = await this.size(key, signal);
-    if (offset > size_bytes) throw new ObjectRangeError(`${key}: offset ${offset} is after its ${size_bytes} bytes`);
+    if (offset > size_bytes)
+      throw new ObjectRangeError(`${key}: offset ${offset} is after its ${size_bytes} bytes`);
     return Buffer.alloc(0);
   }
 

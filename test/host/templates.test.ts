@@ -62,7 +62,7 @@ describe('templates', () => {
   async function make(key = templateKey(shape), text = 'memory') {
     mkdirSync(makingFolder(templates_dir));
     const written = await writeMemory(templates_dir, stream(text.slice(0, 2), text.slice(2)), 100);
-    await publishTemplate(templates_dir, key, { traits: traits(), takes_files: true, ...written });
+    await publishTemplate(templates_dir, key, { traits: traits(), ...written });
     rmSync(makingFolder(templates_dir), { recursive: true });
     return key;
   }
@@ -90,7 +90,7 @@ describe('templates', () => {
     await boundTemplates(templates_dir, () => true);
     assert(!existsSync(makingFolder(templates_dir)));
     await assert.rejects(
-      publishTemplate(templates_dir, templateKey(shape), { traits: traits(), takes_files: true, ...written }),
+      publishTemplate(templates_dir, templateKey(shape), { traits: traits(), ...written }),
     );
     mkdirSync(makingFolder(templates_dir));
     await assert.rejects(writeMemory(templates_dir, stream('too', 'long'), 6), /larger than 6/);

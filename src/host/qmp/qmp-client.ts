@@ -241,7 +241,8 @@ export class QmpClient {
   }
 
   #dispatch(message: Message | null): void {
-    if (typeof message !== 'object' || message === null) throw new Error('QEMU sent something that is not a message');
+    if (typeof message !== 'object' || message === null)
+      throw new Error('QEMU sent something that is not a message');
     if (typeof message.event === 'string') {
       const data = typeof message.data === 'object' && message.data !== null ? message.data : {};
       const event = { ...message, data } as unknown as QmpEvent;

@@ -220,12 +220,12 @@ async function letGo(
   const told = { kernel_parameters, mac: macAddress(instance_id), authorized_keys };
   try {
     const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
-    await wakeMachine(vmSockets(machine.folder.runtime).agent, template, told, undisturbed);
+    await wakeMachine(vmSockets(machine.folder.runtime).agent, told, undisturbed);
   } catch (error) {
     signal.throwIfAborted();
     throw new TemplateError(template, error);
   }
-  if (template.takes_files) machine.noteGiven(authorized_keys, resets);
+  machine.noteGiven(authorized_keys, resets);
   await machine.update({ template: { key: template.key, awake: true } });
   context.log.info({ template: template.key }, 'the guest goes on from a template');
 }

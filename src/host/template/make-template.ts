@@ -24,7 +24,7 @@ import { qemuArguments, type VmSpec, vmSockets } from '../vm/qemu-command.ts';
 import { findOrphans, type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
 import { makingFolder, publishTemplate, type Shape, templateKey, writeMemory } from './template-files.ts';
-import { asleep } from './wake-machine.ts';
+import { isAsleep } from './wake-machine.ts';
 
 const ASLEEP_MS = 300_000;
 const EXIT_MS = 5_000;
@@ -60,9 +60,9 @@ export async function makeTemplate(options: MakeOptions): Promise<void> {
     else await mkdir(runtime_dir, { mode: 0o700 });
     vm = await launch(options, work_dir, runtime_dir);
     lowerPriority(vm.identity);
-    const { takes_files } = await untilAsleep(vm, vmSockets(runtime_dir).agent, signal);
+    await untilAsleep(vm, vmSockets(runtime_dir).agent, signal);
     await vm.qmp.execute('stop', undefined);
-    await save(options, vm.qmp, runtime_dir, takes_files);
+    await save(options, vm.qmp, runtime_dir);
   } finally {
     vm?.qmp.close();
     if (vm) await end(vm.identity);
@@ -122,11 +122,7 @@ function lowerPriority({ pid }: ProcessIdentity): void {
   }
 }
 
-async function untilAsleep(
-  vm: LaunchedVm,
-  agent_socket: string,
-  signal: AbortSignal,
-): Promise<{ readonly takes_files: boolean }> {
+async function untilAsleep(vm: LaunchedVm, agent_socket: string, signal: AbortSignal): Promise<void> {
   const deadline = performance.now() + ASLEEP_MS;
   const channel = await openAgentChannel(agent_socket, deadline);
   const given_up = () => channel.destroy(new Error('given up'));
@@ -134,10 +130,7 @@ async function untilAsleep(
   try {
     signal.throwIfAborted();
     await vm.qmp.execute('cont', undefined);
-    for (;;) {
-      const said = asleep(await channel.nextLine(deadline, 'booting a template'));
-      if (said) return said;
-    }
+    while (!isAsleep(await channel.nextLine(deadline, 'booting a template')));
   } finally {
     signal.removeEventListener('abort', given_up);
     channel.destroy(new Error('it sleeps'));
@@ -148,7 +141,6 @@ async function save(
   { templates_dir, shape, run_as, signal }: MakeOptions,
   qmp: QmpClient,
   runtime_dir: string,
-  takes_files: boolean,
 ): Promise<void> {
   const { cpus, memory_mib, accel, image } = shape;
   const traits = {
@@ -164,5 +156,5 @@ async function save(
     ({ stats }) => stats.wr_operations + stats.unmap_operations > 0,
   );
   if (written) throw new Error('the guest has written to its disk');
-  await publishTemplate(templates_dir, templateKey(shape), { traits, takes_files, ...taken });
+  await publishTemplate(templates_dir, templateKey(shape), { traits, ...taken });
 }

@@ -42,8 +42,6 @@ interface Description {
   readonly traits: MachineTraits;
   readonly bytes: number;
   readonly sha256: string;
-  /** The guest accepts several lines, with files; else one line. */
-  readonly takes_files: boolean;
   readonly made_at_ms: number;
 }
 
@@ -182,13 +180,12 @@ export async function boundTemplates(
 
 function isDescription(value: unknown): value is Description {
   if (typeof value !== 'object' || value === null) return false;
-  const { traits, bytes, sha256, takes_files, made_at_ms } = value as Record<string, unknown>;
+  const { traits, bytes, sha256, made_at_ms } = value as Record<string, unknown>;
   if (typeof traits !== 'object' || traits === null) return false;
   const { hardware, qemu, host_cpu, image_version } = traits as Record<string, unknown>;
   const texts = [hardware, qemu, host_cpu, image_version, sha256];
   return (
     texts.every((each) => typeof each === 'string') &&
-    typeof takes_files === 'boolean' &&
     Number.isSafeInteger(bytes) &&
     Number.isSafeInteger(made_at_ms)
   );

@@ -154,7 +154,10 @@ export class Templates {
     } catch (error) {
       if (signal.aborted) return;
       this.#rejections.set(key, REJECTIONS);
-      log.warn({ template: key, reason: messageOf(error) }, 'a template cannot be made; VMs of this kind boot without one');
+      log.warn(
+        { template: key, reason: messageOf(error) },
+        'a template cannot be made; VMs of this kind boot without one',
+      );
     } finally {
       release();
     }

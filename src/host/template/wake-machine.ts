@@ -1,8 +1,6 @@
 /**
  * Loads a template's memory into an instance's machine, then sends the lines that give it the instance's identity. Until
  * then the guest has no disk, network or secret, and runs only its first process, which waits (guest/initrd/init).
- *
- * A guest of an older image accepts no files: it gets one line of three fields.
  */
 import { randomBytes } from 'node:crypto';
 import { openAgentChannel } from '../guest/agent-channel.ts';
@@ -12,7 +10,7 @@ import { loadFile } from '../vm/migration.ts';
 import { makeHostKey } from './make-host-key.ts';
 import type { Template } from './template-files.ts';
 
-const ASLEEP = /^berth-asleep( files)?$/;
+const ASLEEP = 'berth-asleep files';
 const AWAKE = 'berth-awake';
 /** The seed of the kernel's random number generator, which needs 32. */
 const SEED_BYTES = 64;
@@ -26,10 +24,9 @@ export interface Sleeper {
   readonly signal: AbortSignal;
 }
 
-/** Parses the guest's line that it waits, and for which lines. null: another line. */
-export function asleep(line: Buffer): { readonly takes_files: boolean } | null {
-  const said = ASLEEP.exec(line.toString('latin1').trim());
-  return said && { takes_files: said[1] !== undefined };
+/** Whether a line of the guest says that it waits for its identity. */
+export function isAsleep(line: Buffer): boolean {
+  return line.toString('latin1').trim() === ASLEEP;
 }
 
 /** Loads the memory into a QEMU started with `-incoming`. When it fails, the guest has not run. */
@@ -43,7 +40,8 @@ export async function loadTemplate(
   await Promise.all([loadFile(qmp, { qemu_log, timeout_ms: LOAD_MS, signal }), verified]);
 }
 
-export interface Told {
+/** What makes a template's machine that of an instance. */
+export interface GuestIdentity {
   readonly kernel_parameters: string;
   /** The network card's address: the loaded memory has the template's. */
   readonly mac: string;
@@ -54,8 +52,7 @@ export interface Told {
 /** Resolves once the guest has its own random seed and identity. It then continues to boot from its disk. */
 export async function wakeMachine(
   agent_socket: string,
-  { takes_files }: Pick<Template, 'takes_files'>,
-  told: Told,
+  identity: GuestIdentity,
   signal: AbortSignal,
 ): Promise<void> {
   const deadline = performance.now() + WAKE_MS;
@@ -64,7 +61,7 @@ export async function wakeMachine(
   signal.addEventListener('abort', given_up, { once: true });
   try {
     signal.throwIfAborted();
-    channel.send(Buffer.from(takes_files ? inLines(told) : inOne(told)));
+    channel.send(Buffer.from(linesOf(identity)));
     while ((await channel.nextLine(deadline, 'waking')).toString('latin1').trim() !== AWAKE);
   } finally {
     signal.removeEventListener('abort', given_up);
@@ -74,26 +71,14 @@ export async function wakeMachine(
 }
 
 /** The guest uses the host key only if its disk has none, or has another instance's. */
-function inLines({ kernel_parameters, mac, authorized_keys }: Told): string {
+function linesOf({ kernel_parameters, mac, authorized_keys }: GuestIdentity): string {
   const files = { ...makeHostKey(), authorized_keys: authorized_keys.map((line) => `${line}\n`).join('') };
   return [
-    `seed ${seed()}`,
-    `time ${timeNs()}`,
+    `seed ${randomBytes(SEED_BYTES).toString('hex')}`,
+    `time ${BigInt(Date.now()) * 1_000_000n}`,
     `words ${kernel_parameters}`,
     `mac ${mac}`,
     ...Object.entries(files).map(([name, text]) => `file ${name} ${Buffer.from(text).toString('hex')}`),
     'end\n',
   ].join('\n');
-}
-
-function inOne({ kernel_parameters }: Told): string {
-  return `${seed()} ${timeNs()} ${kernel_parameters}\n`;
-}
-
-function seed(): string {
-  return randomBytes(SEED_BYTES).toString('hex');
-}
-
-function timeNs(): bigint {
-  return BigInt(Date.now()) * 1_000_000n;
 }

@@ -13,7 +13,7 @@ export interface ProcessIdentity {
   /** Clock ticks since the host's boot. */
   readonly start_time: number;
   /** The host's boot. */
-  readonly boot_id?: string;
+  readonly boot_id: string;
 }
 
 const STATE = 0;
@@ -27,10 +27,7 @@ export function identityOf(pid: number): ProcessIdentity | null {
 }
 
 export function isSameProcess(one: ProcessIdentity, other: ProcessIdentity): boolean {
-  const boot_id = one.boot_id ?? other.boot_id;
-  return (
-    one.pid === other.pid && one.start_time === other.start_time && boot_id === (other.boot_id ?? boot_id)
-  );
+  return one.pid === other.pid && one.start_time === other.start_time && one.boot_id === other.boot_id;
 }
 
 export function isAlive(identity: ProcessIdentity): boolean {
