@@ -52,7 +52,7 @@ async function forge(key: string, blocks: readonly number[], zeroes: readonly nu
   await store.put(key, [forged]);
 }
 
-describe('compaction refuses, and leaves the disk as it was, with a forged segment', () => {
+describe('compaction refuses a forged segment and leaves the disk unchanged', () => {
   for (const { what, encrypted, zeroes, problem } of [
     // The tags of five frames take as much as two entries more.
     {

@@ -60,7 +60,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     return { fill, filled: done.promise };
   }
 
-  test('reads as the generation does, the image below it, neighbours by one request', async () => {
+  test('reads like the generation over its image, neighbours by one request', async () => {
     const guest = await scene.guest();
     await scene.assertContent(guest);
     // 14 MiB of data that does not compress, in runs of up to 1 MiB.
@@ -70,7 +70,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('is filled though QEMU is silent as that begins, and as it ends', async () => {
+  test('is filled even when QEMU is silent at the start and at the end', async () => {
     let starts = 0;
     const silent = new QmpTimeoutError('no reply');
     const execute = (async (command: 'nbd-server-start', ...rest: [never]) => {
@@ -187,7 +187,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('is filled around what the guest has written, marks nothing dirty, and is then read without us', async () => {
+  test('is filled around the guest’s writes, marks nothing dirty, and is then read without the export', async () => {
     // Sub-clusters of their own, at both ends of clusters: what QEMU 7.2 dies of when asked for half a cluster.
     for (const at of [
       DATA,
@@ -213,7 +213,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await guest.disconnect();
   });
 
-  test('fetches first what the last boot read first, and tells what this one read besides', async () => {
+  test('prefetches the first reads of the last boot, and records those of this one', async () => {
     const first = [DATA / BLOCK_BYTES + 100, DATA / BLOCK_BYTES + 3];
     const guest_reads = DATA / BLOCK_BYTES + 150;
     const told = Promise.withResolvers<readonly number[]>();
@@ -251,7 +251,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await filling.stop();
   });
 
-  test('a flush that is given up no longer waits for what is being copied', async () => {
+  test('a cancelled flush no longer waits for the running copy', async () => {
     const [begun, end] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const { fill: filling } = fill({
       filled: () => {
@@ -269,7 +269,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await filling.stop();
   });
 
-  test('half full and compared as a whole, fetches only what its own writes lie in', async () => {
+  test('half filled and compared completely, fetches only the blocks of its own writes', async () => {
     await scene.write(9, DATA + 2 * MIB, 4_096);
     await scene.write(9, DATA + 5 * MIB, BLOCK_BYTES);
     const server = await NbdServer.listen({ path: join(scene.folder, 'flush.sock') });

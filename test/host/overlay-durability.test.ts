@@ -107,13 +107,13 @@ async function qemuOn(t: TestContext, errors: readonly object[]) {
   return { child, qmp, overlay, write, exported };
 }
 
-test('a disk that refuses a sync is told of: no flush may be committed', async (t) => {
+test('a failed sync is reported: no flush may be committed', async (t) => {
   const { write, exported } = await qemuOn(t, [{ event: 'flush_to_disk', errno: 5 }]);
   await write(0);
   await assert.rejects(exported.syncToDisk(AbortSignal.timeout(10_000)), NbdError);
 });
 
-test('what QEMU was asked to sync is in the file though it is killed then: its tables too', async (t) => {
+test('data that QEMU has synced is in the file after a kill, with its tables', async (t) => {
   const { child, write, overlay, exported } = await qemuOn(t, []);
   await write(MIB);
   await exported.syncToDisk(AbortSignal.timeout(10_000));

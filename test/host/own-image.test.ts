@@ -240,7 +240,7 @@ test('gzip, zstd and xz are unpacked; a bomb stops at the bound; damage is named
   }
 });
 
-test('a disk’s root is found on the whole of it and in a partition; what is no ext4, or leads elsewhere, is refused', async (t) => {
+test('a disk’s root is found on the whole disk and in a partition; other file systems and references to other files are refused', async (t) => {
   const folder = await workFolder(t);
   const disk = join(folder, 'disk');
   execFileSync('mke2fs', ['-q', '-F', '-t', 'ext4', '-b', '4096', disk, '16M']);
@@ -288,7 +288,7 @@ test('a disk’s root is found on the whole of it and in a partition; what is no
   );
 });
 
-test('what the machine says is missing is found behind what its firmware does to the screen', () => {
+test('the machine’s list of missing things is found among its firmware’s escape sequences', () => {
   const said =
     'Booting from ROM..\u001bc\u001b[?7l\u001b[2Jberth-install: /usr/sbin/sshd is missing\r\nberth-install: no flock\r\n';
   assert.deepEqual(problemsIn(said), ['/usr/sbin/sshd is missing', 'no flock']);

@@ -160,7 +160,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     await assert.rejects(guestExec(agent, { path: '/nonexistent' }), GuestAgentError);
   });
 
-  test('cuts long output and says so, and a command past its time is an error', async () => {
+  test('truncates long output and reports it, and a command over its time limit is an error', async () => {
     const args = ['-c', 'head -c 300000 /dev/zero; head -c 150000 /dev/zero >&2; echo end >&2; exit 5'];
     const long = await runUserCommand(agent, {
       ...{ path: '/bin/sh', args, input: '', timeout_ms: 60_000, max_output_bytes: 200_000 },
