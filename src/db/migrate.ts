@@ -91,13 +91,13 @@ export function refuseUnknown(
   const by_name = new Map(known.map(({ name, sha256 }) => [name, sha256]));
   const foreign = applied.filter(({ name }) => !by_name.has(name));
   if (foreign.length > 0) {
-    const names = foreign.map(({ name }) => name).join(', ');
+    const [first] = foreign;
     throw new MigrationError(
-      `the database is newer than this program (it has ${names}): use the newer berth`,
+      `the database was made by another version of Berth (migration ${first?.name} is unknown): use that version, or another data folder`,
     );
   }
   const changed = applied.find(({ name, sha256 }) => by_name.get(name) !== sha256);
-  if (changed) throw new MigrationError(`${changed.name} was changed after it had been applied`);
+  if (changed) throw new MigrationError(`migration ${changed.name} was changed after it had been applied`);
 }
 
 /** What this program brings. */

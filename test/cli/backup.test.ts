@@ -179,7 +179,7 @@ describe('berth backup and restore-backup', () => {
     const target = newTarget();
     const refused = await restore(newer, target);
     assert.equal(refused.code, 2);
-    assert.match(refused.err, /newer than this program \(it has 999999-future\.sql\): use the newer berth/);
+    assert.match(refused.err, /another version of Berth \(migration 999999-future\.sql is unknown\): use that version/);
     await assert.rejects(stat(target), { code: 'ENOENT' });
     await writeFile(join(newer, 'manifest.json'), JSON.stringify({ ...manifest, version: 2 }));
     assert.equal((await restore(newer, target)).code, 2);

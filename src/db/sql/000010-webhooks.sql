@@ -1,5 +1,4 @@
--- Receivers of an organisation's events. A row without an organisation is one that was deleted: the sweep removes what
--- belongs to it bit by bit, then the row.
+-- A webhook without an organisation was deleted: the sweep deletes its deliveries bit by bit, then the row.
 create table webhooks (
   id                  text primary key,
   org_id              text references organisations on delete set null,
@@ -9,41 +8,46 @@ create table webhooks (
   status              text not null default 'enabled' check (status in ('enabled', 'disabled')),
   disabled_reason     text check (disabled_reason in ('requested', 'gone', 'failing')),
   disabled_at         timestamptz,
-  -- Sealed; the one before the last rotation signs too until its time is over.
+  -- Encrypted. The secret before the last rotation also signs until `previous_expires_at`.
   secret              bytea not null,
   previous_secret     bytea,
   previous_expires_at timestamptz,
-  -- Since when there was nothing but failure.
+  -- Since when every attempt has failed.
   failing_since       timestamptz,
   failing_told        boolean not null default false,
-  -- Its answers take so long that it is served in the slow lane.
+  -- It answers so slowly that it is served in the slow lane.
   slow                boolean not null default false,
   version             bigint not null default 1,
   created_by          text not null,
   created_at          timestamptz not null default now(),
   updated_at          timestamptz not null default now(),
+  -- When the present URL first answered 2xx. Null: never.
+  proven_at           timestamptz,
   check ((status = 'disabled') = (disabled_reason is not null))
 );
 create index webhooks_page on webhooks (org_id, id desc);
 
--- One event for one webhook, however often it is sent. No foreign keys: a row of these is written for every event and
--- receiver, and checking them would cost as much as writing it; the sweep removes what is left over.
+-- One event for one webhook, however often it is sent. No foreign keys: checking them would cost as much as the insert.
+-- The sweep deletes rows whose webhook or event is gone.
 create table webhook_deliveries (
-  id              text primary key,
-  webhook_id      text not null,
-  event_id        text not null,
-  position        bigint not null,
-  instance_id     text,
-  state           text not null default 'pending' check (state in ('pending', 'delivered', 'failed')),
-  -- All that were ever made, and those of the schedule that runs now.
-  attempts        integer not null default 0,
-  tries           smallint not null default 0,
-  -- Null while pending: at once, and in the order of positions.
-  next_attempt_at timestamptz,
-  created_at      timestamptz not null default now(),
+  id               text primary key,
+  webhook_id       text not null,
+  event_id         text not null,
+  position         bigint not null,
+  instance_id      text,
+  state            text not null default 'pending' check (state in ('pending', 'delivered', 'failed')),
+  -- All attempts, and those of the present retry schedule.
+  attempts         integer not null default 0,
+  tries            smallint not null default 0,
+  next_attempt_at  timestamptz,
+  created_at       timestamptz not null default now(),
+  first_at         timestamptz,
+  first_status     smallint,
+  first_latency_ms integer,
+  first_error      text,
+  first_response   text,
   unique (webhook_id, position)
 );
--- Two, each in the order in which it is read: of one for both, every read would sort a whole backlog.
 create index webhook_deliveries_first on webhook_deliveries (webhook_id, position)
   where state = 'pending' and next_attempt_at is null;
 create index webhook_deliveries_again on webhook_deliveries (webhook_id, next_attempt_at)
@@ -62,11 +66,20 @@ create table webhook_attempts (
 );
 create index webhook_attempts_at on webhook_attempts using brin (at);
 
--- Who sends a webhook's deliveries just now: one process at a time, for as long as it renews its lease.
+create table webhook_batches (
+  webhook_id text not null,
+  position   bigint not null,
+  positions  bigint[] not null,
+  ids        text[] not null,
+  size       integer not null,
+  created_at timestamptz not null default now(),
+  primary key (webhook_id, position)
+);
+
+-- The lease of the process that sends a webhook's deliveries.
 create table webhook_drains (
   webhook_id text primary key,
   owner      text not null,
   until      timestamptz not null,
-  -- There is more to look at than the owner has seen.
   again      boolean not null default false
 );
