@@ -5,7 +5,7 @@ import { DiskElsewhere } from '../agent-api/client.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { isId } from '../lib/ids.ts';
 import type { HostContext } from './host-context.ts';
-import { listVmFolders, vmFolder } from './runner/record.ts';
+import { listVmFolders, vmFolder } from './machine/record.ts';
 import { overlayPaths, removeAside, removeOverlay } from './vm/overlay.ts';
 import { readSidecar } from './vm/sidecar.ts';
 

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import type { HostContext } from '../../src/host/host-context.ts';
-import { Machine } from '../../src/host/runner/machine.ts';
+import { Machine } from '../../src/host/machine/machine.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
 import { vmSockets } from '../../src/host/vm/qemu-command.ts';

@@ -12,7 +12,7 @@ import {
   type VmRecord,
   vmFolder,
   writeRecord,
-} from '../../src/host/runner/record.ts';
+} from '../../src/host/machine/record.ts';
 import { identityOf } from '../../src/host/vm/process-identity.ts';
 import { vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';

@@ -20,8 +20,8 @@ import {
   GuestAgentTimeoutError,
 } from '../guest/agent-errors.ts';
 import type { HostContext } from '../host-context.ts';
-import type { Machine } from '../runner/machine.ts';
-import { vmFolder } from '../runner/record.ts';
+import type { Machine } from '../machine/machine.ts';
+import { vmFolder } from '../machine/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
 import { dialSshd } from './open-ssh.ts';

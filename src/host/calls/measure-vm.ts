@@ -7,7 +7,7 @@ import type { VmSample } from '../../agent-api/host-calls.ts';
 import { rfc3339 } from '../../lib/clock.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { memoryUse, networkUse } from '../guest/guest-use.ts';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 
 /** sysconf(_SC_CLK_TCK) is 100 on every Linux of x86-64. */
 const TICKS_A_SECOND = 100;

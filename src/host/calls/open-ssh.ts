@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { messageOf } from '../../lib/errors.ts';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 import { CallError } from './call-error.ts';
 
 const DIAL_MS = 5_000;

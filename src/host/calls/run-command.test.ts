@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 import { runCommand } from './run-command.ts';
 
 test('a machine that runs and is not known to answer yet, as after an adoption, is not called stopped', async () => {

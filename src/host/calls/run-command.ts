@@ -1,7 +1,7 @@
 /** A command in the guest for a caller. Bounded for each VM: the agent is one channel, and a flush's freeze goes over it. */
 import { EXEC_OUTPUT_BYTES, type ExecResult, type HostCall } from '../../agent-api/host-calls.ts';
 import { runUserCommand } from '../guest/user-command.ts';
-import type { Machine } from '../runner/machine.ts';
+import type { Machine } from '../machine/machine.ts';
 import { CallError } from './call-error.ts';
 
 const COMMANDS_A_VM = 8;

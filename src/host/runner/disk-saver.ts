@@ -5,8 +5,8 @@
 import type { Assignment, FlushReceipt, Observation, Reason } from '../../agent-api/types.ts';
 import type { FlushId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
-import { reasonFor } from './failure-reasons.ts';
-import { FencedError } from './flush-machine.ts';
+import { FencedError } from '../flush/flush-machine.ts';
+import { reasonFor } from '../machine/failure-reasons.ts';
 import type { HeldMachine } from './held-machine.ts';
 import type { Reporter } from './reporter.ts';
 

@@ -4,15 +4,15 @@
  */
 import type { Assignment, Reason } from '../../agent-api/types.ts';
 import type { HostContext } from '../host-context.ts';
-import { consoleTail } from './console-log.ts';
-import { deathReason, reasonFor } from './failure-reasons.ts';
-import { giveUserData } from './give-user-data.ts';
-import { awaitGuest, type GuestUp } from './guest-steps.ts';
+import type { KeyPusher } from '../keys/key-pusher.ts';
+import { consoleTail } from '../machine/console-log.ts';
+import { deathReason, reasonFor } from '../machine/failure-reasons.ts';
+import type { Machine } from '../machine/machine.ts';
+import type { VmFolder } from '../machine/record.ts';
+import { giveUserData } from '../start/give-user-data.ts';
+import { awaitGuest, type GuestUp } from '../start/guest-steps.ts';
+import { sizeOf } from '../start/launch-machine.ts';
 import type { HeldMachine } from './held-machine.ts';
-import type { KeyPusher } from './key-pusher.ts';
-import { sizeOf } from './launch-machine.ts';
-import type { Machine } from './machine.ts';
-import type { VmFolder } from './record.ts';
 
 export interface GuestArrivalParts {
   readonly context: HostContext;

@@ -1,6 +1,6 @@
 /** What the control plane was told of a running guest: its resets, and what ails it. */
 import type { Observation } from '../../agent-api/types.ts';
-import type { Machine } from './machine.ts';
+import type { Machine } from '../machine/machine.ts';
 
 export class GuestSaid {
   readonly #say: (observed: Observation) => Promise<void>;

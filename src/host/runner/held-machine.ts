@@ -10,30 +10,30 @@ import type { Assignment, FlushReceipt, MemoryRef, Reason } from '../../agent-ap
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
 import type { InstanceId } from '../../lib/ids.ts';
-import type { HostContext } from '../host-context.ts';
-import { allocatedBytes, overlayPaths, removeAside, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
-import { isAlive, userOf } from '../vm/process-identity.ts';
-import { vmSockets } from '../vm/qemu-command.ts';
-import { boundLog } from '../vm/qemu-process.ts';
-import { takeRuntimeDir } from '../vm/uid.ts';
-import type { MachineView } from './decide.ts';
-import { DiskState, InstanceGoneError } from './disk-state.ts';
 import {
   FencedError,
   type FlushOptions,
   flushMachine,
   HeadMovedError,
   settleFlush,
-} from './flush-machine.ts';
-import { type BootWrites, isLost, type OverlayVerdict } from './judge-overlay.ts';
-import { fillMachine, launchMachine, type Owner, vmOwner } from './launch-machine.ts';
-import { LazyOverlay } from './lazy-overlay.ts';
-import { Machine } from './machine.ts';
-import { recoveredFrom, SET_ASIDE } from './prepare-overlay.ts';
-import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from './record.ts';
-import { removeLimitsOf } from './remove-limits.ts';
-import { coldReason, launchOrResume } from './resume-machine.ts';
-import { runOn, suspendMachine } from './suspend-machine.ts';
+} from '../flush/flush-machine.ts';
+import type { HostContext } from '../host-context.ts';
+import { Machine } from '../machine/machine.ts';
+import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from '../machine/record.ts';
+import { removeLimitsOf } from '../machine/remove-limits.ts';
+import { DiskState, InstanceGoneError } from '../overlay/disk-state.ts';
+import { type BootWrites, isLost, type OverlayVerdict } from '../overlay/judge-overlay.ts';
+import { LazyOverlay } from '../overlay/lazy-overlay.ts';
+import { recoveredFrom, SET_ASIDE } from '../overlay/prepare-overlay.ts';
+import { fillMachine, launchMachine, type Owner, vmOwner } from '../start/launch-machine.ts';
+import { coldReason, launchOrResume } from '../start/resume-machine.ts';
+import { runOn, suspendMachine } from '../suspend/suspend-machine.ts';
+import { allocatedBytes, overlayPaths, removeAside, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
+import { isAlive, userOf } from '../vm/process-identity.ts';
+import { vmSockets } from '../vm/qemu-command.ts';
+import { boundLog } from '../vm/qemu-process.ts';
+import { takeRuntimeDir } from '../vm/uid.ts';
+import type { MachineView } from './decide.ts';
 
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 

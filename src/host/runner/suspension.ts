@@ -5,11 +5,11 @@
 import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
 import { discardMemory } from '../../disk-format/memory-format.ts';
 import { present } from '../../lib/assert.ts';
+import { FencedError } from '../flush/flush-machine.ts';
 import type { HostContext } from '../host-context.ts';
-import { reasonFor } from './failure-reasons.ts';
-import { FencedError } from './flush-machine.ts';
+import type { KeyPusher } from '../keys/key-pusher.ts';
+import { reasonFor } from '../machine/failure-reasons.ts';
 import type { HeldMachine } from './held-machine.ts';
-import type { KeyPusher } from './key-pusher.ts';
 import type { Reporter } from './reporter.ts';
 
 /** For an attempt, with the guest standing still: a store of 16 MiB/s is fast enough, and one that is away is not waited for. */

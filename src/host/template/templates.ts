@@ -8,9 +8,9 @@ import type { FileHandle } from 'node:fs/promises';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
-import type { ImageKeeper } from '../image-keeper.ts';
-import { listHostImages } from '../images.ts';
-import type { BootSlots } from '../runner/boot-slots.ts';
+import type { BootSlots } from '../boot-slots.ts';
+import { listHostImages } from '../image/host-images.ts';
+import type { ImageKeeper } from '../image/image-keeper.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';
 import { clearAway, type MakeOptions, makeTemplate } from './make-template.ts';
 import {

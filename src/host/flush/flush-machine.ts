@@ -19,14 +19,14 @@ import { FlushSink } from '../block/flush-sink.ts';
 import { NbdServer } from '../block/nbd-server.ts';
 import { guestExec } from '../guest/guest-command.ts';
 import type { HostContext } from '../host-context.ts';
+import type { Machine } from '../machine/machine.ts';
+import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
+import type { DiskState } from '../overlay/disk-state.ts';
 import { waitForJob } from '../qmp/jobs.ts';
 import { type QmpClient, QmpError } from '../qmp/qmp-client.ts';
 import type { TransactionAction } from '../qmp/types.ts';
 import { NODES } from '../vm/qemu-command.ts';
-import type { DiskState } from './disk-state.ts';
 import { FREEZE_MS, freeze, isThawing, thaw, thawBeside } from './freeze.ts';
-import type { Machine } from './machine.ts';
-import { DIRTY_BITMAP, DIRTY_GRANULARITY } from './machine-disk.ts';
 
 /** Another placement has the disk: this machine must end, and what it wrote since is not to be kept. */
 export class FencedError extends Error {

@@ -2,12 +2,12 @@
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { HostKey } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
+import { thaw } from '../flush/freeze.ts';
 import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
-import { thaw } from './freeze.ts';
-import type { KeyPusher } from './key-pusher.ts';
-import { tellLogins } from './login-watch.ts';
-import type { Machine } from './machine.ts';
-import { readHostKeys, waitForSshd } from './personalise.ts';
+import { readHostKeys, waitForSshd } from '../guest/sshd.ts';
+import type { KeyPusher } from '../keys/key-pusher.ts';
+import { tellLogins } from '../keys/login-watch.ts';
+import type { Machine } from '../machine/machine.ts';
 
 const GUEST_UP_MS = 300_000;
 /** One that goes on from its memory, or a template, need not boot. */

@@ -7,8 +7,15 @@ import { join } from 'node:path';
 import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { HostContext } from '../host-context.ts';
-import type { HostImage } from '../images.ts';
+import type { HostImage } from '../image/host-images.ts';
+import { Machine } from '../machine/machine.ts';
+import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
+import { makeVmFolder, type VmFolder, type VmRecord, vmFolder, writeRecord } from '../machine/record.ts';
+import type { DiskState } from '../overlay/disk-state.ts';
+import { LazyOverlay } from '../overlay/lazy-overlay.ts';
+import { prepareOverlay, recoveredFrom } from '../overlay/prepare-overlay.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
+import { checkFit, incomingSocket, loadMemory } from '../suspend/load-memory.ts';
 import { makeHostKey } from '../template/make-host-key.ts';
 import type { Template } from '../template/template-files.ts';
 import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
@@ -22,13 +29,6 @@ import { killProcess, type ProcessIdentity, waitForExit } from '../vm/process-id
 import { kernelCommandLine, macAddress, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
-import type { DiskState } from './disk-state.ts';
-import { LazyOverlay } from './lazy-overlay.ts';
-import { checkFit, incomingSocket, loadMemory } from './load-memory.ts';
-import { Machine } from './machine.ts';
-import { DIRTY_BITMAP, DIRTY_GRANULARITY } from './machine-disk.ts';
-import { prepareOverlay, recoveredFrom } from './prepare-overlay.ts';
-import { makeVmFolder, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
 
 export interface Launch {
   readonly context: HostContext;

@@ -4,10 +4,10 @@ import type { Reason } from '../../agent-api/types.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
-import { ImageError } from '../images.ts';
+import { FencedError } from '../flush/flush-machine.ts';
+import { ImageError } from '../image/host-images.ts';
 import { NoSpaceError } from '../vm/overlay.ts';
 import { consoleTail } from './console-log.ts';
-import { FencedError } from './flush-machine.ts';
 
 /** What a failure is called towards people; `otherwise` for those without a name of their own. */
 export function reasonFor<Code extends string>(error: unknown, otherwise: Code): Reason<Code | VmReasonCode> {

@@ -8,7 +8,7 @@
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { readGuestFileFrom } from '../guest/guest-files.ts';
-import type { Machine } from './machine.ts';
+import type { Machine } from '../machine/machine.ts';
 
 /** At a time: what is beyond is read the next. The log is kept to some MiB (guest/rootfs/usr/lib/berth/bound-ssh-log). */
 const MAX_BYTES = 128 * 1024;

@@ -14,14 +14,14 @@ import { join } from 'node:path';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { LazyDisk } from '../block/lazy-disk.ts';
 import { NbdServer } from '../block/nbd-server.ts';
+import { FencedError } from '../flush/flush-machine.ts';
 import type { HostContext } from '../host-context.ts';
+import type { VmFolder } from '../machine/record.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { type LazyBacking, NODES, overlayNode } from '../vm/qemu-command.ts';
 import type { DiskState, Placement } from './disk-state.ts';
 import { OverlayFill } from './fill-overlay.ts';
-import { FencedError } from './flush-machine.ts';
 import type { OverlayExport } from './overlay-export.ts';
-import type { VmFolder } from './record.ts';
 
 const EXPORT = 'lazy';
 /** QEMU's one, and the one it makes while the last is still being closed: bounds what a rogue QEMU can make us hold. */

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { FencedError, HeadMovedError } from '../flush/flush-machine.ts';
 import type { HostContext } from '../host-context.ts';
+import type { VmRecord } from '../machine/record.ts';
 import { DiskState } from './disk-state.ts';
-import { FencedError, HeadMovedError } from './flush-machine.ts';
-import type { VmRecord } from './record.ts';
 
 test('a commit is refused for good only where another placement has the disk', async () => {
   const before = { generation: 1, commit_id: 'one', epoch: 3, layers: [], keys: [] };

@@ -1,8 +1,8 @@
 /** The overlay that a launch opens: the one that is there, as large as the disk is now, or a new one; and what is said of a disk that goes back. */
 import type { Reason } from '../../agent-api/types.ts';
+import type { Launch, Owner } from '../start/launch-machine.ts';
 import { createOverlay, ensureRoom, growOverlay, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
 import type { OverlayVerdict } from './judge-overlay.ts';
-import type { Launch, Owner } from './launch-machine.ts';
 
 /** What the log says of one. */
 export const SET_ASIDE =

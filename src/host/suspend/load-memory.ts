@@ -1,12 +1,12 @@
 /** A saved memory into a QEMU that waits for it, if it is of that machine and of that point in time. */
 import type { MemoryRef } from '../../agent-api/types.ts';
 import { readMemory } from '../../disk-format/memory-format.ts';
+import type { VmFolder } from '../machine/record.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
+import type { Launch } from '../start/launch-machine.ts';
 import { differenceOf, hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { loadStream } from '../vm/migration.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
-import type { Launch } from './launch-machine.ts';
-import type { VmFolder } from './record.ts';
 
 /** Less than a start may take. */
 const LOAD_MS = 480_000;

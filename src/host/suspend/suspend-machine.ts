@@ -11,15 +11,15 @@ import { join } from 'node:path';
 import type { Consistency, MemoryRef } from '../../agent-api/types.ts';
 import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
+import { flushMachine } from '../flush/flush-machine.ts';
+import { freeze, thaw } from '../flush/freeze.ts';
 import type { HostContext } from '../host-context.ts';
+import type { Machine } from '../machine/machine.ts';
+import type { DiskState } from '../overlay/disk-state.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
+import { insist } from '../runner/insist.ts';
 import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';
-import type { DiskState } from './disk-state.ts';
-import { flushMachine } from './flush-machine.ts';
-import { freeze, thaw } from './freeze.ts';
-import { insist } from './insist.ts';
-import type { Machine } from './machine.ts';
 
 export interface SuspendOptions {
   readonly context: HostContext;

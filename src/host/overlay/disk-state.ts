@@ -14,13 +14,13 @@ import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { present } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
 import type { InstanceId } from '../../lib/ids.ts';
+import { askUntilKnown, commitUntilKnown, FencedError, HeadMovedError } from '../flush/flush-machine.ts';
 import type { HostContext } from '../host-context.ts';
+import type { FlushRecord, VmRecord } from '../machine/record.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { inspectOverlay, overlayPaths } from '../vm/overlay.ts';
 import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
-import { askUntilKnown, commitUntilKnown, FencedError, HeadMovedError } from './flush-machine.ts';
 import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-overlay.ts';
-import type { FlushRecord, VmRecord } from './record.ts';
 
 const FRESH_MS = 2_000;
 

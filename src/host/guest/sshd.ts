@@ -8,9 +8,9 @@
 import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
 import { pause } from '../../lib/backoff.ts';
-import type { GuestAgent } from '../guest/guest-agent.ts';
-import { readGuestFile, watchGuestFile } from '../guest/guest-files.ts';
-import { fingerprintOf } from './apply-keys.ts';
+import { fingerprintOf } from '../keys/apply-keys.ts';
+import type { GuestAgent } from './guest-agent.ts';
+import { readGuestFile, watchGuestFile } from './guest-files.ts';
 
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
 const HOST_KEY_MAX_BYTES = 1_024;

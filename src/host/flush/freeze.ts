@@ -3,7 +3,7 @@
  * Invariant: whatever became of a freeze, a thaw goes on until the agent says `thawed`; a frozen guest is as good as hung.
  */
 import { backoffMs, pause } from '../../lib/backoff.ts';
-import type { Machine } from './machine.ts';
+import type { Machine } from '../machine/machine.ts';
 
 /** How long a guest may take to answer before it is flushed as it is. */
 export const FREEZE_MS = 3_000;

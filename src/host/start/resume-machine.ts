@@ -9,8 +9,8 @@ import { assert } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
+import { reasonFor } from '../machine/failure-reasons.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
-import { reasonFor } from './failure-reasons.ts';
 import { type Launch, type Launched, launchMachine, TemplateError } from './launch-machine.ts';
 
 /** What comes back by then keeps the memory worth waiting for. */
