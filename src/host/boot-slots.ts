@@ -1,64 +1,44 @@
 /**
- * How many guests boot at a time on a host: each boot wants a whole core, so more of them at once only make each take
- * longer, and the last too long. Who waits is next in the order of asking; who boots for too long (it hangs, perhaps)
- * holds up nobody else.
+ * How many guests boot at once on a host. A boot needs a whole core, so more boots at once only make each one slower. Boots
+ * wait in the order of their calls. A boot that takes longer than a minute gives up its slot, so that a guest that hangs
+ * blocks no other.
  */
 import { availableParallelism } from 'node:os';
+import { Semaphore } from '../lib/semaphore.ts';
 
 const HELD_MS = 60_000;
 
 export class BootSlots {
-  readonly #waiting: (() => void)[] = [];
-  readonly #slots: number;
-  #free: number;
+  readonly #slots: Semaphore;
 
   constructor(slots = Math.max(2, 2 * availableParallelism())) {
-    this.#slots = slots;
-    this.#free = slots;
+    this.#slots = new Semaphore(slots);
   }
 
-  /** Resolves when it may boot, with what ends its turn. @throws the signal's reason */
+  /** Waits for a slot. Returns the function that releases it. @throws the signal's reason */
   async take(signal: AbortSignal): Promise<() => void> {
-    signal.throwIfAborted();
-    if (this.#free > 0) this.#free -= 1;
-    else await this.#turn(signal);
-    return this.#begin();
+    await this.#slots.acquire(signal);
+    return this.#hold();
   }
 
-  /** For what nobody waits for: only while no guest boots. null: not now. */
+  /** For background work: a slot only while no guest boots; null otherwise. */
   takeIdle(): (() => void) | null {
-    if (this.#free < this.#slots) return null;
-    this.#free -= 1;
-    return this.#begin();
+    if (!this.#slots.isIdle) return null;
+    // Resolves at once: a slot is free.
+    void this.#slots.acquire();
+    return this.#hold();
   }
 
-  #begin(): () => void {
-    const timer = setTimeout(() => release(), HELD_MS);
-    timer.unref();
+  #hold(): () => void {
+    let released = false;
     const release = () => {
       clearTimeout(timer);
       if (released) return;
       released = true;
-      const next = this.#waiting.shift();
-      if (next) next();
-      else this.#free += 1;
+      this.#slots.release();
     };
-    let released = false;
+    const timer = setTimeout(release, HELD_MS);
+    timer.unref();
     return release;
-  }
-
-  #turn(signal: AbortSignal): Promise<void> {
-    return new Promise((resolve, reject) => {
-      const given = () => {
-        signal.removeEventListener('abort', left);
-        resolve();
-      };
-      const left = () => {
-        this.#waiting.splice(this.#waiting.indexOf(given), 1);
-        reject(signal.reason);
-      };
-      this.#waiting.push(given);
-      signal.addEventListener('abort', left, { once: true });
-    });
   }
 }

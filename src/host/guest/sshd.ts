@@ -8,7 +8,7 @@
 import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
 import { pause } from '../../lib/backoff.ts';
-import { fingerprintOf } from '../keys/apply-keys.ts';
+import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
 import type { GuestAgent } from './guest-agent.ts';
 import { readGuestFile, watchGuestFile } from './guest-files.ts';
 

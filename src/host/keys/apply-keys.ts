@@ -1,6 +1,6 @@
-import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { guestExec } from '../guest/guest-command.ts';
@@ -9,12 +9,6 @@ import { fillGuestFile } from '../guest/guest-files.ts';
 const SCRIPT = readFileSync(join(import.meta.dirname, 'apply-keys.sh'), 'utf8');
 
 const AUTHORIZED_KEYS = '/run/berth/authorized_keys';
-
-/** `SHA256:…`, as sshd logs it, of a line `<type> <base64> …`. */
-export function fingerprintOf(line: string): string {
-  const blob = Buffer.from(line.split(' ')[1] ?? '', 'base64');
-  return `SHA256:${createHash('sha256').update(blob).digest('base64').replace(/=+$/, '')}`;
-}
 
 /** The script's exit code for it. */
 const SUPERSEDED = 4;

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import { createLog } from '../../lib/log.ts';
+import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
 import { GuestAgentError } from '../guest/agent-errors.ts';
 import type { Machine } from '../machine/machine.ts';
-import { fingerprintOf } from './apply-keys.ts';
 import { KeyPusher } from './key-pusher.ts';
 
 const [A, B, C] = ['ssh-ed25519 AAAA', 'ssh-ed25519 BBBB', 'ssh-ed25519 CCCC'] as const;

@@ -11,8 +11,9 @@
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
 import type { Machine } from '../machine/machine.ts';
-import { applyFirstKeys, applyKeys, fingerprintOf } from './apply-keys.ts';
+import { applyFirstKeys, applyKeys } from './apply-keys.ts';
 
 /** Long: a slow guest is better waited for than begun with anew. The ingress does not wait as long. */
 const APPLY_MS = 30_000;

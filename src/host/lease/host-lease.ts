@@ -14,6 +14,7 @@ import type { Paths } from '../../config/paths.ts';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { Signal } from '../../lib/signal.ts';
 import { bootMs } from '../vm/boot-clock.ts';
 import type { FoundVm } from '../vm/qemu-process.ts';
 import { fenceVms, releaseVms, wasFenced } from './fence.ts';
@@ -47,13 +48,12 @@ export class HostLease {
   #over = false;
   /** What was said last of why it is not renewed. */
   #told: string | null = null;
-  #held = Promise.withResolvers<void>();
+  readonly #held_again = new Signal();
 
   constructor(options: HostLeaseOptions) {
     this.#options = options;
-    this.#held.resolve();
     // The lease may be renewed and its VMs still be paused: whoever renewed it ended before it let them go on.
-    if (wasFenced(options.paths)) this.#end();
+    if (wasFenced(options.paths)) this.#over = true;
     const lease = readLease(options.paths.lease);
     if (lease === null) return;
     // From before: this agent is not the first. It keeps on as long as it lasts.
@@ -74,12 +74,8 @@ export class HostLease {
 
   /** Resolves once VMs may run here, or `signal` aborts. */
   async whenHeld(signal: AbortSignal): Promise<void> {
-    if (this.isHeld || signal.aborted) return;
-    this.#lookAtTheClock();
-    const aborted = new Promise<void>((resolve) =>
-      signal.addEventListener('abort', () => resolve(), { once: true }),
-    );
-    await Promise.race([this.#held.promise, aborted]);
+    if (!this.isHeld) this.#lookAtTheClock();
+    while (!this.isHeld && !signal.aborted) await this.#held_again.wait({ signal });
   }
 
   /** Renews until `signal` aborts. The lease is left as it is then: the next agent, or the fencer, goes on from it. */
@@ -100,15 +96,10 @@ export class HostLease {
   #lookAtTheClock(): void {
     if (this.#until_ms === null || bootMs() < this.#until_ms) return;
     if (!this.#over) {
-      this.#end();
+      this.#over = true;
       this.#options.log.error('the lease could not be renewed in time: VMs are paused');
     }
     fenceVms(this.#options.paths);
-  }
-
-  #end(): void {
-    this.#over = true;
-    this.#held = Promise.withResolvers<void>();
   }
 
   async #renew(signal: AbortSignal): Promise<boolean> {
@@ -177,7 +168,7 @@ export class HostLease {
       'the lease is renewed: paused VMs go on, or are over',
     );
     this.#over = false;
-    this.#held.resolve();
+    this.#held_again.notify();
   }
 }
 

@@ -8,6 +8,7 @@ import { stat } from 'node:fs/promises';
 import { type ControlPlaneClient, DiskElsewhere } from '../../agent-api/client.ts';
 import type { DiskHead } from '../../agent-api/types.ts';
 import type { BlockMap } from '../../disk-format/block-map.ts';
+import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
 import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
@@ -25,11 +26,6 @@ import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-ov
 const FRESH_MS = 2_000;
 
 export type Placement = Pick<VmRecord, 'vm_id' | 'epoch'>;
-
-/** Where all objects of an instance's disk are. */
-export function diskPrefix(instance_id: string): string {
-  return `disks/${instance_id}`;
-}
 
 export class InstanceGoneError extends Error {
   override name = 'InstanceGoneError';

@@ -13,6 +13,7 @@ import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { Signal } from '../../lib/signal.ts';
 import { BOOT_ORDER_MAX, DamagedError, type LazyDisk } from '../block/lazy-disk.ts';
 import type { NbdClient } from '../block/nbd-client.ts';
 import { NbdError } from '../block/nbd-export.ts';
@@ -69,7 +70,7 @@ export class OverlayFill {
   /** Copies under way, and flushes that want none. */
   #copying = 0;
   #resting = 0;
-  #changed: PromiseWithResolvers<void> = Promise.withResolvers();
+  readonly #changed = new Signal();
 
   constructor(options: OverlayFillOptions) {
     this.#options = options;
@@ -91,28 +92,20 @@ export class OverlayFill {
     const goOn = () => {
       if (!over) this.#resting -= 1;
       over = true;
-      this.#tell();
+      this.#changed.notify();
     };
-    const look = () => this.#tell();
-    signal?.addEventListener('abort', look, { once: true });
-    try {
-      // A QEMU that does not answer copies for as long as that lasts.
-      while (this.#copying > 0 && !this.#stopping.signal.aborted && !signal?.aborted)
-        await this.#changed.promise;
-      signal?.throwIfAborted();
-      return goOn;
-    } catch (error) {
-      goOn();
-      throw error;
-    } finally {
-      signal?.removeEventListener('abort', look);
-    }
+    const { signal: stopping } = this.#stopping;
+    const either = signal ? AbortSignal.any([stopping, signal]) : stopping;
+    // A copy lasts as long as QEMU does not answer.
+    while (this.#copying > 0 && !either.aborted) await this.#changed.wait({ signal: either });
+    if (!signal?.aborted) return goOn;
+    goOn();
+    throw signal.reason;
   }
 
   async stop(): Promise<void> {
     this.#stopping.abort(new Error('the filling is stopped'));
     this.#client?.destroy();
-    this.#tell();
     await this.#done;
   }
 
@@ -245,20 +238,16 @@ export class OverlayFill {
 
   /** Not while a flush is under way. */
   async #exclusively(work: () => Promise<void>): Promise<void> {
-    while (this.#resting > 0 && !this.#stopping.signal.aborted) await this.#changed.promise;
-    this.#stopping.signal.throwIfAborted();
+    const { signal } = this.#stopping;
+    while (this.#resting > 0 && !signal.aborted) await this.#changed.wait({ signal });
+    signal.throwIfAborted();
     this.#copying += 1;
     try {
       await work();
     } finally {
       this.#copying -= 1;
-      this.#tell();
+      this.#changed.notify();
     }
-  }
-
-  #tell(): void {
-    this.#changed.resolve();
-    this.#changed = Promise.withResolvers();
   }
 }
 

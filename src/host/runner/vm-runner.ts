@@ -7,6 +7,7 @@ import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
+import { Signal } from '../../lib/signal.ts';
 import { AutoFlush } from '../flush/auto-flush.ts';
 import type { HostContext } from '../host-context.ts';
 import { KeyPusher } from '../keys/key-pusher.ts';
@@ -22,7 +23,6 @@ import { GuestArrival } from './guest-arrival.ts';
 import { GuestSaid } from './guest-said.ts';
 import { HeldMachine } from './held-machine.ts';
 import { insist } from './insist.ts';
-import { News } from './news.ts';
 import { Reporter } from './reporter.ts';
 import { Suspension } from './suspension.ts';
 
@@ -52,18 +52,18 @@ export class VmRunner {
   #silent: Machine | null = null;
   #step: { readonly name: Step; readonly of: Assignment | null; readonly abort: AbortController } | null =
     null;
-  readonly #news = new News();
+  readonly #changed = new Signal();
 
   constructor(context: HostContext, instance_id: InstanceId) {
     this.instance_id = instance_id;
     this.#context = { ...context, log: context.log.child({ instance_id }) };
     this.#folder = vmFolder(context.paths.vms, instance_id);
-    this.#held = new HeldMachine(this.#context, instance_id, this.#folder, () => this.#news.come());
+    this.#held = new HeldMachine(this.#context, instance_id, this.#folder, this.#changed.notify);
     this.#reporter = new Reporter(this.#context, this.#closing.signal);
     this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
       this.#reporter.keys({ vm_id, epoch, applied_keys }),
     );
-    this.#auto = new AutoFlush(() => this.#news.come());
+    this.#auto = new AutoFlush(this.#changed.notify);
     const parts = {
       held: this.#held,
       reporter: this.#reporter,
@@ -98,7 +98,7 @@ export class VmRunner {
     }
     if (assignment) this.#keys.want(assignment.authorized_keys);
     this.#auto.configure(assignment?.desired === 'running' ? assignment.spec.auto_flush_seconds : null);
-    this.#news.come();
+    this.#changed.notify();
   }
 
   /** Written by the guest and not durable, bytes: at most so many after a killed machine. null: unknown. */
@@ -139,11 +139,11 @@ export class VmRunner {
   async run(): Promise<void> {
     await this.#insist(() => this.#held.adopt((work) => this.#insist(work)));
     for (let failures = 0; !this.#closing.signal.aborted; ) {
-      this.#news.seen();
+      const since = this.#changed.count;
       const name = await this.#next();
       if (name === 'nothing') {
-        if (this.#isOver()) break;
-        await this.#news.wait();
+        if (this.#changed.count === since && this.#isOver()) break;
+        await this.#changed.wait({ since });
         continue;
       }
       const abort = new AbortController();
@@ -169,12 +169,12 @@ export class VmRunner {
   /** Lets go of everything; the VM runs on, to be adopted. */
   close(): void {
     this.#closing.abort(new Error('the agent is closing'));
-    this.#news.come();
+    this.#changed.notify();
   }
 
   #isOver(): boolean {
     const wanted = this.#assignment;
-    if (this.#held.machine || this.#news.there || wanted === undefined) return false;
+    if (this.#held.machine || wanted === undefined) return false;
     const over = wanted !== null && ['stopped', 'suspended', 'deleted'].includes(wanted.desired);
     return wanted === null || (over && this.#hasEnded(wanted));
   }

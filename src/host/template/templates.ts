@@ -8,6 +8,7 @@ import type { FileHandle } from 'node:fs/promises';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
+import { Signal } from '../../lib/signal.ts';
 import type { BootSlots } from '../boot-slots.ts';
 import { listHostImages } from '../image/host-images.ts';
 import type { ImageKeeper } from '../image/image-keeper.ts';
@@ -57,7 +58,7 @@ export class Templates {
   readonly #rejections = new Map<string, number>();
   /** The files whose digest was found to be right: by their template's key, what is theirs alone. */
   readonly #verified = new Map<string, string>();
-  #news = Promise.withResolvers<void>();
+  readonly #changed = new Signal();
 
   constructor(options: TemplatesOptions) {
     this.#options = options;
@@ -103,19 +104,17 @@ export class Templates {
   want(wanted: Wanted): void {
     if (!this.#options.enabled || this.#wanted.size >= MAX_WANTED) return;
     this.#wanted.set(JSON.stringify(wanted), wanted);
-    this.#news.resolve();
+    this.#changed.notify();
   }
 
   /** Until `signal` aborts. */
   async run(signal: AbortSignal): Promise<void> {
     const { templates_dir, log } = this.#options;
-    const ended = new Promise<void>((resolve) =>
-      signal.addEventListener('abort', () => resolve(), { once: true }),
-    );
     await clearAway(templates_dir).catch((error: unknown) =>
       log.warn({ err: error }, 'what is left of a template stays'),
     );
     while (!signal.aborted) {
+      const since = this.#changed.count;
       try {
         for (const [name, wanted] of this.#wanted) {
           this.#wanted.delete(name);
@@ -125,11 +124,8 @@ export class Templates {
       } catch (error) {
         if (!signal.aborted) log.warn({ err: error }, 'a template was not made');
       }
-      const over = new AbortController();
-      await Promise.race([this.#news.promise, ended, pause(LOOK_EVERY_MS, over.signal)]);
-      over.abort();
-      this.#news = Promise.withResolvers();
-      if (this.#wanted.size > 0) this.#news.resolve();
+      const over = AbortSignal.any([signal, AbortSignal.timeout(LOOK_EVERY_MS)]);
+      if (this.#wanted.size === 0) await this.#changed.wait({ since, signal: over });
     }
   }
 
