@@ -13,7 +13,7 @@ import { untrustedText } from '../lib/untrusted-text.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { CallServer } from './calls/call-server.ts';
 import { VmMeters } from './calls/vm-meters.ts';
-import { removeForgotten } from './forgotten.ts';
+import { evictStaleDisks } from './evict-stale-disks.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './image/host-images.ts';
 import { listVmFolders, readRecord, vmFolder } from './machine/record.ts';
@@ -131,7 +131,7 @@ export class Agent {
     const { log } = this.#context;
     if (performance.now() < this.#tidy_until_ms) return;
     this.#tidy_until_ms = performance.now() + TIDY_EVERY_MS;
-    removeForgotten(this.#context, (id) => this.#runners.has(id)).catch((error: unknown) =>
+    evictStaleDisks(this.#context, (id) => this.#runners.has(id)).catch((error: unknown) =>
       log.warn({ err: error }, 'what is left of deleted instances stays for now'),
     );
   }

@@ -11,6 +11,7 @@ import type { Templates } from './template/templates.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Jail } from './vm/jail.ts';
 import type { Accelerator } from './vm/qemu-command.ts';
+import { type VmUser, vmUser } from './vm/uid.ts';
 
 /** What every VM's runner on this host shares. */
 export interface HostContext {
@@ -35,4 +36,9 @@ export interface HostContext {
   /** What their QEMUs see of this host; null: all that their users may. */
   readonly jail: Jail | null;
   readonly cgroups: CgroupMounts | null;
+}
+
+/** The user that an instance's VM runs as; null where all VMs run as our own user. */
+export function vmOwner({ vm_gid }: Pick<HostContext, 'vm_gid'>, ssh_port: number): VmUser | null {
+  return vm_gid === null ? null : { uid: vmUser(ssh_port).uid, gid: vm_gid };
 }

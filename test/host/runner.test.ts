@@ -10,9 +10,9 @@ import type { HostContext } from '../../src/host/host-context.ts';
 import type { KeyPusher } from '../../src/host/keys/key-pusher.ts';
 import { Machine } from '../../src/host/machine/machine.ts';
 import { readRecord, type VmRecord } from '../../src/host/machine/record.ts';
-import { HeldMachine } from '../../src/host/runner/held-machine.ts';
+import { LocalVm } from '../../src/host/runner/local-vm.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
-import { awaitGuest } from '../../src/host/start/guest-steps.ts';
+import { awaitGuest } from '../../src/host/start/await-guest.ts';
 import { runOn } from '../../src/host/suspend/suspend-machine.ts';
 import { overlayPaths, removeOverlay } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
@@ -229,7 +229,7 @@ test('a launch that ended with its agent begins again, and is no boot that died;
     await until('it has ended', () => !isAlive(record.identity));
     const log = createLog('test', 'silent');
     const context = { paths: { vms }, log, vm_gid: null } as unknown as HostContext;
-    const held = new HeldMachine(context, instance_id, folder, () => undefined);
+    const held = new LocalVm(context, instance_id, folder, () => undefined);
     await held.adopt((work) => work());
     assert.equal(held.wasLaunched(record.vm_id), launched, JSON.stringify(change));
     const found = await readRecord(folder);
@@ -310,7 +310,7 @@ test('the overlay of a guest that runs on though its memory was durable is fille
     ...{ paths: { vms: left.vms }, log: createLog('test', 'silent'), vm_gid: null },
     ...{ client: { head: async () => head }, runs: { fetched: { requests: 0, bytes: 0 } } },
   } as unknown as HostContext;
-  const held = new HeldMachine(context, left.instance_id, left.folder, () => undefined);
+  const held = new LocalVm(context, left.instance_id, left.folder, () => undefined);
   t.after(() => held.release());
   await held.adopt((work) => work());
   assert.equal(fillings(), 0, 'not while it may have to end');

@@ -6,8 +6,9 @@ import { type TestContext, test } from 'node:test';
 import { BlockMap } from '../../disk-format/block-map.ts';
 import { newId } from '../../lib/ids.ts';
 import { createLog } from '../../lib/log.ts';
+import { FencedError, HeadMovedError } from '../overlay/commit-outcome.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
-import { FencedError, type FlushOptions, flushMachine, HeadMovedError } from './flush-machine.ts';
+import { type FlushOptions, flushMachine } from './flush-machine.ts';
 
 const HEAD = { generation: 0, commit_id: 'made', durable_at: null };
 const DISK = {

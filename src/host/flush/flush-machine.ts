@@ -10,9 +10,7 @@
  * segments ever deleted from then on, also if the machine dies before its job has ended.
  */
 import { randomUUID } from 'node:crypto';
-import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
-import type { CommitResponse, Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
-import { backoffMs, pause } from '../../lib/backoff.ts';
+import type { Consistency, FlushReceipt, SegmentRef } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import { FlushSink } from '../block/flush-sink.ts';
@@ -21,29 +19,14 @@ import { guestExec } from '../guest/guest-command.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
+import { HeadMovedError } from '../overlay/commit-outcome.ts';
 import type { DiskState } from '../overlay/disk-state.ts';
 import { waitForJob } from '../qmp/jobs.ts';
 import { type QmpClient, QmpError } from '../qmp/qmp-client.ts';
 import type { TransactionAction } from '../qmp/types.ts';
 import { NODES } from '../vm/qemu-command.ts';
+import type { VmUser } from '../vm/uid.ts';
 import { FREEZE_MS, freeze, isThawing, thaw, thawBeside } from './freeze.ts';
-
-/** Another placement has the disk: this machine must end, and what it wrote since is not to be kept. */
-export class FencedError extends Error {
-  override name = 'FencedError';
-}
-
-/**
- * The head is another one of this very VM: a commit that an agent before us had asked for was carried out after its end, or
- * the database has lost our last ones. Nothing is lost: the overlay holds it all, and the flush is done again with all of it.
- */
-export class HeadMovedError extends Error {
-  override name = 'HeadMovedError';
-
-  constructor(generation: number) {
-    super(`the head is another generation ${generation} of this VM; the flush is to be tried again`);
-  }
-}
 
 const JOB_MS = 6 * 3_600_000;
 const TARGET_NODE = 'flush-target';
@@ -55,7 +38,7 @@ export interface FlushOptions {
   readonly machine: Machine;
   readonly disk: DiskState;
   /** The VM's user, which must reach the socket. */
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
+  readonly owner: VmUser | null;
   /** `freeze`: by the guest agent, if it answers. Otherwise the guest stands still and this says how its disk was left. */
   readonly quiesce: 'freeze' | Consistency;
   readonly signal: AbortSignal;
@@ -357,26 +340,4 @@ export async function settleFlush(machine: Machine, disk: DiskState): Promise<vo
     await machine.update({ flush: null, full_compare: false, counts_from: flush.commit_id });
   } else if (job) await abandon(machine);
   else await machine.update({ flush: null });
-}
-
-/** Asks for the commit until its outcome is known. @throws FencedError */
-export async function commitUntilKnown(
-  ask: () => Promise<CommitResponse>,
-  signal: AbortSignal,
-): Promise<string> {
-  const answer = await askUntilKnown(ask, signal);
-  if (answer.outcome === 'fenced') throw new FencedError(answer.why);
-  return answer.durable_at;
-}
-
-/** Asks while the control plane is away. */
-export async function askUntilKnown<T>(ask: () => Promise<T>, signal: AbortSignal): Promise<T> {
-  for (let attempt = 0; ; attempt++) {
-    try {
-      return await ask();
-    } catch (error) {
-      if (!(error instanceof ControlPlaneUnavailable)) throw error;
-      if (!(await pause(backoffMs(attempt, 100, 3_000), signal))) throw error;
-    }
-  }
 }

@@ -10,9 +10,10 @@
  */
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
+import type { VmId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
 import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
-import type { Machine } from '../machine/machine.ts';
+import type { GuestAgent } from '../guest/guest-agent.ts';
 import { applyFirstKeys, applyKeys } from './apply-keys.ts';
 
 /** Long: a slow guest is better waited for than begun with anew. The ingress does not wait as long. */
@@ -20,7 +21,19 @@ const APPLY_MS = 30_000;
 /** A login that had passed the old keys when they were replaced is in sshd's log by then. */
 const LOOK_AGAIN_MS = 2_000;
 
-type Report = (machine: Machine, fingerprints: readonly string[]) => Promise<void>;
+/** What the pusher needs of a machine. */
+export interface KeyedMachine {
+  readonly record: { readonly vm_id: VmId; readonly epoch: number };
+  readonly agent: GuestAgent;
+  readonly view: 'booting' | 'up' | 'off';
+  readonly gone: boolean;
+  readonly resets: number;
+  readonly may_be_connected: boolean;
+  readonly given_keys: readonly string[] | null;
+  noteGiven(authorized_keys: readonly string[] | null, resets: number): void;
+}
+
+type Report = (machine: KeyedMachine, fingerprints: readonly string[]) => Promise<void>;
 
 export class KeyPusher {
   readonly #log: Log;
@@ -30,7 +43,7 @@ export class KeyPusher {
   #applied: readonly string[] | null = null;
   /** What was in force when it was last known, and all that was sent since. */
   #maybe_applied: readonly string[] = [];
-  #machine: Machine | null = null;
+  #machine: KeyedMachine | null = null;
   #loop: Promise<void> | null = null;
   #reporting: Promise<void> = Promise.resolve();
   #look: NodeJS.Timeout | undefined;
@@ -61,7 +74,7 @@ export class KeyPusher {
    * Applies now, whatever was applied before: the guest has just booted, was resumed, or was adopted. Nothing is to be done in
    * one that began with them, or was suspended with them. Answers fingerprints.
    */
-  async apply(machine: Machine): Promise<readonly string[]> {
+  async apply(machine: KeyedMachine): Promise<readonly string[]> {
     const given = machine.given_keys;
     if (sameLines(given, this.#wanted)) return this.#confirm(this.#wanted);
     if (given?.length === 0) return this.#apply(machine, 'begin');
@@ -69,7 +82,7 @@ export class KeyPusher {
   }
 
   /** Applies changes to this machine from now on. */
-  follow(machine: Machine): void {
+  follow(machine: KeyedMachine): void {
     this.#machine = machine;
     this.#tellOfRevoked();
     this.#work();
@@ -117,7 +130,7 @@ export class KeyPusher {
     }
   }
 
-  async #apply(machine: Machine, what: 'begin' | 'replace' | 'end'): Promise<readonly string[]> {
+  async #apply(machine: KeyedMachine, what: 'begin' | 'replace' | 'end'): Promise<readonly string[]> {
     const [lines, round, { resets }] = [this.#wanted, this.#round, machine];
     this.#applied = null;
     this.#maybe_applied = [...new Set([...this.#maybe_applied, ...lines])];
@@ -139,7 +152,7 @@ export class KeyPusher {
   }
 
   /** In the order of these calls. */
-  #tell(machine: Machine, fingerprints: readonly string[]): Promise<void> {
+  #tell(machine: KeyedMachine, fingerprints: readonly string[]): Promise<void> {
     const before = this.#reporting.catch(() => undefined);
     this.#reporting = before.then(() => this.#report(machine, fingerprints));
     return this.#reporting;
@@ -154,13 +167,13 @@ export class KeyPusher {
     );
   }
 
-  #lookLater(machine: Machine, resets: number): void {
+  #lookLater(machine: KeyedMachine, resets: number): void {
     clearTimeout(this.#look);
     this.#look = setTimeout(() => void this.#lookAgain(machine, resets), LOOK_AGAIN_MS).unref();
   }
 
   /** Until every connection of before has been judged, or a reset has ended them. */
-  async #lookAgain(machine: Machine, resets: number): Promise<void> {
+  async #lookAgain(machine: KeyedMachine, resets: number): Promise<void> {
     if (machine.gone || machine.resets !== resets) {
       this.#look = undefined;
       return;

@@ -6,9 +6,9 @@
  * What was logged before this agent adopted the guest is not told: when it was, nobody knows any more.
  */
 import type { ControlPlaneClient } from '../../agent-api/client.ts';
+import type { VmId } from '../../lib/ids.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { readGuestFileFrom } from '../guest/guest-files.ts';
-import type { Machine } from '../machine/machine.ts';
 
 /** At a time: what is beyond is read the next. The log is kept to some MiB (guest/rootfs/usr/lib/berth/bound-ssh-log). */
 const MAX_BYTES = 128 * 1024;
@@ -65,8 +65,14 @@ export class LoginWatch {
   }
 }
 
+interface WatchedMachine {
+  readonly view: 'booting' | 'up' | 'off';
+  readonly record: { readonly vm_id: VmId; readonly epoch: number };
+  readonly logins: LoginWatch;
+}
+
 /** Tells what a guest that is up has to say, if any. Never rejects. */
-export async function tellLogins(machine: Machine | null, client: ControlPlaneClient): Promise<void> {
+export async function tellLogins(machine: WatchedMachine | null, client: ControlPlaneClient): Promise<void> {
   if (machine?.view !== 'up') return;
   const { vm_id, epoch } = machine.record;
   await machine.logins.tell((fingerprints) => client.reportLogins({ vm_id, epoch, fingerprints }));

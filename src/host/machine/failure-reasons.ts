@@ -4,8 +4,8 @@ import type { Reason } from '../../agent-api/types.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { messageOf } from '../../lib/errors.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
-import { FencedError } from '../flush/flush-machine.ts';
 import { ImageError } from '../image/host-images.ts';
+import { FencedError } from '../overlay/commit-outcome.ts';
 import { NoSpaceError } from '../vm/overlay.ts';
 import { consoleTail } from './console-log.ts';
 

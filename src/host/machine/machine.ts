@@ -20,6 +20,7 @@ import type { QmpEvent, QmpEventData } from '../qmp/types.ts';
 import { isAlive, killProcess, waitForExit } from '../vm/process-identity.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
 import { findMonitor, onVmExit } from '../vm/qemu-process.ts';
+import type { VmUser } from '../vm/uid.ts';
 import { ConsoleLog } from './console-log.ts';
 import { MachineDisk } from './machine-disk.ts';
 import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
@@ -71,7 +72,7 @@ export class Machine {
     changed: () => void;
     lazy: LazyOverlay | null;
     /** The VM's user; null: ourselves. */
-    owner: { readonly uid: number; readonly gid: number } | null;
+    owner: VmUser | null;
     /** An earlier agent's. */
     adopted?: boolean;
   }) {
@@ -117,7 +118,7 @@ export class Machine {
     log: Log;
     changed: () => void;
     lazy: LazyOverlay | null;
-    owner: { readonly uid: number; readonly gid: number } | null;
+    owner: VmUser | null;
     /** How long it may be silent; 60 s by default, 120 s with `lazy`. */
     patience_ms?: number;
   }): Promise<Machine | null> {

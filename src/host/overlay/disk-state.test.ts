@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { FencedError, HeadMovedError } from '../flush/flush-machine.ts';
 import type { HostContext } from '../host-context.ts';
 import type { VmRecord } from '../machine/record.ts';
+import { FencedError, HeadMovedError } from './commit-outcome.ts';
 import { DiskState } from './disk-state.ts';
 
 test('a commit is refused for good only where another placement has the disk', async () => {

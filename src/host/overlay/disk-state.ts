@@ -6,7 +6,7 @@
  */
 import { stat } from 'node:fs/promises';
 import { type ControlPlaneClient, DiskElsewhere } from '../../agent-api/client.ts';
-import type { DiskHead } from '../../agent-api/types.ts';
+import type { Consistency, DiskHead, SegmentRef } from '../../agent-api/types.ts';
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
@@ -14,18 +14,36 @@ import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { present } from '../../lib/assert.ts';
 import { errnoOf } from '../../lib/errors.ts';
-import type { InstanceId } from '../../lib/ids.ts';
-import { askUntilKnown, commitUntilKnown, FencedError, HeadMovedError } from '../flush/flush-machine.ts';
+import type { InstanceId, VmId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
-import type { FlushRecord, VmRecord } from '../machine/record.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { inspectOverlay, overlayPaths } from '../vm/overlay.ts';
 import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
+import { askUntilKnown, commitUntilKnown, FencedError, HeadMovedError } from './commit-outcome.ts';
 import { type FoundOverlay, judgeOverlay, type OverlayVerdict } from './judge-overlay.ts';
 
 const FRESH_MS = 2_000;
 
-export type Placement = Pick<VmRecord, 'vm_id' | 'epoch'>;
+/** Which VM writes to the disk, and in which epoch. */
+export interface Placement {
+  readonly vm_id: VmId;
+  readonly epoch: number;
+}
+
+/** The machine that commits. */
+export interface Committer extends Placement {
+  /** Its image; absent where the machine's record names none. */
+  readonly image?: string;
+  readonly image_version: string;
+}
+
+export interface Commit {
+  readonly generation: number;
+  readonly commit_id: string;
+  readonly segments: readonly SegmentRef[];
+  readonly consistency: Consistency;
+  readonly dirty_bytes: number;
+}
 
 export class InstanceGoneError extends Error {
   override name = 'InstanceGoneError';
@@ -263,11 +281,11 @@ export class DiskState {
   /** Commits segments that are all durable, moves the head, and takes them into the map. @throws FencedError, HeadMovedError */
   async commit(
     client: ControlPlaneClient,
-    record: VmRecord,
-    flush: FlushRecord,
+    record: Committer,
+    flush: Commit,
     signal: AbortSignal,
   ): Promise<void> {
-    const segments = present(flush.segments, 'segments of a commit');
+    const { segments } = flush;
     // What is durable without the image that it is a delta of would be worth nothing.
     if (record.image !== undefined) {
       await this.#context.images.stored(record.image, record.image_version, signal);
@@ -306,7 +324,7 @@ export class DiskState {
   }
 
   /** The head that refuses the commit may be another one of this VM, which nobody else commits to. */
-  async #unlessOurs(refusal: unknown, { vm_id, epoch }: VmRecord): Promise<never> {
+  async #unlessOurs(refusal: unknown, { vm_id, epoch }: Placement): Promise<never> {
     if (!(refusal instanceof FencedError)) throw refusal;
     const { generation, commit_id } = this.head;
     const head = await this.refresh().catch((error: unknown) => {
@@ -318,7 +336,7 @@ export class DiskState {
   }
 
   /** Whether the head is what this flush has made. */
-  hasCommitted(flush: FlushRecord): boolean {
+  hasCommitted(flush: Pick<Commit, 'commit_id'>): boolean {
     return this.head.commit_id === flush.commit_id;
   }
 }

@@ -14,11 +14,11 @@ import { join } from 'node:path';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { LazyDisk } from '../block/lazy-disk.ts';
 import { NbdServer } from '../block/nbd-server.ts';
-import { FencedError } from '../flush/flush-machine.ts';
 import type { HostContext } from '../host-context.ts';
-import type { VmFolder } from '../machine/record.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { type LazyBacking, NODES, overlayNode } from '../vm/qemu-command.ts';
+import type { VmUser } from '../vm/uid.ts';
+import { FencedError } from './commit-outcome.ts';
 import type { DiskState, Placement } from './disk-state.ts';
 import { OverlayFill } from './fill-overlay.ts';
 import type { OverlayExport } from './overlay-export.ts';
@@ -33,9 +33,10 @@ const FLUSH_PATIENCE_MS = 5_000;
 
 export interface LazyOverlayOptions {
   readonly context: HostContext;
-  readonly folder: VmFolder;
+  /** Of the VM's sockets. */
+  readonly runtime_dir: string;
   readonly disk: DiskState;
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
+  readonly owner: VmUser | null;
   readonly size_bytes: number;
   /** The image, a raw file. */
   readonly base_path: string;
@@ -72,7 +73,7 @@ export class LazyOverlay {
 
   /** Serves at once; what it serves is loaded at the first read. */
   static async open(options: LazyOverlayOptions): Promise<LazyOverlay> {
-    const { context, folder, disk: state, owner, size_bytes, base_path } = options;
+    const { context, runtime_dir, disk: state, owner, size_bytes, base_path } = options;
     const base = await open(base_path, 'r');
     try {
       const disk = new LazyDisk({
@@ -83,7 +84,7 @@ export class LazyOverlay {
         keys: () => state.keys,
         log: context.log,
       });
-      const path = join(folder.runtime, 'lazy.sock');
+      const path = join(runtime_dir, 'lazy.sock');
       const server = await NbdServer.listen({
         path,
         max_connections: CONNECTIONS,

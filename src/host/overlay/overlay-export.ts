@@ -7,7 +7,7 @@ import { dirname } from 'node:path';
 import { NbdClient } from '../block/nbd-client.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { NODES } from '../vm/qemu-command.ts';
-import { prepareRuntimeDir, takeRuntimeDir } from '../vm/uid.ts';
+import { prepareRuntimeDir, takeRuntimeDir, type VmUser } from '../vm/uid.ts';
 
 const EXPORT = 'overlay';
 /** The filling's, a flush's, and one of each that is being closed. */
@@ -17,7 +17,7 @@ export interface OverlayExportOptions {
   readonly qmp: QmpClient;
   readonly socket_path: string;
   /** QEMU's user, to whom the socket's folder, for that alone, belongs while QEMU makes it; null: ourselves. */
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
+  readonly owner: VmUser | null;
 }
 
 export class OverlayExport {

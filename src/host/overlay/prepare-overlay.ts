@@ -1,24 +1,31 @@
 /** The overlay that a launch opens: the one that is there, as large as the disk is now, or a new one; and what is said of a disk that goes back. */
 import type { Reason } from '../../agent-api/types.ts';
-import type { Launch, Owner } from '../start/launch-machine.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import type { HostContext } from '../host-context.ts';
 import { createOverlay, ensureRoom, growOverlay, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
+import type { VmUser } from '../vm/uid.ts';
+import type { DiskState } from './disk-state.ts';
 import type { OverlayVerdict } from './judge-overlay.ts';
 
 /** What the log says of one. */
 export const SET_ASIDE =
   'an overlay is ahead of what the database knows, or is damaged; it is kept aside, and the disk comes from the object store';
 
-/** Removes, or sets aside, what is there and not used. */
-export async function prepareOverlay(launch: Launch, verdict: OverlayVerdict, owner: Owner): Promise<void> {
-  if (verdict.use !== 'none') return growOverlayOf(launch, owner);
-  if (verdict.otherwise === 'set aside') await setAside(launch);
-  await makeOverlay(launch, owner);
+export interface OverlayOf {
+  readonly context: HostContext;
+  readonly instance_id: InstanceId;
+  readonly disk: DiskState;
+  readonly owner: VmUser | null;
 }
 
-async function growOverlayOf(
-  { context, assignment: { instance_id }, disk }: Launch,
-  owner: Owner,
-): Promise<void> {
+/** Removes, or sets aside, what is there and not used. */
+export async function prepareOverlay(launch: OverlayOf, verdict: OverlayVerdict): Promise<void> {
+  if (verdict.use !== 'none') return growOverlayOf(launch);
+  if (verdict.otherwise === 'set aside') await setAside(launch);
+  await makeOverlay(launch);
+}
+
+async function growOverlayOf({ context, instance_id, disk, owner }: OverlayOf): Promise<void> {
   const { size_bytes } = disk.head;
   const { qemu_img_binary, jail, paths } = context;
   await growOverlay({
@@ -28,10 +35,7 @@ async function growOverlayOf(
 }
 
 /** A new overlay, in place of one that is worth nothing. */
-async function makeOverlay(
-  { context, assignment: { instance_id }, disk }: Launch,
-  owner: Owner,
-): Promise<void> {
+async function makeOverlay({ context, instance_id, disk, owner }: OverlayOf): Promise<void> {
   await disk.load();
   const folder = context.paths.overlays;
   await removeOverlay(folder, instance_id);
@@ -65,7 +69,7 @@ export function recoveredFrom(
 }
 
 /** For the operator: the database was restored to an earlier time, or failed over without its last commits; or the host's disk is damaged. */
-async function setAside({ context, assignment: { instance_id }, disk }: Launch): Promise<void> {
+async function setAside({ context, instance_id, disk }: OverlayOf): Promise<void> {
   const kept = await setAsideOverlay(context.paths.overlays, instance_id);
   const { generation } = disk.head;
   context.log.error({ instance_id, kept, generation }, SET_ASIDE);

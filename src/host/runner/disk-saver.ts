@@ -5,9 +5,9 @@
 import type { Assignment, FlushReceipt, Observation, Reason } from '../../agent-api/types.ts';
 import type { FlushId } from '../../lib/ids.ts';
 import type { Log } from '../../lib/log.ts';
-import { FencedError } from '../flush/flush-machine.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
-import type { HeldMachine } from './held-machine.ts';
+import { FencedError } from '../overlay/commit-outcome.ts';
+import type { LocalVm } from './local-vm.ts';
 import type { Reporter } from './reporter.ts';
 
 /** A receipt would say that what is lost is durable. */
@@ -16,7 +16,7 @@ class LostError extends Error {
 }
 
 export interface DiskSaverParts {
-  readonly held: HeldMachine;
+  readonly held: LocalVm;
   readonly reporter: Reporter;
   readonly log: Log;
   readonly endMachine: () => Promise<void>;

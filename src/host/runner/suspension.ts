@@ -5,11 +5,11 @@
 import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
 import { discardMemory } from '../../disk-format/memory-format.ts';
 import { present } from '../../lib/assert.ts';
-import { FencedError } from '../flush/flush-machine.ts';
 import type { HostContext } from '../host-context.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
-import type { HeldMachine } from './held-machine.ts';
+import { FencedError } from '../overlay/commit-outcome.ts';
+import type { LocalVm } from './local-vm.ts';
 import type { Reporter } from './reporter.ts';
 
 /** For an attempt, with the guest standing still: a store of 16 MiB/s is fast enough, and one that is away is not waited for. */
@@ -19,7 +19,7 @@ const ATTEMPT_MAX_MS = 3_300_000;
 
 export interface SuspensionParts {
   readonly context: HostContext;
-  readonly held: HeldMachine;
+  readonly held: LocalVm;
   readonly keys: KeyPusher;
   readonly reporter: Reporter;
   readonly endMachine: () => Promise<void>;

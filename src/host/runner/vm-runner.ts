@@ -7,6 +7,7 @@ import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
 import { present } from '../../lib/assert.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { InstanceId } from '../../lib/ids.ts';
+import { retryWithBackoff } from '../../lib/retry.ts';
 import { Signal } from '../../lib/signal.ts';
 import { AutoFlush } from '../flush/auto-flush.ts';
 import type { HostContext } from '../host-context.ts';
@@ -16,13 +17,12 @@ import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import type { Machine } from '../machine/machine.ts';
 import { type VmFolder, vmFolder } from '../machine/record.ts';
-import { powerOffGuest, rebootGuest } from '../start/guest-steps.ts';
+import { powerOffGuest, rebootGuest } from '../start/await-guest.ts';
 import { decide, isInterruptible, type Situation, type Step } from './decide.ts';
 import { DiskSaver } from './disk-saver.ts';
-import { GuestArrival } from './guest-arrival.ts';
-import { GuestSaid } from './guest-said.ts';
-import { HeldMachine } from './held-machine.ts';
-import { insist } from './insist.ts';
+import { GuestReadiness } from './guest-readiness.ts';
+import { GuestReports } from './guest-reports.ts';
+import { LocalVm } from './local-vm.ts';
 import { Reporter } from './reporter.ts';
 import { Suspension } from './suspension.ts';
 
@@ -35,14 +35,14 @@ export class VmRunner {
   readonly instance_id: InstanceId;
   readonly #context: HostContext;
   readonly #folder: VmFolder;
-  readonly #held: HeldMachine;
+  readonly #held: LocalVm;
   readonly #reporter: Reporter;
   readonly #keys: KeyPusher;
   readonly #auto: AutoFlush;
   readonly #saver: DiskSaver;
   readonly #suspension: Suspension;
-  readonly #arrival: GuestArrival;
-  readonly #said = new GuestSaid((observed) => this.#say(observed));
+  readonly #arrival: GuestReadiness;
+  readonly #said = new GuestReports((observed) => this.#say(observed));
   readonly #closing = new AbortController();
   /** undefined until the control plane has said something. */
   #assignment: Assignment | null | undefined = undefined;
@@ -58,7 +58,7 @@ export class VmRunner {
     this.instance_id = instance_id;
     this.#context = { ...context, log: context.log.child({ instance_id }) };
     this.#folder = vmFolder(context.paths.vms, instance_id);
-    this.#held = new HeldMachine(this.#context, instance_id, this.#folder, this.#changed.notify);
+    this.#held = new LocalVm(this.#context, instance_id, this.#folder, this.#changed.notify);
     this.#reporter = new Reporter(this.#context, this.#closing.signal);
     this.#keys = new KeyPusher(this.#context.log, ({ record: { vm_id, epoch } }, applied_keys) =>
       this.#reporter.keys({ vm_id, epoch, applied_keys }),
@@ -73,7 +73,7 @@ export class VmRunner {
     };
     this.#saver = new DiskSaver({ ...parts, log: this.#context.log });
     this.#suspension = new Suspension({ ...parts, context: this.#context, keys: this.#keys });
-    this.#arrival = new GuestArrival({
+    this.#arrival = new GuestReadiness({
       ...parts,
       context: this.#context,
       keys: this.#keys,
@@ -386,6 +386,10 @@ export class VmRunner {
 
   #insist(work: () => Promise<void>): Promise<void> {
     const { log } = this.#context;
-    return insist(work, { log, signal: this.#closing.signal, over: () => this.#held.machine?.gone === true });
+    return retryWithBackoff(work, {
+      log,
+      signal: this.#closing.signal,
+      isOver: () => this.#held.machine?.gone === true,
+    });
   }
 }

@@ -6,7 +6,7 @@ import { type FileHandle, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Assignment, MemoryRef, Reason } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
-import type { HostContext } from '../host-context.ts';
+import { type HostContext, vmOwner } from '../host-context.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { Machine } from '../machine/machine.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
@@ -28,7 +28,7 @@ import { overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess, type ProcessIdentity, waitForExit } from '../vm/process-identity.ts';
 import { kernelCommandLine, macAddress, NODES, qemuArguments, vmSockets } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
-import { prepareRuntimeDir, vmUser } from '../vm/uid.ts';
+import { prepareRuntimeDir, type VmUser } from '../vm/uid.ts';
 
 export interface Launch {
   readonly context: HostContext;
@@ -44,11 +44,6 @@ export interface Launched {
   readonly machine: Machine;
   /** Set when the last boot's writes past the head are not here: the disk continues from the head. */
   readonly recovered: Reason | null;
-}
-
-/** The user that an instance's VM runs as; null where all run as ourselves. */
-export function vmOwner(context: HostContext, ssh_port: number): { uid: number; gid: number } | null {
-  return context.vm_gid === null ? null : { uid: vmUser(ssh_port).uid, gid: context.vm_gid };
 }
 
 export interface How {
@@ -73,8 +68,6 @@ export class TemplateError extends Error {
   }
 }
 
-export type Owner = { readonly uid: number; readonly gid: number } | null;
-
 /** @throws MemoryUnfitError, MemoryDamagedError, TemplateError, or why the machine cannot be had */
 export async function launchMachine(launch: Launch, { run, memory, fast, cold }: How): Promise<Launched> {
   const { context, assignment, disk, ran, signal } = launch;
@@ -96,10 +89,11 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
   }
   const image = await context.images.forDisk(spec.image, version, signal);
   disk.setOverlayImage(image.version);
-  if (memory) checkFit(launch, memory, { generation: head.generation, image_version: image.version });
+  if (memory)
+    checkFit({ context, spec }, memory, { generation: head.generation, image_version: image.version });
   const template = run && fast ? await context.templates.find({ image, ...sizeOf(spec) }) : null;
   await makeFolders(folder, owner);
-  await prepareOverlay(launch, verdict, owner);
+  await prepareOverlay({ context, instance_id, disk, owner }, verdict);
   await using saved = template && (await openSaved(context, template));
   const lazy = disk.filled === 'yes' ? null : await serveBelow(launch, folder, image, owner);
   const offered = run && !memory && !saved ? offerHostKey(folder, owner) : Promise.resolve(undefined);
@@ -135,7 +129,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
   };
   try {
     await writeRecord(folder, record);
-    if (memory) await loadMemory(launch, folder, qmp, memory);
+    if (memory) await loadMemory({ context, disk, qmp, folder, signal }, memory);
     if (saved) await fillFrom(saved, launch, folder, qmp);
     if (overlay !== 'unsaved') await addBitmap(qmp);
     await limitDisk(qmp);
@@ -175,7 +169,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
  * For QEMU to read as it starts; making one takes the guest half a second under emulation. In a folder that QEMU sees, so that
  * nothing holds the file when it is removed.
  */
-async function offerHostKey({ runtime }: VmFolder, owner: Owner): Promise<string> {
+async function offerHostKey({ runtime }: VmFolder, owner: VmUser | null): Promise<string> {
   const path = join(runtime, 'host-key');
   const { host_key, host_key_pub } = makeHostKey();
   await rm(path, { force: true });
@@ -185,7 +179,7 @@ async function offerHostKey({ runtime }: VmFolder, owner: Owner): Promise<string
   return path;
 }
 
-async function makeFolders(folder: VmFolder, owner: Owner): Promise<void> {
+async function makeFolders(folder: VmFolder, owner: VmUser | null): Promise<void> {
   await makeVmFolder(folder);
   if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
   else await makeVmFolder({ ...folder, folder: folder.runtime });
@@ -235,11 +229,13 @@ async function serveBelow(
   { context, disk }: Launch,
   folder: VmFolder,
   image: HostImage,
-  owner: Owner,
+  owner: VmUser | null,
 ): Promise<LazyOverlay> {
   await disk.load();
   const { size_bytes } = disk;
-  return LazyOverlay.open({ context, folder, disk, owner, size_bytes, base_path: image.rootfs_path });
+  return LazyOverlay.open({
+    ...{ context, runtime_dir: folder.runtime, disk, owner, size_bytes, base_path: image.rootfs_path },
+  });
 }
 
 /** Makes a machine's overlay whole, beside its guest. */
@@ -259,7 +255,7 @@ interface LaunchedQemu {
 }
 
 interface Parts {
-  readonly owner: Owner;
+  readonly owner: VmUser | null;
   readonly lazy: LazyOverlay | null;
   readonly host_key_path: string | undefined;
   /** It waits for the memory of a suspend, from a socket. */

@@ -1,9 +1,10 @@
 /** A saved memory into a QEMU that waits for it, if it is of that machine and of that point in time. */
 import type { MemoryRef } from '../../agent-api/types.ts';
 import { readMemory } from '../../disk-format/memory-format.ts';
+import type { HostContext } from '../host-context.ts';
 import type { VmFolder } from '../machine/record.ts';
+import type { DiskState } from '../overlay/disk-state.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
-import type { Launch } from '../start/launch-machine.ts';
 import { differenceOf, hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { loadStream } from '../vm/migration.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
@@ -16,13 +17,27 @@ export class MemoryUnfitError extends Error {
   override name = 'MemoryUnfitError';
 }
 
+export interface VmSize {
+  readonly cpus: number;
+  readonly memory_mib: number;
+}
+
+/** Where the memory goes. */
+export interface Inlet {
+  readonly context: HostContext;
+  readonly disk: DiskState;
+  readonly qmp: QmpClient;
+  readonly folder: VmFolder;
+  readonly signal: AbortSignal;
+}
+
 /** What can be known before QEMU runs. @throws MemoryUnfitError */
 export function checkFit(
-  { context, assignment }: Launch,
+  { context, spec }: Pick<Inlet, 'context'> & { readonly spec: VmSize },
   memory: MemoryRef,
   disk: { readonly generation: number; readonly image_version: string },
 ): void {
-  const { cpus, memory_mib } = assignment.spec;
+  const { cpus, memory_mib } = spec;
   const { image_version } = disk;
   const difference = differenceOf(
     memory.traits,
@@ -39,16 +54,14 @@ export function incomingSocket({ runtime }: VmFolder): string {
 
 /** Into a QEMU that waits for it; its guest stands still as it did. */
 export async function loadMemory(
-  { context, assignment, disk, signal }: Launch,
-  folder: VmFolder,
-  qmp: QmpClient,
+  { context, disk, qmp, folder, signal }: Inlet,
   memory: MemoryRef,
 ): Promise<void> {
   const difference = differenceOf(memory.traits, { qemu: await qemuVersion(qmp) });
   if (difference) throw new MemoryUnfitError(difference);
   const { key, parts, key_id, salt, epoch, generation } = memory;
   const encryption = { key_id, salt: Buffer.from(salt, 'base64') };
-  const place = { disk_id: assignment.instance_id, epoch, generation };
+  const place = { disk_id: disk.instance_id, epoch, generation };
   const inlet = {
     path: incomingSocket(folder),
     qemu_log: folder.qemu_log,

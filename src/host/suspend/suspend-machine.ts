@@ -11,15 +11,16 @@ import { join } from 'node:path';
 import type { Consistency, MemoryRef } from '../../agent-api/types.ts';
 import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
+import { retryWithBackoff } from '../../lib/retry.ts';
 import { flushMachine } from '../flush/flush-machine.ts';
 import { freeze, thaw } from '../flush/freeze.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { DiskState } from '../overlay/disk-state.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
-import { insist } from '../runner/insist.ts';
 import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';
+import type { VmUser } from '../vm/uid.ts';
 
 export interface SuspendOptions {
   readonly context: HostContext;
@@ -27,7 +28,7 @@ export interface SuspendOptions {
   readonly disk: DiskState;
   readonly spec: { readonly cpus: number; readonly memory_mib: number };
   /** The VM's user, which must reach the sockets. */
-  readonly owner: { readonly uid: number; readonly gid: number } | null;
+  readonly owner: VmUser | null;
   readonly signal: AbortSignal;
   /** The flush's own: whether its commit has happened must be known, whatever else is wanted. */
   readonly closing: AbortSignal;
@@ -50,10 +51,10 @@ export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef
     return memory;
   } catch (error) {
     const anything_else = AbortSignal.any([signal, closing]);
-    await insist(() => runOn(machine), {
+    await retryWithBackoff(() => runOn(machine), {
       log: context.log,
       signal: anything_else,
-      over: () => machine.gone || machine.broken,
+      isOver: () => machine.gone || machine.broken,
     });
     throw error;
   }

@@ -7,7 +7,7 @@ import type { ControlPlaneClient } from '../agent-api/client.ts';
 import { pathsIn } from '../config/paths.ts';
 import { type InstanceId, newId } from '../lib/ids.ts';
 import { createLog } from '../lib/log.ts';
-import { removeForgotten } from './forgotten.ts';
+import { evictStaleDisks } from './evict-stale-disks.ts';
 import { overlayPaths } from './vm/overlay.ts';
 
 test('an overlay goes once another host has committed after it, unless a runner or the horizon keeps it', async (t) => {
@@ -43,7 +43,7 @@ test('an overlay goes once another host has committed after it, unless a runner 
     head: async (id: InstanceId) => heads.get(id) ?? null,
     lineage: async ({ instance_id }: { instance_id: InstanceId }) => heads.get(instance_id),
   } as unknown as ControlPlaneClient;
-  await removeForgotten({ client, paths, log: createLog('test', 'silent') }, (id) => id === looked_after);
+  await evictStaleDisks({ client, paths, log: createLog('test', 'silent') }, (id) => id === looked_after);
   const left = new Set(readdirSync(paths.overlays).map((name) => name.replace(/\..*/, '')));
   assert.deepEqual([...left].sort(), [...kept].sort());
   assert.equal(left.size, heads.size - removed.length);

@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import type { Assignment } from '../../src/agent-api/types.ts';
 import { BootSlots } from '../../src/host/boot-slots.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import { HeldMachine } from '../../src/host/runner/held-machine.ts';
+import { LocalVm } from '../../src/host/runner/local-vm.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { hostFolders } from '../support/host-folders.ts';
@@ -34,7 +34,7 @@ test('an agent that finds a boot of before says what that boot has lost, once', 
     ...{ resume: null, spec: { image: 'debian-12', ssh_port: 1, cpus: 1, memory_mib: 64, hostname: 'x' } },
   } as unknown as Assignment;
   const agent = async () => {
-    const held = new HeldMachine(context, instance_id, folder, () => undefined);
+    const held = new LocalVm(context, instance_id, folder, () => undefined);
     await held.adopt((work) => work());
     return held;
   };

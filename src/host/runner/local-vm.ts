@@ -10,34 +10,29 @@ import type { Assignment, FlushReceipt, MemoryRef, Reason } from '../../agent-ap
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { assert, present } from '../../lib/assert.ts';
 import type { InstanceId } from '../../lib/ids.ts';
-import {
-  FencedError,
-  type FlushOptions,
-  flushMachine,
-  HeadMovedError,
-  settleFlush,
-} from '../flush/flush-machine.ts';
-import type { HostContext } from '../host-context.ts';
+import { type FlushOptions, flushMachine, settleFlush } from '../flush/flush-machine.ts';
+import { type HostContext, vmOwner } from '../host-context.ts';
 import { Machine } from '../machine/machine.ts';
 import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from '../machine/record.ts';
 import { removeLimitsOf } from '../machine/remove-limits.ts';
+import { FencedError, HeadMovedError } from '../overlay/commit-outcome.ts';
 import { DiskState, InstanceGoneError } from '../overlay/disk-state.ts';
 import { type BootWrites, isLost, type OverlayVerdict } from '../overlay/judge-overlay.ts';
 import { LazyOverlay } from '../overlay/lazy-overlay.ts';
 import { recoveredFrom, SET_ASIDE } from '../overlay/prepare-overlay.ts';
-import { fillMachine, launchMachine, type Owner, vmOwner } from '../start/launch-machine.ts';
+import { fillMachine, launchMachine } from '../start/launch-machine.ts';
 import { coldReason, launchOrResume } from '../start/resume-machine.ts';
 import { runOn, suspendMachine } from '../suspend/suspend-machine.ts';
 import { allocatedBytes, overlayPaths, removeAside, removeOverlay, setAsideOverlay } from '../vm/overlay.ts';
 import { isAlive, userOf } from '../vm/process-identity.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
 import { boundLog } from '../vm/qemu-process.ts';
-import { takeRuntimeDir } from '../vm/uid.ts';
+import { takeRuntimeDir, type VmUser } from '../vm/uid.ts';
 import type { MachineView } from './decide.ts';
 
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 
-export class HeldMachine {
+export class LocalVm {
   readonly disk: DiskState;
   /** Why the next boot, or this one, cannot continue where the last ended, until that is said. */
   recovered: Reason | null = null;
@@ -158,7 +153,7 @@ export class HeldMachine {
   }
 
   /** Before anything in their folder is touched: agents of before left it to the VM's user. Answers who that is. */
-  #takeSockets({ identity }: VmRecord): Owner {
+  #takeSockets({ identity }: VmRecord): VmUser | null {
     const { vm_gid: gid } = this.#context;
     const uid = gid === null ? null : userOf(identity);
     if (uid === null || gid === null) return null;
@@ -168,14 +163,14 @@ export class HeldMachine {
   }
 
   /** QEMU may wait for a read, and not answer before it has it: the export comes first. */
-  async #serveAgain(record: VmRecord, owner: Owner): Promise<LazyOverlay | null> {
+  async #serveAgain(record: VmRecord, owner: VmUser | null): Promise<LazyOverlay | null> {
     const { lazy } = record;
     if (!lazy || !isAlive(record.identity)) return null;
     const { size_bytes, base_path } = lazy;
     this.disk.setFilled('no');
     return LazyOverlay.open({
       context: this.#context,
-      folder: this.#folder,
+      runtime_dir: this.#folder.runtime,
       disk: this.disk,
       owner,
       size_bytes,

@@ -12,10 +12,10 @@ import { readSidecar } from './vm/sidecar.ts';
 /** As long as objects of no disk stay: a control plane that was given the wrong database is noticed by then. */
 const HORIZON_MS = 24 * 3_600_000;
 
-/** Overlays of instances that there are stay, as their cache, until the disk has gone on elsewhere. `isLookedAfter` are a runner's to remove. */
-export async function removeForgotten(
+/** Overlays of instances that there are stay, as their cache, until the disk has gone on elsewhere. `hasRunner` are a runner's to remove. */
+export async function evictStaleDisks(
   { client, paths, log }: Pick<HostContext, 'client' | 'paths' | 'log'>,
-  isLookedAfter: (id: InstanceId) => boolean,
+  hasRunner: (id: InstanceId) => boolean,
 ): Promise<void> {
   const overlays = (await readdir(paths.overlays)).map((name) => name.slice(0, name.indexOf('.')));
   const here = new Set([
@@ -24,7 +24,7 @@ export async function removeForgotten(
   ]);
   for (const instance_id of here as Set<InstanceId>) {
     const { overlay, sidecar } = overlayPaths(paths.overlays, instance_id);
-    if (isLookedAfter(instance_id) || (await isYoung(overlay))) continue;
+    if (hasRunner(instance_id) || (await isYoung(overlay))) continue;
     const head = await client.head(instance_id).catch((error: unknown) => {
       if (error instanceof DiskElsewhere) return 'elsewhere' as const;
       throw error;
@@ -44,7 +44,7 @@ export async function removeForgotten(
     if (continues || !known) continue;
     // While it is open its removal takes no time, so no start comes in between; the closing gives back its room.
     await using _held = await open(overlay).catch(() => null);
-    if (isLookedAfter(instance_id)) continue;
+    if (hasRunner(instance_id)) continue;
     rmSync(sidecar, { force: true });
     rmSync(overlay, { force: true });
     log.info({ instance_id }, 'an overlay that its disk has overtaken is removed');

@@ -2,7 +2,7 @@
 import type { Observation } from '../../agent-api/types.ts';
 import type { Machine } from '../machine/machine.ts';
 
-export class GuestSaid {
+export class GuestReports {
   readonly #say: (observed: Observation) => Promise<void>;
   #resets: { readonly of: Machine; readonly count: number } | null = null;
   #trouble: string | null = null;

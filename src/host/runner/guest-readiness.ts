@@ -9,24 +9,24 @@ import { consoleTail } from '../machine/console-log.ts';
 import { deathReason, reasonFor } from '../machine/failure-reasons.ts';
 import type { Machine } from '../machine/machine.ts';
 import type { VmFolder } from '../machine/record.ts';
+import { awaitGuest, type GuestUp } from '../start/await-guest.ts';
 import { giveUserData } from '../start/give-user-data.ts';
-import { awaitGuest, type GuestUp } from '../start/guest-steps.ts';
 import { sizeOf } from '../start/launch-machine.ts';
-import type { HeldMachine } from './held-machine.ts';
+import type { LocalVm } from './local-vm.ts';
 
-export interface GuestArrivalParts {
+export interface GuestReadinessParts {
   readonly context: HostContext;
   readonly folder: VmFolder;
-  readonly held: HeldMachine;
+  readonly held: LocalVm;
   readonly keys: KeyPusher;
   readonly endMachine: () => Promise<void>;
   readonly sayFailed: (reason: Reason) => Promise<void>;
 }
 
-export class GuestArrival {
-  readonly #parts: GuestArrivalParts;
+export class GuestReadiness {
+  readonly #parts: GuestReadinessParts;
 
-  constructor(parts: GuestArrivalParts) {
+  constructor(parts: GuestReadinessParts) {
     this.#parts = parts;
   }
 
