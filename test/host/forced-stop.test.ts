@@ -5,7 +5,7 @@ import { createServer } from 'node:net';
 import { test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { Machine } from '../../src/host/machine/machine.ts';
-import { powerOffGuest } from '../../src/host/start/await-guest.ts';
+import { powerOffGuest } from '../../src/host/runner/guest-power.ts';
 import { vmSockets } from '../../src/host/vm/qemu-command.ts';
 import { present } from '../../src/lib/assert.ts';
 import { createLog } from '../../src/lib/log.ts';

@@ -51,7 +51,7 @@ for (const seed of [1, 2, 3]) {
     // As a killed QEMU leaves it: in the host's cache alone.
     const written = randomBytes(8 * MIB);
     writeFileSync(paths.overlay, written, { flag: 'r+' });
-    await state.vouchClean(placement);
+    await state.markClean(placement);
     await disk.cut(seed);
     await disk.comeBack();
     const sidecar = await readSidecar(overlays, instance_id);
@@ -63,7 +63,7 @@ for (const seed of [1, 2, 3]) {
     skip: CANNOT_CUT_DISKS,
   }, async (t) => {
     const { disk, placement, state, paths } = await sceneOf(t);
-    await state.vouch(placement);
+    await state.markDirty(placement);
     await disk.cut(seed);
     await disk.comeBack();
     await state.refresh();

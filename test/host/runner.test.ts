@@ -13,7 +13,7 @@ import { readRecord, type VmRecord } from '../../src/host/machine/record.ts';
 import { LocalVm } from '../../src/host/runner/local-vm.ts';
 import { VmRunner } from '../../src/host/runner/vm-runner.ts';
 import { awaitGuest } from '../../src/host/start/await-guest.ts';
-import { runOn } from '../../src/host/suspend/suspend-machine.ts';
+import { cancelSuspend } from '../../src/host/suspend/suspend-machine.ts';
 import { overlayPaths, removeOverlay } from '../../src/host/vm/overlay.ts';
 import { isAlive } from '../../src/host/vm/process-identity.ts';
 import { vmSockets } from '../../src/host/vm/qemu-command.ts';
@@ -283,10 +283,11 @@ test('a guest whose memory is durable runs on only once its record does not say 
   t.after(() => machine.release());
   // In the way of what is written.
   await mkdir(`${folder.record}.tmp`);
-  for (const _ of ['the first try', 'the second']) await assert.rejects(runOn(machine), { code: 'EISDIR' });
+  for (const _ of ['the first try', 'the second'])
+    await assert.rejects(cancelSuspend(machine), { code: 'EISDIR' });
   assert(!asked.includes('cont'));
   await rmdir(`${folder.record}.tmp`);
-  await runOn(machine);
+  await cancelSuspend(machine);
   assert(asked.includes('cont'));
   assert.equal((await readRecord(folder))?.memory, null);
 });
@@ -314,16 +315,16 @@ test('the overlay of a guest that runs on though its memory was durable is fille
   t.after(() => held.release());
   await held.adopt((work) => work());
   assert.equal(fillings(), 0, 'not while it may have to end');
-  await held.runOn();
+  await held.cancelSuspend();
   await until('it is filled', () => fillings() === 1);
   assert(asked.indexOf('cont') < asked.indexOf('nbd-server-start'), asked.join());
   const { running } = held;
   await running.lazy?.stopFilling();
   await running.update(suspended);
-  await held.runOn();
+  await held.cancelSuspend();
   await until('it is filled again', () => fillings() === 2);
   asked.length = 0;
-  await held.runOn();
+  await held.cancelSuspend();
   await running.qmp.execute('query-status', undefined);
   assert(asked.includes('cont') && !asked.includes('nbd-server-stop'), asked.join());
 });

@@ -45,7 +45,7 @@ test('an agent that finds a boot of before says what that boot has lost, once', 
     held.release();
     held = await agent();
     assert.equal(held.recovered?.code, 'recovered');
-    await held.saidToRun();
+    await held.noteReported();
     held.release();
     held = await agent();
     assert.equal(held.recovered, null);

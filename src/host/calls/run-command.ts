@@ -25,7 +25,7 @@ export async function runCommand(
     throw new CallError('busy', `${COMMANDS_A_VM} commands run in this VM already; wait for one to end.`);
   }
   running.set(machine, others + 1);
-  const upset = machine.upset(machine.resets);
+  const bootEnded = machine.bootEnded(machine.resets);
   try {
     const [path = '', ...args] = command;
     const result = await runUserCommand(machine.agent, {
@@ -34,7 +34,7 @@ export async function runCommand(
       input: stdin,
       timeout_ms,
       max_output_bytes: EXEC_OUTPUT_BYTES,
-      signal: AbortSignal.any([signal, upset]),
+      signal: AbortSignal.any([signal, bootEnded]),
     });
     return {
       exit_code: result.timed_out ? null : (result.exit_code ?? SIGNALLED + (result.signal ?? 0)),
@@ -43,7 +43,8 @@ export async function runCommand(
       truncated: result.truncated,
     };
   } catch (error) {
-    if (upset.aborted) throw new CallError('not_running', 'The VM rebooted or ended while the command ran.');
+    if (bootEnded.aborted)
+      throw new CallError('not_running', 'The VM rebooted or ended while the command ran.');
     if (signal.aborted) throw new CallError('failed', 'The host is restarting; the command was ended.');
     throw error;
   } finally {

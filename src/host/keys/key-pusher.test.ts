@@ -180,7 +180,7 @@ test('after a revocation it is looked again, also when a key is being added then
 
 test('… when a suspend is being tried, and fails', async (t) => {
   const { guest, keys, followed } = await revoked(t);
-  await keys.rest();
+  await keys.pause();
   t.mock.timers.tick(LOOK_AGAIN_MS);
   assert.equal(guest.calls.at(-1), 'end A');
   keys.follow(followed);

@@ -92,7 +92,7 @@ export class KeyPusher {
    * Applies changes to none; resolves when no report is under way: they stay in the order of what they tell. What a
    * hung guest still owes an answer to is not waited for.
    */
-  async rest(): Promise<void> {
+  async pause(): Promise<void> {
     this.#machine = null;
     this.#round += 1;
     await this.#reporting.catch(() => undefined);
@@ -101,7 +101,7 @@ export class KeyPusher {
   /** Rests for good. */
   close(): Promise<void> {
     clearTimeout(this.#look);
-    return this.rest();
+    return this.pause();
   }
 
   #work(): void {

@@ -72,7 +72,10 @@ interface WatchedMachine {
 }
 
 /** Tells what a guest that is up has to say, if any. Never rejects. */
-export async function tellLogins(machine: WatchedMachine | null, client: ControlPlaneClient): Promise<void> {
+export async function reportLogins(
+  machine: WatchedMachine | null,
+  client: ControlPlaneClient,
+): Promise<void> {
   if (machine?.view !== 'up') return;
   const { vm_id, epoch } = machine.record;
   await machine.logins.tell((fingerprints) => client.reportLogins({ vm_id, epoch, fingerprints }));

@@ -55,7 +55,7 @@ export class Machine {
   #panicked = false;
   #cleanly_off = false;
   #halting = false;
-  #upset = new AbortController();
+  #bootEnded = new AbortController();
   #resets = 0;
   #damage: SegmentCorruptError | null = null;
   /** What feeds an overlay that is not whole yet. */
@@ -199,7 +199,7 @@ export class Machine {
   }
 
   /** What an earlier agent left may have been up for long: that we do not hear it is no reason to end it. */
-  get is_to_be_kept(): boolean {
+  get survives_silence(): boolean {
     return this.#may_have_been_up && !this.#record.resuming && !this.#record.template;
   }
 
@@ -218,10 +218,10 @@ export class Machine {
   }
 
   /** Aborts when the machine is reset again, goes off, panics or ends. */
-  upset(resets: number): AbortSignal {
+  bootEnded(resets: number): AbortSignal {
     if (this.#resets !== resets || this.#view === 'off' || this.broken || this.#gone)
       return AbortSignal.abort();
-    return this.#upset.signal;
+    return this.#bootEnded.signal;
   }
 
   async update(change: Partial<VmRecord>): Promise<void> {
@@ -353,8 +353,8 @@ export class Machine {
   }
 
   #disturbed(): void {
-    this.#upset.abort(new Error('the machine was reset, went off, or ended'));
-    this.#upset = new AbortController();
+    this.#bootEnded.abort(new Error('the machine was reset, went off, or ended'));
+    this.#bootEnded = new AbortController();
     this.#changed();
   }
 

@@ -2,7 +2,7 @@
  * A disk as this host knows it: the durable head, its block map, and the overlay with its sidecar, whose worth
  * `judge-overlay.ts` decides.
  *
- * Invariant: `clean` is written only once the overlay is on the disk (`vouchClean`).
+ * Invariant: `clean` is written only once the overlay is on the disk (`markClean`).
  */
 import { stat } from 'node:fs/promises';
 import { type ControlPlaneClient, DiskElsewhere } from '../../agent-api/client.ts';
@@ -77,7 +77,7 @@ export class DiskState {
     return this.#head ?? null;
   }
   /** As far as is known here, no generation was ever committed. */
-  get isUnsavedYet(): boolean {
+  get hasNoGeneration(): boolean {
     return this.#head?.generation === 0;
   }
   get map(): BlockMap {
@@ -206,7 +206,7 @@ export class DiskState {
   get filled(): Filled {
     return this.#filled;
   }
-  /** As far as the next {@link vouch} says. */
+  /** As far as the next {@link markDirty} says. */
   setFilled(filled: Filled): void {
     this.#filled = filled;
   }
@@ -256,12 +256,12 @@ export class DiskState {
   }
 
   /** The overlay holds what this VM writes after the head. */
-  async vouch({ vm_id, epoch }: Placement): Promise<void> {
+  async markDirty({ vm_id, epoch }: Placement): Promise<void> {
     await this.#writeSidecar({ vm_id, placement: epoch, clean: false });
   }
 
   /** The overlay is the head, and no VM has it open. It is on the disk before that is said: QEMU's end does not see to it. */
-  async vouchClean({ vm_id, epoch }: Placement): Promise<void> {
+  async markClean({ vm_id, epoch }: Placement): Promise<void> {
     await syncFile(overlayPaths(this.#context.paths.overlays, this.instance_id).overlay);
     await this.#writeSidecar({ vm_id, placement: epoch, clean: true });
   }
@@ -320,7 +320,7 @@ export class DiskState {
       layers: [...this.head.layers, ...segments],
     };
     for (const directory of directories) this.map.applySegment(directory);
-    await this.vouch(record);
+    await this.markDirty(record);
   }
 
   /** The head that refuses the commit may be another one of this VM, which nobody else commits to. */

@@ -122,7 +122,7 @@ export class LazyOverlay {
       filled: async () => {
         // The sidecar first: it holds as soon as the data is on the disk, whatever QEMU has open below.
         disk.setFilled('yes');
-        await disk.vouch(placement);
+        await disk.markDirty(placement);
         await qmp.execute('blockdev-reopen', { options: [overlayNode(NODES.base)] });
         // Gone already when an agent before us died right here.
         await qmp.execute('blockdev-del', { 'node-name': NODES.lazy }).catch(() => undefined);

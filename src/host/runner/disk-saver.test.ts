@@ -11,7 +11,7 @@ test('of automatic flushes that fail the first in a row is told; a flush that a 
   let works = true;
   const told: FlushFailure[] = [];
   const parts = {
-    held: {
+    local: {
       flush: async () => {
         if (works) return RECEIPT;
         throw new Error('no room');

@@ -16,12 +16,12 @@ class LostError extends Error {
 }
 
 export interface DiskSaverParts {
-  readonly held: LocalVm;
+  readonly local: LocalVm;
   readonly reporter: Reporter;
   readonly log: Log;
   readonly endMachine: () => Promise<void>;
-  readonly say: (observed: Observation) => Promise<void>;
-  readonly sayFailed: (reason: Reason) => Promise<void>;
+  readonly report: (observed: Observation) => Promise<void>;
+  readonly reportFailed: (reason: Reason) => Promise<void>;
 }
 
 export class DiskSaver {
@@ -54,23 +54,23 @@ export class DiskSaver {
     } catch (error) {
       if (error instanceof FencedError) throw error;
       this.#parts.log.warn({ err: error }, 'the automatic flush failed; it is tried again at its next time');
-      if (!this.#failing && !signal.aborted) await this.#sayFailing(assignment, error);
+      if (!this.#failing && !signal.aborted) await this.#reportFailing(assignment, error);
       return false;
     }
   }
 
   /** The final flush of a machine that is off, and its end. Throws, to be tried again, until all is durable. */
   async save(assignment: Assignment, signal: AbortSignal): Promise<void> {
-    const { held, endMachine } = this.#parts;
-    const machine = held.running;
+    const { local, endMachine } = this.#parts;
+    const machine = local.running;
     try {
       await this.#flushMachine(assignment, machine.cleanly_off ? 'offline' : 'crash', signal);
     } catch (error) {
-      if (!signal.aborted && !machine.gone) await this.#sayPending(error);
+      if (!signal.aborted && !machine.gone) await this.#reportPending(error);
       throw error;
     }
     await endMachine();
-    await held.markSaved(assignment);
+    await local.markSaved(assignment);
   }
 
   /** What a machine that died has left in its overlay: the disk is opened without running the guest. */
@@ -84,21 +84,21 @@ export class DiskSaver {
     } catch (error) {
       // To be said with its end.
       if (error instanceof LostError) return;
-      if (!signal.aborted) await this.#sayPending(error);
+      if (!signal.aborted) await this.#reportPending(error);
       throw error;
     }
   }
 
   async #saveOverlay(assignment: Assignment, signal: AbortSignal): Promise<FlushReceipt> {
-    const { held, endMachine } = this.#parts;
+    const { local, endMachine } = this.#parts;
     // Looked at anew: what was there when the machine died may be there no more.
-    await held.lookForUnsaved(assignment);
-    if (held.unsaved !== true) return this.#unchanged();
-    await held.launch(assignment, signal, { run: false });
+    await local.lookForUnsaved(assignment);
+    if (local.unsaved !== true) return this.#unchanged();
+    await local.launch(assignment, signal, { run: false });
     try {
       const receipt = await this.#flushMachine(assignment, 'crash', signal);
       await endMachine();
-      await held.markSaved(assignment);
+      await local.markSaved(assignment);
       return receipt;
     } finally {
       await endMachine();
@@ -106,9 +106,9 @@ export class DiskSaver {
   }
 
   async #unchanged(): Promise<FlushReceipt> {
-    const { held } = this.#parts;
-    if (held.lost) throw new LostError(`${held.lost.message} Start it.`);
-    const { generation, durable_at } = await held.disk.refresh();
+    const { local } = this.#parts;
+    if (local.lost) throw new LostError(`${local.lost.message} Start it.`);
+    const { generation, durable_at } = await local.disk.refresh();
     const nothing = { dirty_bytes: 0, uploaded_bytes: 0, segments: 0, duration_ms: 0 };
     return { generation, durable_at, ...nothing, consistency: 'crash' };
   }
@@ -136,16 +136,16 @@ export class DiskSaver {
     quiesce: 'freeze' | 'offline' | 'crash',
     signal: AbortSignal,
   ): Promise<FlushReceipt> {
-    const { held, log, endMachine, sayFailed } = this.#parts;
+    const { local, log, endMachine, reportFailed } = this.#parts;
     try {
-      const receipt = await held.flush(assignment, quiesce, signal);
+      const receipt = await local.flush(assignment, quiesce, signal);
       this.#failing = false;
       return receipt;
     } catch (error) {
       if (error instanceof FencedError) {
         log.error({ err: error }, 'fenced: the VM is ended');
         await endMachine();
-        await sayFailed({
+        await reportFailed({
           code: 'fenced',
           message: `The disk has moved on without this VM: ${error.message}.`,
         });
@@ -154,7 +154,7 @@ export class DiskSaver {
     }
   }
 
-  async #sayFailing({ vm_id, epoch }: Assignment, error: unknown): Promise<void> {
+  async #reportFailing({ vm_id, epoch }: Assignment, error: unknown): Promise<void> {
     const reason = reasonFor(error, 'flush_failed');
     // Without the control plane no flush can be committed: it knows by itself, and nobody is to wait here.
     if (reason.code === 'control_plane_away') return;
@@ -162,10 +162,10 @@ export class DiskSaver {
     await this.#parts.reporter.flushFailure({ vm_id, epoch, error: reason });
   }
 
-  async #sayPending(error: unknown): Promise<void> {
+  async #reportPending(error: unknown): Promise<void> {
     if (error instanceof FencedError) return;
     const { message } = reasonFor(error, 'flush_failed');
-    await this.#parts.say({
+    await this.#parts.report({
       kind: 'flush_pending',
       reason: { code: 'flush_pending', message: `The final flush waits: ${message}` },
     });

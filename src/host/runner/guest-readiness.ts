@@ -17,10 +17,10 @@ import type { LocalVm } from './local-vm.ts';
 export interface GuestReadinessParts {
   readonly context: HostContext;
   readonly folder: VmFolder;
-  readonly held: LocalVm;
+  readonly local: LocalVm;
   readonly keys: KeyPusher;
   readonly endMachine: () => Promise<void>;
-  readonly sayFailed: (reason: Reason) => Promise<void>;
+  readonly reportFailed: (reason: Reason) => Promise<void>;
 }
 
 export class GuestReadiness {
@@ -50,11 +50,11 @@ export class GuestReadiness {
       return up;
     } catch (error) {
       if (signal.aborted) return null;
-      if (machine.is_to_be_kept && !machine.gone && !machine.broken) throw error;
+      if (machine.survives_silence && !machine.gone && !machine.broken) throw error;
       const reason = reasonFor(error, 'boot_timeout');
       const said = consoleTail(folder.console_log);
       await endMachine();
-      await this.#sayLost(reason, {
+      await this.#reportLost(reason, {
         ...reason,
         message: `The guest did not come up: ${reason.message} ${said}`.trim(),
       });
@@ -63,21 +63,21 @@ export class GuestReadiness {
   }
 
   /** A machine that nobody ended is gone. */
-  async sayDied(): Promise<void> {
-    const { held, folder } = this.#parts;
-    const reason = deathReason(held, folder.console_log);
-    await this.#sayLost(reason, reason);
+  async reportDeath(): Promise<void> {
+    const { local, folder } = this.#parts;
+    const reason = deathReason(local, folder.console_log);
+    await this.#reportLost(reason, reason);
   }
 
-  async #sayLost(of_resume: Reason, of_boot: Reason): Promise<void> {
-    const { context, held, sayFailed } = this.#parts;
-    const { template } = held;
-    if (!held.resuming && !template) {
-      await sayFailed(of_boot);
+  async #reportLost(of_resume: Reason, of_boot: Reason): Promise<void> {
+    const { context, local, reportFailed } = this.#parts;
+    const { template } = local;
+    if (!local.resuming && !template) {
+      await reportFailed(of_boot);
       return;
     }
     context.log.warn({ reason: of_resume }, 'the guest that went on from a memory is lost; it boots cold');
     if (template) await context.templates.reject(template);
-    await held.bootCold(of_resume);
+    await local.bootCold(of_resume);
   }
 }

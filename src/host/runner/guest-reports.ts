@@ -3,28 +3,28 @@ import type { Observation } from '../../agent-api/types.ts';
 import type { Machine } from '../machine/machine.ts';
 
 export class GuestReports {
-  readonly #say: (observed: Observation) => Promise<void>;
+  readonly #report: (observed: Observation) => Promise<void>;
   #resets: { readonly of: Machine; readonly count: number } | null = null;
   #trouble: string | null = null;
 
   constructor(say: (observed: Observation) => Promise<void>) {
-    this.#say = say;
+    this.#report = say;
   }
 
   /** Says that the guest was reset, if it was since that was last said: connections from before lead nowhere. */
-  async sayResets(machine: Machine): Promise<void> {
+  async reportResets(machine: Machine): Promise<void> {
     const { resets } = machine;
     const said = this.#resets?.of === machine ? this.#resets.count : 0;
-    if (resets > said) await this.#say({ kind: 'rebooting' });
+    if (resets > said) await this.#report({ kind: 'rebooting' });
     this.#resets = { of: machine, count: resets };
   }
 
-  isTroubleUnsaid(machine: Machine | null): boolean {
+  hasUnreportedTrouble(machine: Machine | null): boolean {
     return (machine?.trouble?.code ?? null) !== this.#trouble;
   }
 
-  async sayTrouble({ trouble }: Machine): Promise<void> {
-    await this.#say(trouble ? { kind: 'stalled', reason: trouble } : { kind: 'resumed' });
+  async reportTrouble({ trouble }: Machine): Promise<void> {
+    await this.#report(trouble ? { kind: 'stalled', reason: trouble } : { kind: 'resumed' });
     this.#trouble = trouble?.code ?? null;
   }
 

@@ -19,12 +19,12 @@ const ATTEMPT_MAX_MS = 3_300_000;
 
 export interface SuspensionParts {
   readonly context: HostContext;
-  readonly held: LocalVm;
+  readonly local: LocalVm;
   readonly keys: KeyPusher;
   readonly reporter: Reporter;
   readonly endMachine: () => Promise<void>;
-  readonly say: (observed: Observation) => Promise<void>;
-  readonly sayFailed: (reason: Reason) => Promise<void>;
+  readonly report: (observed: Observation) => Promise<void>;
+  readonly reportFailed: (reason: Reason) => Promise<void>;
 }
 
 export interface Signals {
@@ -43,14 +43,14 @@ export class Suspension {
 
   /** True when the guest stands still and all is durable; else it runs on, and that was said unless something else is wanted. */
   async attempt(assignment: Assignment, { signal, closing }: Signals): Promise<boolean> {
-    const { context, held, keys, endMachine, say, sayFailed } = this.#parts;
-    const machine = held.running;
+    const { context, local, keys, endMachine, report, reportFailed } = this.#parts;
+    const machine = local.running;
     machine.noteGiven(keys.settled, machine.resets);
     const within = AbortSignal.timeout(
       Math.min(ATTEMPT_MAX_MS, ATTEMPT_MS + assignment.spec.memory_mib * ATTEMPT_MS_PER_MIB),
     );
     try {
-      const { memory_bytes, stored_bytes, generation } = await held.suspend(
+      const { memory_bytes, stored_bytes, generation } = await local.suspend(
         assignment,
         AbortSignal.any([signal, within]),
         closing,
@@ -61,27 +61,27 @@ export class Suspension {
       context.log.warn({ err: error }, 'the VM was not suspended');
       if (error instanceof FencedError) {
         await endMachine();
-        await sayFailed(reasonFor(error, 'fenced'));
+        await reportFailed(reasonFor(error, 'fenced'));
       } else if (!signal.aborted && !machine.gone && !machine.broken && machine.view !== 'off') {
-        await say({ kind: 'suspend_failed', reason: failedReason(within.aborted ? LATE : error) });
+        await report({ kind: 'suspend_failed', reason: failedReason(within.aborted ? LATE : error) });
       }
       return false;
     }
   }
 
   /** True when the boot is over; else its guest runs on. */
-  async say(assignment: Assignment): Promise<boolean> {
-    const { context, held, reporter, endMachine, say } = this.#parts;
+  async report(assignment: Assignment): Promise<boolean> {
+    const { context, local, reporter, endMachine, report } = this.#parts;
     const { vm_id, epoch } = assignment;
-    const memory = present(held.savedMemory(vm_id), 'saved memory');
+    const memory = present(local.savedMemory(vm_id), 'saved memory');
     const outcome = await reporter.suspended({ vm_id, epoch, observed: { kind: 'suspended', memory } });
     if (outcome === 'unwanted') {
-      await held.runOn();
+      await local.cancelSuspend();
       await discardMemory(context.store, memory);
-      await say({ kind: 'suspend_failed', reason: failedReason(UNWANTED) });
+      await report({ kind: 'suspend_failed', reason: failedReason(UNWANTED) });
       return false;
     }
-    if (outcome === 'accepted') await held.endSuspended(assignment, memory);
+    if (outcome === 'accepted') await local.endSuspended(assignment, memory);
     else await endMachine();
     return true;
   }

@@ -1,12 +1,10 @@
 /** The guest's part in a VM's life: coming up, rebooting, shutting down; each with a limit to the patience. */
-import type { ControlPlaneClient } from '../../agent-api/client.ts';
 import type { HostKey } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { thaw } from '../flush/freeze.ts';
 import { GuestAgentTimeoutError } from '../guest/agent-errors.ts';
 import { readHostKeys, waitForSshd } from '../guest/sshd.ts';
 import type { KeyPusher } from '../keys/key-pusher.ts';
-import { tellLogins } from '../keys/login-watch.ts';
 import type { Machine } from '../machine/machine.ts';
 
 const GUEST_UP_MS = 300_000;
@@ -16,8 +14,6 @@ const GUEST_AWAKE_MS = 120_000;
 const SSHD_UP_MS = 180_000;
 const CLOCK_MS = 20_000;
 const APPLY_TRIES = 10;
-/** How long the guest may take to shut down or to begin a reboot before it is done without it. */
-const GUEST_PART_MS = 10_000;
 
 export interface GuestUp {
   readonly ssh_address: string;
@@ -42,7 +38,7 @@ export async function awaitGuest(
   const otherwise = () =>
     machine.gone || machine.broken || machine.view !== 'booting' || machine.resets !== resets;
   try {
-    const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
+    const undisturbed = AbortSignal.any([signal, machine.bootEnded(resets)]);
     if (resumed) await wakeGuest(machine, undisturbed);
     else await agentUp(machine, machine.record.template ? GUEST_AWAKE_MS : GUEST_UP_MS, undisturbed);
     // Of before a reset: that thaws, but what was sent may be carried out after it, and nothing is asked of a guest that may be frozen.
@@ -55,7 +51,7 @@ export async function awaitGuest(
       waitForSshd(machine.agent, port, SSHD_UP_MS, undisturbed),
     ]);
     const host_keys = early ?? (await untilAnswered(() => readHostKeys(machine.agent), undisturbed));
-    await give(AbortSignal.any([signal, machine.upset(resets)]));
+    await give(AbortSignal.any([signal, machine.bootEnded(resets)]));
     if (otherwise()) return null;
     if (resumed) setClock(machine, signal);
     if (resumed) await machine.update({ resuming: false });
@@ -129,43 +125,4 @@ async function untilAnswered<T>(ask: () => Promise<T>, signal: AbortSignal): Pro
       if (!silent || !(await pause(backoffMs(attempt, 100, 2_000), signal))) throw error;
     }
   }
-}
-
-/** The guest's own reboot if it begins in time, else a reset. False when the machine went off or died instead. */
-export async function rebootGuest(machine: Machine, signal: AbortSignal): Promise<boolean> {
-  const { resets } = machine;
-  const reset = machine.qmp.waitForEvent((event) => event.event === 'RESET', {
-    timeout_ms: GUEST_PART_MS,
-    signal,
-  });
-  reset.catch(() => undefined);
-  await machine.agent.shutdown('reboot').catch(() => undefined);
-  await reset.catch(() => undefined);
-  if (signal.aborted || machine.gone || machine.view === 'off') return false;
-  if (machine.resets === resets) await machine.qmp.execute('system_reset', undefined);
-  return true;
-}
-
-/**
- * The guest's own shutdown if it ends in time, else the machine is stopped where it is. With `force` the guest is asked
- * nothing, not even who has logged in: its agent may hang.
- */
-export async function powerOffGuest(
-  machine: Machine,
-  client: ControlPlaneClient,
-  force: boolean,
-  signal: AbortSignal,
-): Promise<void> {
-  if (!force) {
-    await tellLogins(machine, client);
-    const off = machine.qmp.waitForEvent((event) => event.event === 'SHUTDOWN', {
-      timeout_ms: GUEST_PART_MS,
-      signal,
-    });
-    off.catch(() => undefined);
-    await machine.agent.shutdown('powerdown', { timeout_ms: GUEST_PART_MS }).catch(() => undefined);
-    await off.catch(() => undefined);
-    if (signal.aborted || machine.gone) return;
-  }
-  if (machine.view !== 'off') await machine.halt();
 }

@@ -85,7 +85,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
     // What a killed QEMU has left in the host's cache is compared with the head, and committed: it must be as durable.
     await syncFile(path);
     // From here on this placement answers for what the overlay holds, whatever fails below.
-    await disk.vouch(assignment);
+    await disk.markDirty(assignment);
   }
   const image = await context.images.forDisk(spec.image, version, signal);
   disk.setOverlayImage(image.version);
@@ -135,7 +135,7 @@ export async function launchMachine(launch: Launch, { run, memory, fast, cold }:
     await limitDisk(qmp);
     signal.throwIfAborted();
     context.lease.require();
-    if (run || overlay !== 'clean') await disk.vouch(assignment);
+    if (run || overlay !== 'clean') await disk.markDirty(assignment);
   } catch (error) {
     qmp.close();
     killProcess(identity, 'SIGKILL');
@@ -213,7 +213,7 @@ async function letGo(
   const { resets } = machine;
   const told = { kernel_parameters, mac: macAddress(instance_id), authorized_keys };
   try {
-    const undisturbed = AbortSignal.any([signal, machine.upset(resets)]);
+    const undisturbed = AbortSignal.any([signal, machine.bootEnded(resets)]);
     await wakeMachine(vmSockets(machine.folder.runtime).agent, template, told, undisturbed);
   } catch (error) {
     signal.throwIfAborted();

@@ -4,7 +4,7 @@
  *   freeze ─▶ stop ─▶ flush: all that is dirty, one generation ─▶ migrate: QEMU's stream → parts → store ─▶ recorded
  *
  * The guest runs no instruction between `stop` and the end of its process, so both are of one point in time. Whatever fails
- * before the record says `memory`, and whatever an agent's death leaves, ends in `runOn`, however long QEMU does not answer: the
+ * before the record says `memory`, and whatever an agent's death leaves, ends in `cancelSuspend`, however long QEMU does not answer: the
  * guest goes on as if nothing had been asked for. With `memory` in the record it never runs again here, unless the control plane says that it is to.
  */
 import { join } from 'node:path';
@@ -51,7 +51,7 @@ export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef
     return memory;
   } catch (error) {
     const anything_else = AbortSignal.any([signal, closing]);
-    await retryWithBackoff(() => runOn(machine), {
+    await retryWithBackoff(() => cancelSuspend(machine), {
       log: context.log,
       signal: anything_else,
       isOver: () => machine.gone || machine.broken,
@@ -112,7 +112,7 @@ async function saveMemory({
 }
 
 /** Lets a guest go on that stands still for a suspend, wherever that has come to. */
-export async function runOn(machine: Machine): Promise<void> {
+export async function cancelSuspend(machine: Machine): Promise<void> {
   if (machine.gone) return;
   const { qmp } = machine;
   await endMigration(qmp);
