@@ -11,7 +11,7 @@ import type { Machine } from '../machine/machine.ts';
 import type { VmFolder } from '../machine/record.ts';
 import { awaitGuest, type GuestUp } from '../start/await-guest.ts';
 import { giveUserData } from '../start/give-user-data.ts';
-import { sizeOf } from '../start/launch-machine.ts';
+import { sizeOf } from '../start/launch-qemu.ts';
 import type { LocalVm } from './local-vm.ts';
 
 export interface GuestReadinessParts {

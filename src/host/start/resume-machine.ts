@@ -11,7 +11,8 @@ import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts'
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
-import { type Launch, type Launched, launchMachine, TemplateError } from './launch-machine.ts';
+import { type Launch, type Launched, launchMachine } from './launch-machine.ts';
+import { TemplateError } from './template-memory.ts';
 
 /** What comes back by then keeps the memory worth waiting for. */
 const PATIENCE_MS = 60_000;
