@@ -52,7 +52,14 @@ export async function leftBehind(
   t.after(() => child.kill('SIGKILL'));
   const identity = await until('it runs', () => identityOf(child.pid ?? 0));
   const record: VmRecord = {
-    ...{ instance_id, vm_id: newId('vm'), boot: 1, epoch: 1, image_version: 'a'.repeat(64) },
+    ...{
+      instance_id,
+      vm_id: newId('vm'),
+      boot: 1,
+      epoch: 1,
+      image: 'debian-12',
+      image_version: 'a'.repeat(64),
+    },
     ...{
       ssh_forward_port: 1,
       identity,

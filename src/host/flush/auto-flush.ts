@@ -1,8 +1,8 @@
 /**
- * When the automatic flush is due: its interval is over and something is dirty.
+ * When the automatic flush is due: its interval has passed, and something is dirty.
  *
- * Thawing after a flush writes the file system's superblock again, so a guest that does nothing has one dirty block
- * for ever. Any real write dirties more than one (data, inode, journal); a single one waits ten intervals.
+ * The thaw after a flush writes the file system's superblock, so an idle guest always has one dirty block. A real write dirties
+ * more than one (data, inode, journal); a single dirty block waits ten intervals.
  */
 import { BLOCK_BYTES } from '../../disk-format/segment-format.ts';
 
@@ -18,7 +18,7 @@ export class AutoFlush {
   #dirty_bytes = 0;
   #hurry: NodeJS.Timeout | undefined;
   #hurried = false;
-  /** The last flush that began. */
+  /** Whether the last flush was a hurried one. */
   #was_hurried = false;
 
   /** `due` is called when {@link due} becomes true. */
@@ -32,7 +32,7 @@ export class AutoFlush {
     return this.#elapsed >= (this.#dirty_bytes > BLOCK_BYTES ? 1 : LONE_BLOCK_INTERVALS);
   }
 
-  /** Due in `ms` whatever the interval, even if it is off: something must not wait. */
+  /** Makes a flush due in `ms`, whatever the interval, even if it is off. */
   hurry(ms: number): void {
     clearTimeout(this.#hurry);
     this.#hurry = setTimeout(() => {
@@ -48,7 +48,7 @@ export class AutoFlush {
     this.#restart();
   }
 
-  /** A flush, automatic or not, begins now. */
+  /** A flush of any kind begins. */
   began(): void {
     this.#was_hurried = this.#hurry !== undefined;
     this.#dirty_bytes = 0;
@@ -58,12 +58,12 @@ export class AutoFlush {
     this.#restart();
   }
 
-  /** It is over. What must not wait, and was not saved, is due again soon. */
+  /** The flush has ended. A hurried flush that failed is due again soon. */
   ended(saved: boolean): void {
     if (this.#was_hurried && !saved) this.hurry(HURRY_AGAIN_MS);
   }
 
-  /** What the bitmap says; null is unknown. */
+  /** Takes the bitmap's count; null: unknown. */
   observe(dirty_bytes: number | null): void {
     const was = this.due;
     if (dirty_bytes !== null) this.#dirty_bytes = dirty_bytes;

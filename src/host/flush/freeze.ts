@@ -1,25 +1,26 @@
 /**
- * Freezing a guest's file systems, and thawing them: the guest's agent does both, or is silent.
- * Invariant: whatever became of a freeze, a thaw goes on until the agent says `thawed`; a frozen guest is as good as hung.
+ * Freezing and thawing a guest's file systems, through its agent, which may not answer.
+ *
+ * Invariant: after every freeze, thaws are sent until the agent confirms `thawed`. A frozen guest is as good as hung.
  */
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import type { Machine } from '../machine/machine.ts';
 
-/** How long a guest may take to answer before it is flushed as it is. */
+/** How long a guest may take to freeze. After that it is flushed unfrozen. */
 export const FREEZE_MS = 3_000;
 const THAW_MS = 10_000;
 
-/** Thaws that are not confirmed yet, at most one a machine. */
+/** Thaws under way, at most one per machine. */
 const thawing = new WeakMap<Machine, Promise<void>>();
 
-/** A thaw is not confirmed: the guest does not answer. */
+/** A thaw is not confirmed yet. */
 export function isThawing(machine: Machine): boolean {
   return thawing.has(machine);
 }
 
-/** False when the guest did not answer in time, and its file systems may be frozen or not. */
+/** False: the guest did not answer in time, and may be frozen or not. */
 export async function freeze(machine: Machine): Promise<boolean> {
-  // A thaw that is still to be confirmed could end a new freeze before its time.
+  // A pending thaw could end a new freeze too early.
   if (isThawing(machine) || machine.agent.is_cut_off) return false;
   await machine.update({ frozen: true });
   try {
@@ -31,17 +32,14 @@ export async function freeze(machine: Machine): Promise<boolean> {
   }
 }
 
-/**
- * Thaws. A guest whose agent hangs, or is made to, must hold up neither its flush nor its stop: past its time the
- * thaw goes on by itself.
- */
+/** Thaws. After the timeout the thaw continues in the background, so that a hanging agent delays neither a flush nor a stop. */
 export async function thaw(machine: Machine): Promise<void> {
   const enough = new AbortController();
   await Promise.race([beginThaw(machine), pause(THAW_MS, enough.signal)]);
   enough.abort();
 }
 
-/** Thaws beside what comes next: of a guest that did not answer the freeze either. */
+/** Thaws in the background, for a guest that did not answer the freeze. */
 export function thawBeside(machine: Machine): void {
   beginThaw(machine).catch(() => undefined);
 }
@@ -54,8 +52,8 @@ function beginThaw(machine: Machine): Promise<void> {
 }
 
 /**
- * However long it takes. Ends without it only when the guest was reset or is gone, which thaws too. The freeze may come
- * after its own time-out, so a thaw that found nothing is not trusted before the agent says `thawed`.
+ * Retries without a limit. A reset or the machine's end thaws too. A freeze may be executed after it has timed out, so a thaw
+ * that found nothing frozen does not count before the agent reports `thawed`.
  */
 async function thawUntilConfirmed(machine: Machine): Promise<void> {
   const { resets } = machine;

@@ -10,19 +10,19 @@ const SCRIPT = readFileSync(join(import.meta.dirname, 'apply-keys.sh'), 'utf8');
 
 const AUTHORIZED_KEYS = '/run/berth/authorized_keys';
 
-/** The script's exit code for it. */
+/** The script's exit code for a call that a later one has overtaken. */
 const SUPERSEDED = 4;
 
 export interface AppliedKeys {
-  /** Connections ended. */
+  /** Number of connections ended. */
   readonly ended: number;
-  /** Connections so new that nothing can be said of them yet: apply again in a moment. */
+  /** Number of connections that are too new to judge: apply again in a moment. */
   readonly young: number;
 }
 
 /**
- * Rises with every call, also over restarts of this process. Of each guest its own: where the clock was set back since,
- * the guest says what has come before, and what it says is its own affair.
+ * Rises with every call, also across restarts of this process, per guest. If the clock was set back, the guest answers with the
+ * latest sequence; a guest that lies there harms itself alone.
  */
 const last_sequences = new WeakMap<GuestAgent, number>();
 function nextSequence(agent: GuestAgent): number {
@@ -32,10 +32,9 @@ function nextSequence(agent: GuestAgent): number {
 }
 
 /**
- * `replace`: the keys that sshd lets in become these; the next handshake obeys. `end`: and the SSH connections that
- * came with any other key end, whatever they are used for: each has a process of its own. `look`: they end, and the
- * keys are left as they are. Rejects when the guest does not confirm all of it within `timeout_ms`, and when a call with a
- * higher sequence came first: the next has a higher one than that.
+ * `replace`: sets the keys that sshd accepts, from the next handshake on. `end`: also ends the SSH connections of all other keys.
+ * `look`: only ends those connections. Rejects if the guest does not confirm within `timeout_ms`, or if a call with a higher
+ * sequence was executed before; the next call then uses a higher one.
  */
 export async function applyKeys(
   agent: GuestAgent,
@@ -43,7 +42,7 @@ export async function applyKeys(
   { what, timeout_ms }: { readonly what: 'replace' | 'end' | 'look'; readonly timeout_ms: number },
 ): Promise<AppliedKeys> {
   const result = await guestExec(agent, {
-    // The same shell that init has run, whatever the image's own is: under emulation a second one costs its start.
+    // The shell that init has run already: under emulation, starting another one is slow.
     path: '/usr/lib/berth/busybox',
     args: ['sh', '-c', SCRIPT, 'apply-keys', what, String(nextSequence(agent)), ...lines.map(fingerprintOf)],
     input: textOf(lines),
@@ -61,9 +60,9 @@ export async function applyKeys(
 }
 
 /**
- * The same in a guest that is booting and has been sent no keys since its QEMU began: its file of them is there and empty, and
- * nobody is let through to it yet. The script would take 0.2 s of an emulated boot. Where this fails it may be carried out
- * later, but before anything that is sent then, which is to be {@link applyKeys}: that puts another file in its place.
+ * `replace` for a booting guest that was sent no keys since its QEMU started: its key file exists and is empty, and the ingress
+ * connects nobody to it yet. Writing the file saves the script's 0.2 s of an emulated boot. A call that fails may still be
+ * executed later, but before a later {@link applyKeys}, which replaces the file.
  */
 export async function applyFirstKeys(
   agent: GuestAgent,

@@ -1,12 +1,11 @@
 /**
- * Keeps the guest's authorized keys as the control plane last said, as soon as the guest lets it: while its file
- * systems are frozen the agent refuses, and it is tried again.
+ * Keeps the guest's authorized keys as the control plane last set them. A frozen guest's agent refuses; the push is retried.
  *
- * Keys are applied once they are in their file (the next handshake obeys) and the connections of all others have
- * ended; that is reported. Until it is heard of after a revocation, the ingress lets nobody through to this guest.
+ * Keys count as applied once they are in their file (the next handshake uses them) and the connections of all other keys have
+ * ended. That is reported; after a revocation the ingress connects nobody to this guest until then.
  *
- * A call whose answer does not come may have been carried out, or may yet: until one is answered, what is in force is
- * unknown, and the keys that were sent may be.
+ * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
+ * unknown, and every key that was sent may be in force.
  */
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -16,10 +15,10 @@ import { fingerprintOf } from '../../lib/ssh-fingerprint.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { applyFirstKeys, applyKeys } from './apply-keys.ts';
 
-/** Long: a slow guest is better waited for than begun with anew. The ingress does not wait as long. */
+/** Long, because starting again costs a slow guest more. The ingress does not wait this long. */
 const APPLY_MS = 30_000;
-/** A login that had passed the old keys when they were replaced is in sshd's log by then. */
-const LOOK_AGAIN_MS = 2_000;
+/** By then, a login that passed with the old keys as they were replaced is in sshd's log. */
+const RECHECK_MS = 2_000;
 
 /** What the pusher needs of a machine. */
 export interface KeyedMachine {
@@ -41,38 +40,38 @@ export class KeyPusher {
   #wanted: readonly string[] = [];
   /** In force in the guest; null: unknown. */
   #applied: readonly string[] | null = null;
-  /** What was in force when it was last known, and all that was sent since. */
+  /** The keys last known to be in force, and all that were sent since. */
   #maybe_applied: readonly string[] = [];
   #machine: KeyedMachine | null = null;
   #loop: Promise<void> | null = null;
   #reporting: Promise<void> = Promise.resolve();
-  #look: NodeJS.Timeout | undefined;
-  /** Counts rests: what was begun before one counts for nothing after it. */
+  #recheck: NodeJS.Timeout | undefined;
+  /** Number of pauses. The result of a call from before a pause is void. */
   #round = 0;
 
   /**
-   * `report` is called with the fingerprints of every set that was applied to a machine that is followed; and, when a key is
-   * revoked that may be in force though nobody was told, of all that may be.
+   * `report` gets the fingerprints of each key set that was applied to the followed machine. When a key is revoked that may be in
+   * force without having been reported, it gets all keys that may be in force.
    */
   constructor(log: Log, report: Report) {
     this.#log = log;
     this.#report = report;
   }
 
-  /** In force in the guest, the connections of all other keys ended for good; null: unknown, or not yet. */
+  /** In force in the guest, and all connections of other keys have ended. null: unknown, or not yet. */
   get settled(): readonly string[] | null {
-    return this.#look === undefined ? this.#applied : null;
+    return this.#recheck === undefined ? this.#applied : null;
   }
 
   want(lines: readonly string[]): void {
     this.#wanted = lines;
-    this.#tellOfRevoked();
+    this.#reportRevoked();
     this.#work();
   }
 
   /**
-   * Applies now, whatever was applied before: the guest has just booted, was resumed, or was adopted. Nothing is to be done in
-   * one that began with them, or was suspended with them. Answers fingerprints.
+   * Applies the keys to a guest that has just booted, was resumed, or was adopted; nothing is sent if it was started or suspended
+   * with them. Returns their fingerprints.
    */
   async apply(machine: KeyedMachine): Promise<readonly string[]> {
     const given = machine.given_keys;
@@ -84,13 +83,13 @@ export class KeyPusher {
   /** Applies changes to this machine from now on. */
   follow(machine: KeyedMachine): void {
     this.#machine = machine;
-    this.#tellOfRevoked();
+    this.#reportRevoked();
     this.#work();
   }
 
   /**
-   * Applies changes to none; resolves when no report is under way: they stay in the order of what they tell. What a
-   * hung guest still owes an answer to is not waited for.
+   * Stops following; resolves when no report is under way, so that reports stay in order. Does not wait for calls that a hung
+   * guest has not answered.
    */
   async pause(): Promise<void> {
     this.#machine = null;
@@ -98,16 +97,16 @@ export class KeyPusher {
     await this.#reporting.catch(() => undefined);
   }
 
-  /** Rests for good. */
+  /** Stops following for good. */
   close(): Promise<void> {
-    clearTimeout(this.#look);
+    clearTimeout(this.#recheck);
     return this.pause();
   }
 
   #work(): void {
     this.#loop ??= this.#catchUp().finally(() => {
       this.#loop = null;
-      // What was wanted between the last look and here.
+      // The wanted keys may have changed since the last check.
       if (this.#isBehind()) this.#work();
     });
   }
@@ -117,11 +116,11 @@ export class KeyPusher {
       const machine = this.#machine;
       if (!machine) return;
       try {
-        // Where no key was taken away nobody has to go.
+        // If no key was removed, no connection has to end.
         const end = this.#applied?.every((line) => this.#wanted.includes(line)) !== true;
         const fingerprints = await this.#apply(machine, end ? 'end' : 'replace');
         this.#log.info({ keys: fingerprints.length }, 'keys applied');
-        await this.#tell(machine, fingerprints);
+        await this.#send(machine, fingerprints);
         attempt = 0;
       } catch (error) {
         if (attempt === 2) this.#log.warn({ reason: messageOf(error) }, 'keys could not be applied yet');
@@ -140,8 +139,8 @@ export class KeyPusher {
         ? await applyFirstKeys(machine.agent, lines, { timeout_ms: APPLY_MS })
         : await applyKeys(machine.agent, lines, { what, timeout_ms: APPLY_MS });
     if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
-    if (round !== this.#round) throw new Error('the guest was given up meanwhile');
-    if (what === 'end') this.#lookLater(machine, resets);
+    if (round !== this.#round) throw new Error('the guest is no longer followed');
+    if (what === 'end') this.#recheckLater(machine, resets);
     return this.#confirm(lines);
   }
 
@@ -151,43 +150,43 @@ export class KeyPusher {
     return lines.map(fingerprintOf);
   }
 
-  /** In the order of these calls. */
-  #tell(machine: KeyedMachine, fingerprints: readonly string[]): Promise<void> {
+  /** Reports, in the order of the calls. */
+  #send(machine: KeyedMachine, fingerprints: readonly string[]): Promise<void> {
     const before = this.#reporting.catch(() => undefined);
     this.#reporting = before.then(() => this.#report(machine, fingerprints));
     return this.#reporting;
   }
 
-  /** Else the control plane would go by the set that was confirmed before that key was sent. */
-  #tellOfRevoked(): void {
+  /** Without this, the control plane would trust the set that was confirmed before the revoked key was sent. */
+  #reportRevoked(): void {
     const maybe = this.#maybe_applied;
     if (!this.#machine || this.#applied || maybe.every((line) => this.#wanted.includes(line))) return;
-    this.#tell(this.#machine, maybe.map(fingerprintOf)).catch((error: unknown) =>
-      this.#log.warn({ reason: messageOf(error) }, 'a revocation that waits could not be told'),
+    this.#send(this.#machine, maybe.map(fingerprintOf)).catch((error: unknown) =>
+      this.#log.warn({ reason: messageOf(error) }, 'a pending revocation could not be reported'),
     );
   }
 
-  #lookLater(machine: KeyedMachine, resets: number): void {
-    clearTimeout(this.#look);
-    this.#look = setTimeout(() => void this.#lookAgain(machine, resets), LOOK_AGAIN_MS).unref();
+  #recheckLater(machine: KeyedMachine, resets: number): void {
+    clearTimeout(this.#recheck);
+    this.#recheck = setTimeout(() => void this.#recheckConnections(machine, resets), RECHECK_MS).unref();
   }
 
-  /** Until every connection of before has been judged, or a reset has ended them. */
-  async #lookAgain(machine: KeyedMachine, resets: number): Promise<void> {
+  /** Repeats until every older connection was judged, or a reset has ended them. */
+  async #recheckConnections(machine: KeyedMachine, resets: number): Promise<void> {
     if (machine.gone || machine.resets !== resets) {
-      this.#look = undefined;
+      this.#recheck = undefined;
       return;
     }
-    // A key is being added, or a suspend tried, or the guest is not said to be up yet.
-    if (this.#machine !== machine || this.#isBehind()) return this.#lookLater(machine, resets);
+    // Keys are being applied, or the guest is not followed now.
+    if (this.#machine !== machine || this.#isBehind()) return this.#recheckLater(machine, resets);
     try {
       const options = { what: 'look', timeout_ms: APPLY_MS } as const;
       const { ended, young } = await applyKeys(machine.agent, this.#wanted, options);
       if (ended > 0) this.#log.info({ ended }, 'connections of revoked keys ended');
-      this.#look = undefined;
-      if (young > 0) this.#lookLater(machine, resets);
+      this.#recheck = undefined;
+      if (young > 0) this.#recheckLater(machine, resets);
     } catch (error) {
-      this.#log.warn({ reason: messageOf(error) }, 'connections could not be looked at again');
+      this.#log.warn({ reason: messageOf(error) }, 'connections could not be checked again');
       this.#applied = null;
       this.#work();
     }

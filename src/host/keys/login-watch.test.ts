@@ -33,7 +33,7 @@ function watched(has_past = false) {
   const watch = new LoginWatch(log as unknown as GuestAgent, has_past);
   const look = async () => {
     let said: readonly string[] = [];
-    await watch.tell(async (fingerprints) => {
+    await watch.report(async (fingerprints) => {
       said = fingerprints;
     });
     return said;
@@ -81,7 +81,7 @@ test('what an adopted guest had logged is not told as if it were new', async () 
 test('what was not heard is told again, and a frozen guest is left alone', async () => {
   const { log, watch, look } = watched();
   log.text = login('a');
-  await watch.tell(() => Promise.reject(new Error('away')));
+  await watch.report(() => Promise.reject(new Error('away')));
   log.maybe_frozen = true;
   assert.deepEqual(await look(), []);
   log.maybe_frozen = false;

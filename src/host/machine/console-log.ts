@@ -1,9 +1,9 @@
 /**
- * A guest's serial console. What it prints is kept: the last megabyte or so, in a file that never grows past twice
- * that; while this process is away QEMU drops it. Those who watch see it too, and what they type goes to the guest.
- * Invariants: a watcher that does not keep up is cut off; the guest and the others never wait for it. What cannot be kept, for
- * want of room say, is left out; who watches sees it all the same. A guest that prints without end is read no faster than a
- * budget has room, and its line waits.
+ * A guest's serial console: the last megabyte or so in a log file, live output to watchers, and their input to the guest. QEMU
+ * drops output while this process is away.
+ *
+ * Invariants: the log never grows past twice what it keeps. A watcher that does not keep up is disconnected; guest and other
+ * watchers never wait for it. A guest that prints without end is read within a budget. A full disk loses log lines only.
  */
 import { appendFileSync, chmodSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import type { Duplex } from 'node:stream';
@@ -27,13 +27,13 @@ export class ConsoleLog {
     this.#size = openLog(log_path);
     this.#input = new PacedReader(socket_path, new ReadBudget(PACE), (chunk) => this.#receive(chunk));
     const { socket } = this.#input;
-    // A console that cannot be kept is not worth a VM.
+    // A failing console must not end its VM.
     socket.on('error', () => socket.destroy());
     socket.on('close', () => this.#endWatchers());
     this.#input.expect(true);
   }
 
-  /** Until the watcher goes or the console ends, when it is destroyed. */
+  /** Connects a watcher. It is destroyed when the console ends. */
   attach(watcher: Duplex): void {
     watcher.on('error', () => watcher.destroy());
     const { socket } = this.#input;
@@ -46,7 +46,7 @@ export class ConsoleLog {
     watcher.on('end', () => watcher.destroy());
     watcher.on('data', (typed: Buffer) => {
       if (socket.write(typed)) return;
-      // A guest that reads nothing: its line takes no more.
+      // The guest does not read: stop taking input.
       watcher.pause();
       socket.once('drain', () => watcher.resume());
     });
@@ -79,13 +79,13 @@ export class ConsoleLog {
   }
 }
 
-/** Its size, bytes; made where there is none, if that can be: a VM starts without it. */
+/** Creates the log if it can, and returns its size in bytes. A VM starts without a log too. */
 function openLog(path: string): number {
   try {
     appendFileSync(path, '', { mode: 0o600 });
     chmodSync(path, 0o600);
   } catch {
-    // Tried again with what the guest prints.
+    // Tried again at the next output.
   }
   return sizeOf(path);
 }
@@ -97,7 +97,7 @@ function sizeOf(path: string): number {
 const TAIL_LINES = 3;
 const TAIL_BYTES = 16 * 1024;
 
-/** The last lines that the guest printed, or those from its last that matches `from`, for an error's message. */
+/** For an error's message: the last lines, or the lines from the last match of `from`. */
 export function consoleTail(log_path: string, from?: RegExp): string {
   try {
     const lines = readFileSync(log_path)

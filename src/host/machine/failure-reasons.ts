@@ -9,13 +9,13 @@ import { FencedError } from '../overlay/commit-outcome.ts';
 import { NoSpaceError } from '../vm/overlay.ts';
 import { consoleTail } from './console-log.ts';
 
-/** What a failure is called towards people; `otherwise` for those without a name of their own. */
+/** The public reason of a failure; `otherwise`: the code of an error that has none. */
 export function reasonFor<Code extends string>(error: unknown, otherwise: Code): Reason<Code | VmReasonCode> {
   const message = sentence(withoutPath(error));
   if (error instanceof SegmentCorruptError) return { code: 'segment_corrupt', message };
   if (error instanceof NoSpaceError) return { code: 'disk_full', message };
   if (error instanceof ImageError) return { code: 'image_missing', message };
-  // Where the store is, its users need not know.
+  // The message of the error names the store's location.
   if (error instanceof ObjectStoreUnavailableError)
     return {
       code: 'object_store_unavailable',
@@ -26,7 +26,7 @@ export function reasonFor<Code extends string>(error: unknown, otherwise: Code):
   return { code: otherwise, message };
 }
 
-/** Why a machine that nobody ended is gone. */
+/** Why a machine has ended that was not ended by us. */
 export function deathReason(
   { damage, panicked }: { readonly damage: Error | null; readonly panicked: boolean },
   console_log: string,
@@ -40,12 +40,12 @@ export function deathReason(
   }
   return {
     code: 'guest_panicked',
-    // Its registers, which come after, say nothing to most.
+    // The registers that follow help few readers.
     message: `The guest's kernel panicked. ${consoleTail(console_log, /Kernel panic/)}`.trim(),
   };
 }
 
-/** A system error's words, `ENOENT: no such file or directory`, without what was called on which of the host's files. */
+/** A system error's text, `ENOENT: no such file or directory`, without the call and the host's path. */
 function withoutPath(error: unknown): string {
   const message = messageOf(error);
   return error instanceof Error && 'syscall' in error ? (message.split(', ')[0] ?? message) : message;

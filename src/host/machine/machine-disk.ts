@@ -1,9 +1,9 @@
 /**
- * A machine's disk as its QEMU counts it: what the dirty bitmap marks, what the guest has read and written.
+ * A machine's disk as QEMU counts it: blocks marked in the dirty bitmap, and the guest's reads and writes.
  *
- * A freeze and its thaw each write the file system's superblock, so one block is marked after every flush of a running
- * guest. That this is all there is, is believed only if the guest was found frozen, has written once at most until it was
- * thawed, the flush has succeeded, and no other block is marked.
+ * A freeze and its thaw each write the file system's superblock, so one block is marked after every flush of a running guest.
+ * The disk counts as untouched all the same if the guest was frozen, wrote at most once until the thaw, the flush succeeded, and
+ * no other block is marked.
  */
 import { present } from '../../lib/assert.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
@@ -11,31 +11,31 @@ import type { BlockStats } from '../qmp/types.ts';
 import { DEVICES, NODES } from '../vm/qemu-command.ts';
 
 export const DIRTY_BITMAP = 'dirty';
-/** The unit of dirty tracking, of segments and of restore; bytes. */
+/** Bytes: the unit of dirty tracking, of segments and of restore. */
 export const DIRTY_GRANULARITY = 65_536;
 /** The superblock. */
 const WRITES_OF_A_THAW = 1;
 
 export class MachineDisk {
   readonly #qmp: QmpClient;
-  /** The guest's writes so far when it was frozen, and when it was thawed from that. */
+  /** The guest's count of writes when it was frozen, and when it was thawed. */
   #writes_frozen: number | null = null;
   #writes_thawed: number | null = null;
-  /** The same, once that flush is durable and no block but the thaw's own is marked. */
+  /** The same count, once that flush is durable and only the thaw's block is marked. */
   #writes_when_clean: number | null = null;
 
   constructor(qmp: QmpClient) {
     this.#qmp = qmp;
   }
 
-  /** Bytes that the bitmap marks since the last finished flush; null: there is no bitmap. */
+  /** Bytes marked in the bitmap since the last finished flush; null: there is no bitmap. */
   async markedBytes(): Promise<number | null> {
     const nodes = await this.#qmp.execute('query-named-block-nodes', { flat: true });
     const overlay = nodes.find((node) => node['node-name'] === NODES.overlay);
     return overlay?.['dirty-bitmaps']?.find((each) => each.name === DIRTY_BITMAP)?.count ?? null;
   }
 
-  /** A flush begins: nothing is known of its freeze yet. */
+  /** A flush begins. */
   noteBegun(): void {
     this.#writes_frozen = null;
     this.#writes_thawed = null;
@@ -55,12 +55,12 @@ export class MachineDisk {
     this.#writes_when_clean = marked !== null && marked <= DIRTY_GRANULARITY ? this.#writes_thawed : null;
   }
 
-  /** The guest has written nothing to its disk since it was thawed in the last flush, which succeeded. */
+  /** The guest has written nothing since the thaw of the last flush, which succeeded. */
   async isUntouched(): Promise<boolean> {
     return this.#writes_when_clean !== null && (await this.#countWrites()) === this.#writes_when_clean;
   }
 
-  /** What the guest has read and written since the process began. */
+  /** The guest's reads and writes since the process began. */
   async counters() {
     const stats = await this.#stats();
     return {

@@ -1,10 +1,10 @@
 /**
- * One QEMU process with its monitor, guest agent and console: launched here, or adopted after our own death.
+ * One QEMU process with its monitor, guest agent and console: launched here, or adopted from an earlier agent.
  *
  *   launch ──▶ booting ──guest answers──▶ up ──RESET──▶ booting …
- *                 └──────────SHUTDOWN──────┴──▶ off        (and from any: gone, when the process ends)
+ *                 └──────────SHUTDOWN──────┴──▶ off        (from any state: gone, when the process ends)
  *
- * The record on disk is always at least as far as the process: it is written before what it tells of is done.
+ * Invariant: the record on disk is never behind the process. It is written before what it records is done.
  */
 import { join } from 'node:path';
 import type { Reason } from '../../agent-api/types.ts';
@@ -27,9 +27,9 @@ import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
 import { Stall } from './stall.ts';
 
 const QUIT_MS = 5_000;
-/** To end a VM is worse than to wait: a host that is short of memory, or was asleep, may take so long. */
+/** Ending a VM is worse than waiting: a host that is short of memory, or was suspended, may take this long. */
 const MONITOR_MS = 60_000;
-/** It may wait for a read to be answered, and tries to reach us only every 16 s after we were away for long. */
+/** QEMU may wait for a read, and reconnects to a server that was away for long only every 16 s. */
 const LAZY_MONITOR_MS = 120_000;
 const AGENT_SILENT: Reason = {
   code: 'guest_agent_silent',
@@ -68,12 +68,12 @@ export class Machine {
     record: VmRecord;
     qmp: QmpClient;
     log: Log;
-    /** Called whenever the view has changed by itself. */
+    /** Called when the view changes without a call. */
     changed: () => void;
     lazy: LazyOverlay | null;
-    /** The VM's user; null: ourselves. */
+    /** The VM's user; null: our own. */
     owner: VmUser | null;
-    /** An earlier agent's. */
+    /** Left by an earlier agent. */
     adopted?: boolean;
   }) {
     this.folder = options.folder;
@@ -84,7 +84,7 @@ export class Machine {
     this.#lazy = options.lazy;
     const resume = () => this.resumeIfStalled();
     const changed = () => {
-      // A guest that stood still did not answer for that.
+      // A paused guest could not answer its agent's calls.
       this.agent.forgive();
       options.changed();
     };
@@ -99,7 +99,7 @@ export class Machine {
     this.#given = this.#adopted || options.record.resuming ? null : [];
     this.logins = new LoginWatch(this.agent, this.#adopted);
     this.#console = new ConsoleLog(sockets.console, options.folder.console_log);
-    this.qmp.onEvent((event) => this.#hear(event));
+    this.qmp.onEvent((event) => this.#handle(event));
     onVmExit(options.record.identity, options.qmp, () => {
       this.#gone = true;
       this.#booted();
@@ -108,9 +108,9 @@ export class Machine {
   }
 
   /**
-   * Takes over a machine that an earlier agent left. null when its process is gone, or does not speak with us (it is
-   * ended then). Its view is `booting` until the guest was found to answer, or `off`. Rejects when its state cannot be
-   * found, also while it is paused, and lets go of it.
+   * Adopts a machine that an earlier agent left. null: its process is gone, or its monitor does not answer and the process was
+   * ended. The view is `off`, or `booting` until the guest answers. Rejects, and disconnects, if the machine's state cannot be
+   * queried, also while its process is stopped.
    */
   static async adopt(options: {
     folder: VmFolder;
@@ -119,7 +119,7 @@ export class Machine {
     changed: () => void;
     lazy: LazyOverlay | null;
     owner: VmUser | null;
-    /** How long it may be silent; 60 s by default, 120 s with `lazy`. */
+    /** How long its monitor may be silent. Default: 60 s, or 120 s with `lazy`. */
     patience_ms?: number;
   }): Promise<Machine | null> {
     const { record, folder, log } = options;
@@ -129,10 +129,7 @@ export class Machine {
       patience_ms: options.patience_ms ?? (options.lazy ? LAZY_MONITOR_MS : MONITOR_MS),
     });
     if (!(qmp instanceof QmpClient)) {
-      log.error(
-        { err: qmp, instance_id: record.instance_id },
-        'a VM does not answer its monitor and is ended',
-      );
+      log.error({ err: qmp, instance_id: record.instance_id }, 'a VM whose monitor does not answer is ended');
       killProcess(record.identity, 'SIGKILL');
       await waitForExit(record.identity, QUIT_MS);
       return null;
@@ -141,7 +138,7 @@ export class Machine {
     try {
       await machine.#settle();
     } catch (error) {
-      // The monitor takes one client at a time: the next to ask would be kept waiting by this one.
+      // The monitor takes one client at a time: this connection would block the next try.
       machine.release();
       throw error;
     }
@@ -157,48 +154,48 @@ export class Machine {
   get view(): 'booting' | 'up' | 'off' {
     return this.#view;
   }
-  /** The process has ended, or its monitor is lost: nothing of it can be used. */
+  /** The process has ended, or its monitor is lost. */
   get gone(): boolean {
     return this.#gone;
   }
-  /** Off because the guest shut itself down, its file systems in order. */
+  /** The guest shut itself down, and its file systems are consistent. */
   get cleanly_off(): boolean {
     return this.#cleanly_off;
   }
   get panicked(): boolean {
     return this.#panicked;
   }
-  /** The guest stands still because it has read what is damaged in the store. */
+  /** The guest is paused because it read a damaged segment. */
   get damage(): SegmentCorruptError | null {
     return this.#damage;
   }
   get lazy(): LazyOverlay | null {
     return this.#lazy;
   }
-  /** Its guest runs no further, for a reason of its own. */
+  /** The guest cannot run further: it panicked, or read damaged data. */
   get broken(): boolean {
     return this.#panicked || this.#damage !== null;
   }
-  /** Why the guest waits for this host's disk; null: it does not. */
+  /** Why the guest waits for this host's disk. */
   get stall(): Reason | null {
     return this.#stall.reason;
   }
-  /** What its users should know while it runs: that it waits for this host's disk, or does not answer; null: all is well. */
+  /** What users should know of a running guest: it waits for this host's disk, or its agent is silent. */
   get trouble(): Reason | null {
     return this.stall ?? (this.agent.is_silent ? AGENT_SILENT : null);
   }
-  /** How often the machine was reset, by the guest or by us. */
+  /** Number of resets, by the guest or by us. */
   get resets(): number {
     return this.#resets;
   }
 
-  /** The guest has been up for longer than we know it, or is up: somebody may be logged in. */
+  /** The guest is up, or was up before this agent: somebody may be logged in. */
   get may_be_connected(): boolean {
     if (this.#record.resuming) return true;
     return this.#view === 'up' || this.#may_have_been_up;
   }
 
-  /** What an earlier agent left may have been up for long: that we do not hear it is no reason to end it. */
+  /** An adopted guest may serve users: its agent's silence is no reason to end it. */
   get survives_silence(): boolean {
     return this.#may_have_been_up && !this.#record.resuming && !this.#record.template;
   }
@@ -207,17 +204,17 @@ export class Machine {
     return this.#adopted && this.#resets === 0;
   }
 
-  /** Lines of authorized_keys that its guest began with, or was suspended with; null: not known, or it was reset or sent others since. */
+  /** Lines of authorized_keys that the guest was started or suspended with. null: unknown, or it was reset or got others since. */
   get given_keys(): readonly string[] | null {
     return this.#given;
   }
 
-  /** Void if it was reset since `resets`. */
+  /** Ignored if the guest was reset since `resets`. */
   noteGiven(authorized_keys: readonly string[] | null, resets: number): void {
     if (resets === this.#resets) this.#given = authorized_keys;
   }
 
-  /** Aborts when the machine is reset again, goes off, panics or ends. */
+  /** Aborts when this boot of the guest ends: by a reset, power-off, panic, or the end of the process. */
   bootEnded(resets: number): AbortSignal {
     if (this.#resets !== resets || this.#view === 'off' || this.broken || this.#gone)
       return AbortSignal.abort();
@@ -229,52 +226,52 @@ export class Machine {
     await writeRecord(this.folder, this.#record);
   }
 
-  /** The guest was found to answer; void if it was reset since `resets`. */
+  /** The guest answers. Ignored if it was reset since `resets`. */
   markUp(resets: number): void {
     if (this.#view !== 'booting' || resets !== this.#resets) return;
     this.#view = 'up';
     this.#booted();
   }
 
-  /** Calls `effect` when the guest is up, or the process has ended. */
+  /** Calls `effect` once the guest is up or the process has ended. */
   onceBooted(effect: () => void): void {
     if (this.#view === 'booting' && !this.#gone) this.#booted = effect;
     else effect();
   }
 
-  /** Bytes that the bitmap marks since the last finished flush; null while it cannot be known. */
+  /** Bytes marked in the bitmap since the last finished flush; null: unknown. */
   async markedBytes(): Promise<number | null> {
     return this.#record.full_compare ? null : this.disk.markedBytes();
   }
 
-  /** Bytes that a running guest has written since the last finished flush, without what its thaw has written. */
+  /** Bytes that a running guest has written since the last finished flush, without the writes of the thaw. */
   async dirtyBytes(): Promise<number | null> {
     return (await this.disk.isUntouched()) ? 0 : this.markedBytes();
   }
 
-  /** The overlay is whole and QEMU reads nothing of us any more. */
+  /** The overlay is whole, and QEMU no longer reads from our export. */
   async noteFilled(): Promise<void> {
     const lazy = this.#lazy;
     this.#lazy = null;
     await this.update({ lazy: null });
-    // Not waited for: the filling itself says this, and closing waits for its end.
+    // Not awaited: the filling calls this, and closing waits for the filling.
     void lazy?.close();
   }
 
-  /** Lets a machine go on that a failed disk request has stopped; the request is tried again. */
+  /** Resumes a guest that a failed disk request has paused; QEMU retries the request. */
   async resumeIfStalled(): Promise<void> {
     if (this.#gone) return;
     const { status } = await this.qmp.execute('query-status', undefined);
-    // Halted by us, now or meanwhile, it keeps the status `io-error`, and its disk is to stay quiet.
+    // A halted machine keeps the status `io-error`, and its disk must stay quiet.
     if (this.#halting || this.#view === 'off') return;
     if (status === 'io-error') await this.qmp.execute('cont', undefined);
   }
 
-  /** The guest's part is over: it runs no further, its disk is quiet. */
+  /** Stops the guest for good; its disk is quiet afterwards. */
   async halt(): Promise<void> {
-    // QEMU waits for reads under way before it stops.
+    // QEMU finishes the reads under way before it stops.
     this.#lazy?.refuseReads();
-    // From here on: a `cont` that is sent after the `stop` would be carried out after it.
+    // Set before `stop` is sent: a `cont` sent after it would be executed after it.
     this.#halting = true;
     try {
       await this.qmp.execute('stop', undefined);
@@ -284,7 +281,7 @@ export class Machine {
     }
   }
 
-  /** Ends the process; what is in the overlay stays. Resolves when it is gone. */
+  /** Ends the process, and resolves when it is gone. The overlay stays. */
   async end(): Promise<void> {
     const { identity } = this.#record;
     await this.#lazy?.refuseAll();
@@ -301,7 +298,7 @@ export class Machine {
     this.#booted();
   }
 
-  /** Lets go of the process without ending it. */
+  /** Disconnects from the process without ending it. */
   release(): void {
     this.#stall.close();
     void this.#lazy?.close();
@@ -310,10 +307,10 @@ export class Machine {
     this.qmp.close();
   }
 
-  #hear(event: QmpEvent): void {
+  #handle(event: QmpEvent): void {
     switch (event.event) {
       case 'RESET':
-        // QEMU resets once by itself as it is made, before the guest's first instruction.
+        // QEMU resets the machine once when it starts, before the guest's first instruction.
         if (!this.#record.released) return;
         this.#resets += 1;
         this.#given = null;
@@ -333,15 +330,15 @@ export class Machine {
         this.#disturbed();
         return;
       case 'BLOCK_IO_ERROR':
-        if (event.data.action === 'stop') this.#hearStop(event.data);
+        if (event.data.action === 'stop') this.#handleIoError(event.data);
         return;
       default:
         return;
     }
   }
 
-  #hearStop(failed: QmpEventData['BLOCK_IO_ERROR']): void {
-    // Each request that fails tells of itself; the log tells once of what may be thousands.
+  #handleIoError(failed: QmpEventData['BLOCK_IO_ERROR']): void {
+    // Each failed request has its event, and there may be thousands: log the first.
     if (this.stall === null)
       this.#log.error(
         { instance_id: this.#record.instance_id, reason: untrustedText(failed.reason) },
@@ -349,7 +346,7 @@ export class Machine {
       );
     this.#damage = failed.operation === 'read' ? (this.#lazy?.corrupt ?? null) : null;
     if (this.#damage) this.#disturbed();
-    else this.#stall.hear(failed);
+    else this.#stall.began(failed);
   }
 
   #disturbed(): void {
@@ -358,7 +355,7 @@ export class Machine {
     this.#changed();
   }
 
-  /** Finds an adopted machine's state and frees it of what an agent's death may have left. */
+  /** Queries an adopted machine's state, and resumes it where the agent's death has left it paused. */
   async #settle(): Promise<void> {
     const { status } = await this.qmp.execute('query-status', undefined);
     if (status === 'shutdown') {
@@ -367,11 +364,11 @@ export class Machine {
     }
     if (status === 'guest-panicked') this.#panicked = true;
     const { suspending, resuming, released } = this.#record;
-    // Paused by an agent that had begun a forced stop; for a suspend whoever adopts it sees to it.
+    // An agent died during a forced stop. A suspend is repaired by the caller.
     if (status === 'paused' && !suspending && !resuming) this.#view = 'off';
     if (status === 'paused' && resuming && released) await this.qmp.execute('cont', undefined);
     await this.resumeIfStalled();
-    // Its record says that the guest was let go; the agent died just before it was.
+    // The record says that the guest runs; the agent died just before it sent `cont`.
     if (status === 'prelaunch' && this.#record.released) await this.qmp.execute('cont', undefined);
   }
 }

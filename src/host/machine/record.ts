@@ -1,6 +1,6 @@
 /**
- * What must be known of a machine after our own death: `vms/<instance id>/record.json`, replaced durably at each
- * change, in a folder that the VM's user may pass through and not write.
+ * What an adopting agent must know of a machine: `vms/<instance id>/record.json`, replaced durably at each change. The VM's user
+ * may traverse the folder and cannot write to it.
  */
 import { chmod, mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -10,14 +10,14 @@ import { type InstanceId, isId, type VmId } from '../../lib/ids.ts';
 import { writeFileDurably } from '../vm/durable-file.ts';
 import type { ProcessIdentity } from '../vm/process-identity.ts';
 
-/** A flush under way when its job's data is complete: what adoption needs to finish it. */
+/** A flush whose data is complete: what an adopting agent needs to finish it. */
 export interface FlushRecord {
   readonly job_id: string;
   readonly generation: number;
-  /** What the head is called once this is committed. */
+  /** The head's id once this is committed. */
   readonly commit_id: string;
-  /** Set once all are durable in the store, just before the commit. */
-  readonly segments: readonly SegmentRef[] | null;
+  /** All durable in the store. */
+  readonly segments: readonly SegmentRef[];
   readonly consistency: Consistency;
   readonly dirty_bytes: number;
 }
@@ -27,37 +27,36 @@ export interface VmRecord {
   readonly vm_id: VmId;
   readonly boot: number;
   readonly epoch: number;
-  /** Absent in records of before images were stored: its commits do not ask for its image. */
-  readonly image?: string;
+  readonly image: string;
   readonly image_version: string;
   readonly ssh_forward_port: number;
   readonly identity: ProcessIdentity;
-  /** False until the guest's first instruction: a machine found so is not worth adopting. */
+  /** False until the guest's first instruction. Such a machine is ended, not adopted. */
   readonly released: boolean;
-  /** A guest of this boot has run, in this machine or one before it: what the overlay holds beyond the head is this boot's. */
+  /** A guest of this boot has run, in this machine or an earlier one: the overlay's writes beyond the head are this boot's. */
   readonly ran: boolean;
-  /** The overlay holds writes that no bitmap knows: the next flush looks at all of it. */
+  /** The overlay holds writes that no bitmap marks: the next flush compares all of it. */
   readonly full_compare: boolean;
   /** The head that the dirty bitmap counts from (its `commit_id`). */
   readonly counts_from: string;
   /** A freeze was sent and its thaw is not confirmed. */
   readonly frozen: boolean;
-  /** Set while the overlay has our own export below it: what an adopting agent must serve before all else. */
+  /** Set while the overlay has our export below it. An adopting agent serves it first. */
   readonly lazy: { readonly size_bytes: number; readonly base_path: string } | null;
   readonly reboots_done: number;
-  /** The guest may stand still for a suspend; without `memory` it is to run on. */
+  /** The guest may be paused for a suspend; without `memory` it must continue. */
   readonly suspending?: boolean;
-  /** The guest stands still for good: memory and disk of this instant are durable. */
+  /** The guest is paused for good: its memory and disk of this instant are durable. */
   readonly memory?: MemoryRef | null;
-  /** The guest goes on from saved memory, and has not been found to answer yet. */
+  /** The guest was started from saved memory, and has not answered yet. */
   readonly resuming?: boolean;
-  /** Why this boot does not go on from the memory that it was given. */
+  /** Why this boot does not resume from its memory. */
   readonly cold?: Reason | null;
-  /** Why this boot, or one before it, could not continue where the last ended, until that is said. */
+  /** Why this boot, or an earlier one, could not continue where the last ended. Kept until it is reported. */
   readonly recovered?: Reason | null;
   /**
-   * The boot goes on from a template, and was not found to come up yet: should it not, it boots. Not awake, its guest may not
-   * know which instance it is, so nobody has been in it: a machine found so is not worth adopting.
+   * The guest was started from a template, and has not answered yet; if it never does, the VM boots. Not awake: it may not know
+   * its instance and nobody has used it, so such a machine is ended, not adopted.
    */
   readonly template?: { readonly key: string; readonly awake: boolean } | null;
   readonly flush: FlushRecord | null;
@@ -65,7 +64,7 @@ export interface VmRecord {
 
 export interface VmFolder {
   readonly folder: string;
-  /** The sockets; the VM's own until QEMU listens. */
+  /** The sockets. The folder belongs to the VM's user until QEMU listens. */
   readonly runtime: string;
   readonly record: string;
   readonly qemu_log: string;
@@ -85,7 +84,7 @@ export function vmFolder(vms_dir: string, instance_id: InstanceId): VmFolder {
 
 export async function makeVmFolder({ folder }: VmFolder): Promise<void> {
   await mkdir(folder, { recursive: true });
-  // mkdir's mode passes through the umask; the VM's user must pass through the folder.
+  // The umask applies to mkdir's mode, and the VM's user must traverse the folder.
   await chmod(folder, 0o711);
 }
 
@@ -93,7 +92,7 @@ export async function writeRecord(folder: VmFolder, record: VmRecord): Promise<v
   await writeFileDurably(folder.record, `${JSON.stringify(record)}\n`);
 }
 
-/** The record; null when there is none, or none that can be read (it is replaced whole, so that means damage). */
+/** null: there is none, or it is damaged. It is replaced whole, so a partial record means damage. */
 export async function readRecord(folder: VmFolder): Promise<VmRecord | null> {
   try {
     return JSON.parse(await readFile(folder.record, 'utf8')) as VmRecord;
@@ -107,7 +106,7 @@ export async function removeRecord(folder: VmFolder): Promise<void> {
   await rm(folder.record, { force: true });
 }
 
-/** Instances that have a folder here. */
+/** Instances with a folder on this host. */
 export async function listVmFolders(vms_dir: string): Promise<InstanceId[]> {
   const names = await readdir(vms_dir);
   return names.filter((name): name is InstanceId => isId('inst', name));

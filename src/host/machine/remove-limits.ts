@@ -5,7 +5,7 @@ import { removeLimits } from '../vm/cgroup.ts';
 
 const TRIES = 10;
 
-/** Removes a VM's control group. A dead process stays in its group until it is reaped, which may take a moment. */
+/** Removes a VM's control group. A dead process stays in it until it is reaped, which may take a moment. */
 export async function removeLimitsOf(
   { cgroups, log }: Pick<HostContext, 'cgroups' | 'log'>,
   instance_id: InstanceId,
@@ -13,7 +13,7 @@ export async function removeLimitsOf(
   for (let attempt = 0; attempt < TRIES; attempt++) {
     const problem = removeLimits(cgroups, instance_id);
     if (problem === null) return;
-    if (attempt + 1 === TRIES) log.warn({ problem }, 'a control group stays');
+    if (attempt + 1 === TRIES) log.warn({ problem }, 'a control group could not be removed');
     await pause(backoffMs(attempt, 10, 200));
   }
 }

@@ -1,8 +1,8 @@
 /**
- * A guest that stands still because a disk request of its own failed on this host (`werror=stop`, `rerror=stop`). QEMU
- * keeps the request; it is tried again every second, and the guest never hears of it.
+ * A guest that QEMU has paused because a disk request failed on this host (`werror=stop`, `rerror=stop`). QEMU keeps the request.
+ * It is retried every second, and the guest never sees an error.
  *
- *   going ──BLOCK_IO_ERROR──▶ stalled ──cont, and nothing failed for some seconds──▶ going
+ *   running ──BLOCK_IO_ERROR──▶ stalled ──cont, and no failure for some seconds──▶ running
  */
 import type { Reason } from '../../agent-api/types.ts';
 import { messageOf } from '../../lib/errors.ts';
@@ -11,7 +11,7 @@ import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { QmpEventData } from '../qmp/types.ts';
 
 const RETRY_MS = 1_000;
-/** A guest that was let go on hits a full disk again with its next write at the latest, which may take a moment. */
+/** A resumed guest meets a full disk again at its next write, which may take a moment. */
 const OVER_AFTER_MS = 3_000;
 
 export class Stall {
@@ -21,20 +21,20 @@ export class Stall {
   #reason: Reason | null = null;
   #timer: NodeJS.Timeout | undefined;
 
-  /** `resume` lets the guest go on; `changed` is called whenever the reason has changed. */
+  /** `resume` continues the guest; `changed` is called when the reason changes. */
   constructor(options: { resume: () => Promise<void>; changed: () => void; log: Log }) {
     this.#resume = options.resume;
     this.#changed = options.changed;
     this.#log = options.log;
   }
 
-  /** null: the guest goes on. */
+  /** null: the guest is not stalled. */
   get reason(): Reason | null {
     return this.#reason;
   }
 
-  /** Of each request that failed and stopped the guest; there may be several at once. */
-  hear(failed: QmpEventData['BLOCK_IO_ERROR']): void {
+  /** A request failed and paused the guest. Several may fail at once. */
+  began(failed: QmpEventData['BLOCK_IO_ERROR']): void {
     this.#become(reasonOf(failed));
     this.#in(RETRY_MS, () => void this.#retry());
   }
@@ -44,12 +44,12 @@ export class Stall {
   }
 
   async #retry(): Promise<void> {
-    // Before it goes on: a request that fails again is heard while this waits.
+    // Set before the resume: a request that fails again replaces this timer.
     this.#in(OVER_AFTER_MS, () => this.#become(null));
     try {
       await this.#resume();
     } catch (error) {
-      this.#log.warn({ reason: messageOf(error) }, 'the VM does not go on');
+      this.#log.warn({ reason: messageOf(error) }, 'the VM could not be resumed');
       this.#in(RETRY_MS, () => void this.#retry());
     }
   }

@@ -35,10 +35,13 @@ test('a commit is refused for good only where another placement has the disk', a
       commit: async () => ({ outcome: 'fenced', why: 'the head' }),
       lineage: async () => ({ known: true, continues }),
     };
-    const disk = new DiskState({ client } as unknown as HostContext, 'inst_x' as never);
+    const disk = new DiskState(
+      { client, images: { stored: async () => undefined } } as unknown as HostContext,
+      'inst_x' as never,
+    );
     await disk.load();
     head = now;
-    const record = { vm_id: 'vm_x', epoch: 3, image_version: 'v' } as unknown as VmRecord;
+    const record = { vm_id: 'vm_x', epoch: 3, image: 'debian-12', image_version: 'v' } as unknown as VmRecord;
     const flush = { job_id: 'flush-2', generation: 2, segments: [], dirty_bytes: 0 } as never;
     const commit = disk.commit(client as never, record, flush, new AbortController().signal);
     await assert.rejects(commit, error, why);

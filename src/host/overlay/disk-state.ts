@@ -1,8 +1,8 @@
 /**
- * A disk as this host knows it: the durable head, its block map, and the overlay with its sidecar, whose worth
- * `judge-overlay.ts` decides.
+ * A disk as this host knows it: the durable head, its block map and keys, and the overlay with its sidecar.
+ * `judge-overlay.ts` decides what the overlay is worth.
  *
- * Invariant: `clean` is written only once the overlay is on the disk (`markClean`).
+ * Invariant: the sidecar says `clean` only after the overlay is synced to the host's disk (`markClean`).
  */
 import { stat } from 'node:fs/promises';
 import { type ControlPlaneClient, DiskElsewhere } from '../../agent-api/client.ts';
@@ -32,8 +32,7 @@ export interface Placement {
 
 /** The machine that commits. */
 export interface Committer extends Placement {
-  /** Its image; absent where the machine's record names none. */
-  readonly image?: string;
+  readonly image: string;
   readonly image_version: string;
 }
 
@@ -56,10 +55,10 @@ export class DiskState {
   #keys = KeyRing.none;
   #map: BlockMap | undefined;
   #loading: Promise<BlockMap> | undefined;
-  /** When the head was last asked for, and for which placement. */
+  /** When the head was last requested, and for which placement. */
   #asked: { readonly epoch: number; readonly at_ms: number } | undefined;
   #filled: Filled = 'yes';
-  /** What the overlay is a delta of; null: not known here. */
+  /** The image version below the overlay; null: unknown. */
   #overlay_image: string | null = null;
 
   constructor(context: HostContext, instance_id: InstanceId) {
@@ -76,29 +75,29 @@ export class DiskState {
   get headOrNull(): DiskHead | null {
     return this.#head ?? null;
   }
-  /** As far as is known here, no generation was ever committed. */
+  /** As far as this host knows, no generation was ever committed. */
   get hasNoGeneration(): boolean {
     return this.#head?.generation === 0;
   }
   get map(): BlockMap {
     return present(this.#map, 'block map');
   }
-  /** What opens its objects. */
+  /** Decrypts its objects. */
   get keys(): KeyRing {
     return this.#keys;
   }
-  /** What to encrypt new ones with; null: not at all. */
+  /** Encrypts new objects; null: they are not encrypted. */
   get write_key(): DataKey | null {
     return this.head.encryption ? this.#keyFor('disk') : null;
   }
-  /** What memory is encrypted with, whether or not new objects of the disk are. */
+  /** Encrypts saved memory, which is always encrypted. */
   get memory_key(): DataKey {
     return this.#keyFor('memory');
   }
   #keyFor(use: 'disk' | 'memory'): DataKey {
     const found = present(
       this.head.keys.find((key) => key.use === use),
-      `the data key to write a ${use} with`,
+      `the data key that encrypts a ${use}`,
     );
     return { key_id: found.key_id, key: Buffer.from(found.key, 'base64') };
   }
@@ -107,8 +106,8 @@ export class DiskState {
   }
 
   /**
-   * The head for a machine of this placement, which nobody else commits to: as it was said a moment ago, if it was, and asked
-   * for once. @throws InstanceGoneError
+   * The head for a machine of this placement, which alone commits to it. Uses the answer of a {@link refresh} for this epoch if
+   * it is fresh, and only once. @throws InstanceGoneError
    */
   async headFor(epoch: number): Promise<DiskHead> {
     const asked = this.#asked;
@@ -118,15 +117,15 @@ export class DiskState {
   }
 
   /**
-   * Asks the control plane for the head anew, and forgets the map if it moved. `epoch`: the placement that
-   * {@link headFor} may take it for. @throws InstanceGoneError, FencedError
+   * Requests the head, and drops the map if the head moved. `epoch`: lets {@link headFor} use the answer for this placement.
+   * @throws InstanceGoneError, FencedError
    */
   async refresh(epoch?: number): Promise<DiskHead> {
     this.#asked = undefined;
     const at_ms = performance.now();
     const head = await this.#askHead();
     const moved = this.#head?.commit_id !== head.commit_id;
-    // Compaction: the same content, elsewhere. What was there before is removed after a while.
+    // Compaction has moved the same content to other objects, and will remove the old ones.
     const elsewhere = !moved && !isSameLayers(this.#head?.layers ?? [], head.layers);
     this.#head = head;
     this.#keys = keyRingOf(head);
@@ -144,8 +143,8 @@ export class DiskState {
   }
 
   /**
-   * Asks what new objects are to be encrypted with from now on: a fork has what they were encrypted with before it.
-   * Waits for a control plane that is away. @throws FencedError
+   * Requests the current keys for new objects: a fork knows the keys that were used before it. Waits while the control plane is
+   * away. @throws FencedError
    */
   async renewKeys({ vm_id, epoch }: Placement, signal: AbortSignal): Promise<void> {
     const { instance_id } = this;
@@ -159,7 +158,7 @@ export class DiskState {
     this.#keys = keyRingOf(this.#head);
   }
 
-  /** Head and map, once. @throws SegmentCorruptError naming a segment that is missing or damaged */
+  /** Loads head and map, once. @throws SegmentCorruptError naming a missing or damaged segment */
   async load(): Promise<void> {
     const head = this.#head ?? (await this.refresh());
     if (this.#map) return;
@@ -167,7 +166,7 @@ export class DiskState {
       await this.#loadMap(head);
     } catch (error) {
       if (!(error instanceof SegmentCorruptError)) throw error;
-      // Compaction has moved the blocks meanwhile, and removed the objects that were known here.
+      // Compaction may have moved the blocks and removed the objects that this host knew.
       const now = await this.refresh();
       if (isSameLayers(head.layers, now.layers)) throw error;
       await this.#loadMap(now);
@@ -178,7 +177,7 @@ export class DiskState {
     this.#map = await loadMap({ store: this.#context.store, layers, keys: this.#keys });
   }
 
-  /** The map for reads while a machine runs: loaded if it is not yet; `anew`, from where the head's blocks lie now. */
+  /** The map for reads while a machine runs. `anew`: reload it, because compaction may have moved blocks. */
   async mapForReads(anew: boolean): Promise<BlockMap> {
     if (this.#map && !anew) return this.#map;
     this.#loading ??= this.#reload().finally(() => {
@@ -187,7 +186,7 @@ export class DiskState {
     return this.#loading;
   }
 
-  /** Replaces the map in one step, and only by one of the same generation: a flush may be under way. */
+  /** Replaces the map in one step, and only by a map of the same generation: a flush may be under way. */
   async #reload(): Promise<BlockMap> {
     const commit_id = this.#head?.commit_id;
     const head = await this.#askHead();
@@ -202,11 +201,11 @@ export class DiskState {
     return map;
   }
 
-  /** What unwritten clusters of the overlay are. */
+  /** How far the overlay is filled from the head. */
   get filled(): Filled {
     return this.#filled;
   }
-  /** As far as the next {@link markDirty} says. */
+  /** Written to the sidecar by the next {@link markDirty}. */
   setFilled(filled: Filled): void {
     this.#filled = filled;
   }
@@ -214,21 +213,21 @@ export class DiskState {
   get overlay_image(): string | null {
     return this.#overlay_image;
   }
-  /** As {@link setFilled}. */
+  /** Like {@link setFilled}. */
   setOverlayImage(version: string | null): void {
     this.#overlay_image = version;
   }
 
-  /** What the overlay on this host is worth against the head for a host whose own the disk is since epoch `own_since`. */
+  /** Judges the overlay on this host against the head. `own_since`: the epoch since which the disk was only on this host. */
   async judgeOverlay(own_since: number): Promise<OverlayVerdict> {
     const found = await this.#findOverlay();
     const { sidecar } = found;
     const is_head = typeof sidecar === 'object' && sidecar.commit_id === this.head.commit_id;
-    const told = typeof sidecar === 'object' && !(is_head && sidecar.clean) ? sidecar : null;
-    const lineage = await (told ? this.#askLineage(told) : { known: true, continues: true });
+    const asked = typeof sidecar === 'object' && !(is_head && sidecar.clean) ? sidecar : null;
+    const lineage = await (asked ? this.#askLineage(asked) : { known: true, continues: true });
     const verdict = judgeOverlay(found, this.head, own_since, lineage);
     if (verdict.use === 'none' || typeof sidecar !== 'object') return verdict;
-    // Whose QEMU was killed may lack what that one had not written yet: the head is read there, until it was looked at.
+    // A killed QEMU may not have written blocks that the sidecar counts as filled: read them from the head until verified.
     const is_whole = sidecar.filled !== 'no';
     this.#filled = is_whole && verdict.use === 'unsaved' ? 'unverified' : sidecar.filled;
     this.#overlay_image = sidecar.image_version;
@@ -247,20 +246,23 @@ export class DiskState {
     if (!(await exists(overlay))) return { file: 'none', sidecar };
     const look = await inspectOverlay(overlay);
     if (look.problem !== null) {
-      // Damage, or the doing of somebody who got out of a guest.
-      this.#context.log.error({ overlay, problem: look.problem }, 'an overlay is not opened');
+      // It is damaged, or somebody broke out of the guest.
+      this.#context.log.error(
+        { overlay, problem: look.problem },
+        'an overlay with a bad header is not opened',
+      );
       return { file: 'damaged', sidecar };
     }
-    // A disk never shrinks: one that is larger has grown in a time that the database has lost.
+    // Disks never shrink. A larger overlay grew in a time that the database has lost.
     return { file: look.size_bytes > this.size_bytes ? 'damaged' : 'whole', sidecar };
   }
 
-  /** The overlay holds what this VM writes after the head. */
+  /** Sidecar: the overlay holds this VM's writes after the head. */
   async markDirty({ vm_id, epoch }: Placement): Promise<void> {
     await this.#writeSidecar({ vm_id, placement: epoch, clean: false });
   }
 
-  /** The overlay is the head, and no VM has it open. It is on the disk before that is said: QEMU's end does not see to it. */
+  /** Sidecar: the overlay equals the head, and no VM has it open. Syncs the overlay first, which QEMU's end does not. */
   async markClean({ vm_id, epoch }: Placement): Promise<void> {
     await syncFile(overlayPaths(this.#context.paths.overlays, this.instance_id).overlay);
     await this.#writeSidecar({ vm_id, placement: epoch, clean: true });
@@ -278,7 +280,7 @@ export class DiskState {
     await writeSidecar(this.#context.paths.overlays, this.instance_id, sidecar);
   }
 
-  /** Commits segments that are all durable, moves the head, and takes them into the map. @throws FencedError, HeadMovedError */
+  /** Commits durable segments, then moves head and map. @throws FencedError, HeadMovedError */
   async commit(
     client: ControlPlaneClient,
     record: Committer,
@@ -286,10 +288,8 @@ export class DiskState {
     signal: AbortSignal,
   ): Promise<void> {
     const { segments } = flush;
-    // What is durable without the image that it is a delta of would be worth nothing.
-    if (record.image !== undefined) {
-      await this.#context.images.stored(record.image, record.image_version, signal);
-    }
+    // A generation is a delta of its image, and worth nothing without it.
+    await this.#context.images.stored(record.image, record.image_version, signal);
     const { commit_id: parent_id } = this.head;
     const ask = () =>
       client.commit({
@@ -304,12 +304,12 @@ export class DiskState {
         consistency: flush.consistency,
         dirty_bytes: flush.dirty_bytes,
       });
-    // Before it counts: once it does, head and map must move together, and that nothing may fail in between.
+    // Read before the commit: after it, head and map must move together, and nothing may fail in between.
     const directories = [];
     for (const segment of segments)
       directories.push(await readDirectory(this.#context.store, segment, this.#keys));
     const durable_at = await commitUntilKnown(ask, signal).catch((error: unknown) =>
-      this.#unlessOurs(error, record),
+      this.#explainRefusal(error, record),
     );
     this.#head = {
       ...this.head,
@@ -323,8 +323,8 @@ export class DiskState {
     await this.markDirty(record);
   }
 
-  /** The head that refuses the commit may be another one of this VM, which nobody else commits to. */
-  async #unlessOurs(refusal: unknown, { vm_id, epoch }: Placement): Promise<never> {
+  /** The head that refused the commit may itself be a commit of this VM. */
+  async #explainRefusal(refusal: unknown, { vm_id, epoch }: Placement): Promise<never> {
     if (!(refusal instanceof FencedError)) throw refusal;
     const { generation, commit_id } = this.head;
     const head = await this.refresh().catch((error: unknown) => {
@@ -335,7 +335,7 @@ export class DiskState {
     throw continues ? new HeadMovedError(head.generation) : refusal;
   }
 
-  /** Whether the head is what this flush has made. */
+  /** Whether the head is this flush's commit. */
   hasCommitted(flush: Pick<Commit, 'commit_id'>): boolean {
     return this.head.commit_id === flush.commit_id;
   }

@@ -1,13 +1,12 @@
 /**
  * Copies a lazily started VM's disk into its overlay until it is whole, beside the guest.
  *
- * QEMU itself copies: an NBD CACHE request on its own read-only export of the overlay is a copy-on-read. It leaves
- * alone what the guest has written, is atomic with the guest's writes, and marks nothing dirty
- * (docs/adr/0013-lazy-restore.md). A range is fetched into our memory first, so that the copy, which holds up the
- * guest's requests to that range, is short.
+ * QEMU itself copies: an NBD CACHE request on its own read-only export of the overlay is a copy-on-read. It skips what the guest
+ * has written, is atomic with the guest's writes, and marks nothing dirty (docs/adr/0013-lazy-restore.md). Each range is first
+ * fetched into our memory, so that the copy, which blocks the guest's requests to that range, is short.
  *
- * Order: what the last boot read first, at once; when the guest is up, the rest as it lies in the segments, at a
- * limited rate. Nothing is remembered of how far it came: what is there already is passed over by QEMU.
+ * Order: first what the last boot read first, at once; when the guest is up, the rest in the order of the segments, at a limited
+ * rate. Progress is not recorded: QEMU skips what is there already.
  */
 import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
@@ -21,16 +20,16 @@ import type { OverlayExport } from './overlay-export.ts';
 
 const FILL_BYTES_PER_SECOND = 32 * 1024 * 1024;
 /**
- * QEMU copies whole clusters of the overlay, and must be asked for whole ones: QEMU 7.2 dies of an assertion
- * (`skip_bytes < pnum`) at a copy-on-read that begins inside a cluster of which some sub-clusters are there.
+ * QEMU copies whole clusters of the overlay. Requests must be whole clusters too: QEMU 7.2 fails an assertion
+ * (`skip_bytes < pnum`) at a copy-on-read that begins inside a cluster that has some sub-clusters.
  */
 const CLUSTER_BLOCKS = 2;
-/** The most in one request: bounds how long it holds up the guest, and QEMU's memory for it. */
+/** In one request. Bounds how long it blocks the guest, and QEMU's memory for it. */
 const RANGE_BLOCKS = 16;
 const PREFETCHES = 6;
-/** After the guest is up, while its services still start. */
+/** After the guest is up: its services still start. */
 const AFTER_BOOT_MS = 3_000;
-/** A guest that does not come up does not keep its disk from being filled. */
+/** The disk is filled even if the guest never comes up. */
 const BOOT_WAIT_MS = 120_000;
 const RETRY_MS = 10_000;
 const RETRY_DAMAGED_MS = 300_000;
@@ -38,18 +37,18 @@ const RETRY_DAMAGED_MS = 300_000;
 export interface OverlayFillOptions {
   readonly exported: OverlayExport;
   readonly lazy: LazyDisk;
-  /** False where nearly all is in the overlay already: what is not, is fetched as QEMU asks for it. */
+  /** False if the overlay has nearly everything: the rest is fetched when QEMU reads it. */
   readonly fetch_ahead: boolean;
   /** Blocks that the last boot read first. */
   readonly order: readonly number[];
   readonly log: Log;
-  readonly sayOrder: (blocks: readonly number[]) => Promise<void>;
-  /** All is in the overlay, and on the disk. */
+  readonly reportOrder: (blocks: readonly number[]) => Promise<void>;
+  /** The overlay is whole, and synced to the disk. */
   readonly filled: () => Promise<void>;
   readonly bytes_per_second?: number;
-  /** Between the guest's coming up and the filling. */
+  /** Between the guest being up and the filling. */
   readonly after_boot_ms?: number;
-  /** The least bound of the pause after a failure. */
+  /** The base of the backoff after a failure. */
   readonly retry_ms?: number;
 }
 
@@ -65,11 +64,11 @@ export class OverlayFill {
   readonly #booted = new AbortController();
   #done: Promise<void> = Promise.resolve();
   #client: NbdClient | undefined;
-  /** All is in the overlay, and on the disk. */
+  /** The overlay is whole, and synced to the disk. */
   #whole = false;
-  /** Copies under way, and flushes that want none. */
-  #copying = 0;
-  #resting = 0;
+  #copies = 0;
+  /** Flushes under way. */
+  #pauses = 0;
   readonly #changed = new Signal();
 
   constructor(options: OverlayFillOptions) {
@@ -78,28 +77,28 @@ export class OverlayFill {
 
   start(): void {
     this.#options.lazy.record();
-    this.#done = this.#insist();
+    this.#done = this.#runUntilDone();
   }
 
   booted(): void {
     this.#booted.abort();
   }
 
-  /** Resolves when nothing is being copied; nothing is until the answer is called. @throws the signal's reason */
-  async rest(signal?: AbortSignal): Promise<() => void> {
-    this.#resting += 1;
+  /** Pauses: resolves when no copy is under way, with the function that resumes. @throws the signal's reason */
+  async pause(signal?: AbortSignal): Promise<() => void> {
+    this.#pauses += 1;
     let over = false;
-    const goOn = () => {
-      if (!over) this.#resting -= 1;
+    const resume = () => {
+      if (!over) this.#pauses -= 1;
       over = true;
       this.#changed.notify();
     };
     const { signal: stopping } = this.#stopping;
     const either = signal ? AbortSignal.any([stopping, signal]) : stopping;
     // A copy lasts as long as QEMU does not answer.
-    while (this.#copying > 0 && !either.aborted) await this.#changed.wait({ signal: either });
-    if (!signal?.aborted) return goOn;
-    goOn();
+    while (this.#copies > 0 && !either.aborted) await this.#changed.wait({ signal: either });
+    if (!signal?.aborted) return resume;
+    resume();
     throw signal.reason;
   }
 
@@ -109,8 +108,8 @@ export class OverlayFill {
     await this.#done;
   }
 
-  /** Its end must not hang on a QEMU that was silent for a moment. */
-  async #insist(): Promise<void> {
+  /** Retries: a QEMU that was silent for a moment must not end the filling. */
+  async #runUntilDone(): Promise<void> {
     const { log, retry_ms = RETRY_MS } = this.#options;
     const { signal } = this.#stopping;
     for (let attempt = 0; !signal.aborted; attempt++) {
@@ -120,7 +119,7 @@ export class OverlayFill {
         this.#client?.destroy();
         this.#client = undefined;
         if (signal.aborted) return;
-        log.warn({ reason: messageOf(error) }, 'the overlay is not filled yet; it is tried again');
+        log.warn({ reason: messageOf(error) }, 'filling the overlay failed; it is tried again');
         await pause(backoffMs(attempt, retry_ms, RETRY_DAMAGED_MS), signal);
       }
     }
@@ -145,7 +144,7 @@ export class OverlayFill {
     await this.#prefetch(known);
     await this.#untilBooted();
     if (signal.aborted) return;
-    await this.#sayOrder(known);
+    await this.#reportOrder(known);
     let pending: Iterable<Range> = await this.#ranges();
     for (;;) {
       const { failed, damaged } = await this.#fill(pending);
@@ -162,7 +161,7 @@ export class OverlayFill {
     this.#whole = true;
   }
 
-  /** As quickly as it goes: a guest waits for these. What fails is left to the filling. */
+  /** At full speed: a guest waits for these. The filling repeats what fails. */
   async #prefetch(blocks: readonly number[]): Promise<void> {
     const clusters = [...new Set(blocks.map((block) => block - (block % CLUSTER_BLOCKS)))].values();
     const worker = async (): Promise<void> => {
@@ -180,17 +179,17 @@ export class OverlayFill {
     await pause(this.#options.after_boot_ms ?? AFTER_BOOT_MS, this.#stopping.signal);
   }
 
-  /** What was prefetched never comes by here again, so the order grows by what was missing from it. */
-  async #sayOrder(known: readonly number[]): Promise<void> {
-    const { lazy, sayOrder, log } = this.#options;
+  /** Prefetched blocks are not read through us, so the new order is the known one and the reads that it lacked. */
+  async #reportOrder(known: readonly number[]): Promise<void> {
+    const { lazy, reportOrder, log } = this.#options;
     const blocks = [...new Set([...known, ...lazy.takeFirstReads()])].slice(0, BOOT_ORDER_MAX);
     if (blocks.length === known.length) return;
-    await sayOrder(blocks).catch((error: unknown) =>
-      log.debug({ reason: messageOf(error) }, 'the order of the boot was not heard'),
+    await reportOrder(blocks).catch((error: unknown) =>
+      log.debug({ reason: messageOf(error) }, 'the boot order could not be reported'),
     );
   }
 
-  /** All that the map has, in the order to fetch it; zeroes, which need no fetch, last. The map may move on meanwhile. */
+  /** All blocks of the map in the order to fetch them; zeroes, which need no fetch, last. The map may change meanwhile. */
   async #ranges(): Promise<Iterable<Range>> {
     const { map, index } = await this.#options.lazy.contents();
     const zeroes: number[] = [];
@@ -213,12 +212,12 @@ export class OverlayFill {
       try {
         await this.#copy(range);
       } catch (error) {
-        // Anything else is the end of the connection, or our own.
+        // Any other error ends the connection, or is a bug.
         if (!(error instanceof NbdError) || signal.aborted) throw error;
         damaged ||= error instanceof DamagedError;
         failed.push(range);
       }
-      // What the guest reads meanwhile counts too: it goes first.
+      // The guest's own reads count too, and have priority.
       const due_ms = ((lazy.served_bytes - before) / bytes_per_second) * 1000;
       const early_ms = due_ms - (performance.now() - began_ms);
       if (early_ms >= 1) await pause(early_ms, signal);
@@ -236,16 +235,16 @@ export class OverlayFill {
     await this.#exclusively(async () => this.#client?.cache(offset, length));
   }
 
-  /** Not while a flush is under way. */
+  /** Waits while a flush is under way. */
   async #exclusively(work: () => Promise<void>): Promise<void> {
     const { signal } = this.#stopping;
-    while (this.#resting > 0 && !signal.aborted) await this.#changed.wait({ signal });
+    while (this.#pauses > 0 && !signal.aborted) await this.#changed.wait({ signal });
     signal.throwIfAborted();
-    this.#copying += 1;
+    this.#copies += 1;
     try {
       await work();
     } finally {
-      this.#copying -= 1;
+      this.#copies -= 1;
       this.#changed.notify();
     }
   }

@@ -1,13 +1,13 @@
 /**
- * An overlay that is not whole yet: our NBD export below it, which its QEMU reads from, and the filling beside it.
+ * An overlay that is not whole yet: our NBD export below it, from which its QEMU reads, and the filling beside it.
  *
- *   open ──▶ (QEMU starts or is adopted) ──▶ fill ──▶ detached: QEMU reads the image itself, nothing of this is left
+ *   open ──▶ (QEMU starts or is adopted) ──▶ fill ──▶ detached: QEMU reads the image itself, and the export is closed
  *
  * Invariants:
- * - the export is there before its QEMU is spoken to: QEMU may stand still until a read is answered;
- * - while we are gone QEMU holds its reads and asks again (`reconnect-delay`); the guest sees no error;
- * - the filling rests while a flush is under way, and a flush is not begun while reads wait: QEMU waits for reads
- *   under way before it takes a point in time, and its guest with it.
+ * - the export is served before its QEMU is spoken to: QEMU may block until a read is answered;
+ * - while the agent is away QEMU holds its reads and reconnects (`reconnect-delay`); the guest sees no error;
+ * - the filling pauses during a flush, and no flush begins while reads wait: QEMU drains its reads before it takes a point in
+ *   time, and its guest is paused until then.
  */
 import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -24,16 +24,16 @@ import { OverlayFill } from './fill-overlay.ts';
 import type { OverlayExport } from './overlay-export.ts';
 
 const EXPORT = 'lazy';
-/** QEMU's one, and the one it makes while the last is still being closed: bounds what a rogue QEMU can make us hold. */
+/** QEMU's connection, and one that is being closed. Bounds what a hostile QEMU can make us hold. */
 const CONNECTIONS = 2;
-/** QEMU gives a read up after this; an agent that is away for longer has left its VMs standing for a day. */
+/** After this QEMU fails a read; the agent has been away for a day then. */
 const RECONNECT_DELAY_SECONDS = 86_400;
-/** Reads that a flush, or its end, waits for; longer, and the flush fails rather than the guest standing still. */
+/** How long a flush waits for reads; then it fails, so that the guest is not paused for longer. */
 const FLUSH_PATIENCE_MS = 5_000;
 
 export interface LazyOverlayOptions {
   readonly context: HostContext;
-  /** Of the VM's sockets. */
+  /** The folder of the VM's sockets. */
   readonly runtime_dir: string;
   readonly disk: DiskState;
   readonly owner: VmUser | null;
@@ -46,7 +46,7 @@ export interface Filling {
   readonly qmp: QmpClient;
   readonly exported: OverlayExport;
   readonly placement: Placement;
-  /** The VM's record and the overlay's sidecar are told, in this order, before QEMU and after. */
+  /** Called after QEMU reads the image itself: updates the VM's record. */
   readonly detached: () => Promise<void>;
 }
 
@@ -71,7 +71,7 @@ export class LazyOverlay {
     };
   }
 
-  /** Serves at once; what it serves is loaded at the first read. */
+  /** Serves at once. The map is loaded at the first read. */
   static async open(options: LazyOverlayOptions): Promise<LazyOverlay> {
     const { context, runtime_dir, disk: state, owner, size_bytes, base_path } = options;
     const base = await open(base_path, 'r');
@@ -99,12 +99,12 @@ export class LazyOverlay {
     }
   }
 
-  /** The damage that made a read fail, if any did. */
+  /** The damage that failed a read. */
   get corrupt(): SegmentCorruptError | null {
     return this.#disk.corrupt;
   }
 
-  /** Begins with what the last boot read first; the rest follows once the guest has booted. */
+  /** Fetches first what the last boot read first; the rest follows once the guest is up. */
   fill({ qmp, exported, placement, detached }: Filling): void {
     const { context, disk } = this.#options;
     const unverified = disk.filled === 'unverified';
@@ -115,16 +115,16 @@ export class LazyOverlay {
       fetch_ahead: !unverified,
       order: disk.headOrNull?.boot_order ?? [],
       log: context.log,
-      sayOrder: async (blocks) => {
+      reportOrder: async (blocks) => {
         const { epoch } = placement;
         await context.client.bootOrder({ instance_id: disk.instance_id, epoch, blocks });
       },
       filled: async () => {
-        // The sidecar first: it holds as soon as the data is on the disk, whatever QEMU has open below.
+        // The sidecar first: it is true as soon as the data is on the disk, even while QEMU still has the export open.
         disk.setFilled('yes');
         await disk.markDirty(placement);
         await qmp.execute('blockdev-reopen', { options: [overlayNode(NODES.base)] });
-        // Gone already when an agent before us died right here.
+        // Fails if an earlier agent died after this command.
         await qmp.execute('blockdev-del', { 'node-name': NODES.lazy }).catch(() => undefined);
         await detached();
         const { requests, bytes } = context.runs.fetched;
@@ -134,24 +134,24 @@ export class LazyOverlay {
         if (unverified && served_bytes > 0)
           context.log.warn(
             { served_bytes },
-            'the overlay of a killed VM lacked blocks of the head; the head has them',
+            'the overlay of a killed VM lacked blocks of the head; they were read from the head',
           );
       },
     });
     this.#fill.start();
   }
 
-  /** It is being filled, or rests. */
+  /** The filling runs, or is paused. */
   get filling(): boolean {
     return this.#fill !== undefined;
   }
 
-  /** The guest is up: the rest of the disk may follow. */
+  /** The guest is up: the rest of the disk may be fetched. */
   booted(): void {
     this.#fill?.booted();
   }
 
-  /** Runs a flush with the filling at rest. @throws why reads wait, when they do; the signal's reason, before it has begun */
+  /** Runs a flush while the filling is paused. @throws why reads wait, if they do; the signal's reason, before the flush begins */
   async duringFlush<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> {
     const { corrupt } = this.#disk;
     let why: unknown;
@@ -161,48 +161,48 @@ export class LazyOverlay {
       why = stalled.cause;
       this.#disk.refuse(FLUSH_PATIENCE_MS);
     }, 500);
-    let rest: (() => void) | undefined;
+    let resume: (() => void) | undefined;
     try {
-      rest = await this.#fill?.rest(signal);
+      resume = await this.#fill?.pause(signal);
       const { stalled } = this.#disk;
       if (stalled) throw stalled.cause;
       return await work();
     } catch (error) {
       if (error instanceof FencedError) throw error;
-      // QEMU only says that a read failed.
+      // QEMU reports only that a read failed.
       if (this.#disk.corrupt !== corrupt) throw this.#disk.corrupt;
       throw why ?? error;
     } finally {
       clearInterval(impatience);
-      rest?.();
+      resume?.();
     }
   }
 
-  /** Nothing is copied any more, until it is to be filled again; reads are served on. */
+  /** Stops the filling until {@link fill} is called again. Reads are still served. */
   async stopFilling(): Promise<void> {
     await this.#fill?.stop();
     this.#fill = undefined;
   }
 
-  /** Reads that wait fail now, which pauses the guest; it goes on with `cont`. */
+  /** Fails the waiting reads, which pauses the guest until `cont`. */
   refuseReads(): void {
     this.#disk.refuse();
   }
 
-  /** Before the end of its QEMU: nothing waits any more, nothing is filled. */
+  /** Before QEMU is ended: fails all reads and stops the filling. */
   async refuseAll(): Promise<void> {
     this.#disk.close();
     await this.#fill?.stop();
   }
 
-  /** Lets go. A QEMU that still reads asks again, of whoever listens next. */
+  /** Disconnects. A QEMU that still reads reconnects to the next server. */
   close(): Promise<void> {
     this.#closed ??= this.#close();
     return this.#closed;
   }
 
   async #close(): Promise<void> {
-    // Cut before anything is refused: what is not answered is asked again.
+    // Cut the connection before reads are refused: QEMU repeats a read without an answer.
     const cut = this.#server.cut();
     this.#disk.close();
     await Promise.all([cut, this.#fill?.stop()]);

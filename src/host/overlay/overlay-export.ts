@@ -1,6 +1,6 @@
 /**
- * QEMU's own read-only export of a VM's overlay, for ourselves alone: the filling copies by it, and a flush has QEMU put
- * the overlay on the host's disk. QEMU's NBD server is started at the first use and ends with QEMU.
+ * QEMU's own read-only NBD export of a VM's overlay, for this agent alone. The filling copies through it, and a flush syncs the
+ * overlay through it. QEMU's NBD server starts at the first use and ends with QEMU.
  */
 import { chmod } from 'node:fs/promises';
 import { dirname } from 'node:path';
@@ -10,13 +10,13 @@ import { NODES } from '../vm/qemu-command.ts';
 import { prepareRuntimeDir, takeRuntimeDir, type VmUser } from '../vm/uid.ts';
 
 const EXPORT = 'overlay';
-/** The filling's, a flush's, and one of each that is being closed. */
+/** The filling's and a flush's, and one of each that is being closed. */
 const CONNECTIONS = 4;
 
 export interface OverlayExportOptions {
   readonly qmp: QmpClient;
   readonly socket_path: string;
-  /** QEMU's user, to whom the socket's folder, for that alone, belongs while QEMU makes it; null: ourselves. */
+  /** QEMU's user, who owns the socket's folder while QEMU creates the socket; null: our own user. */
   readonly owner: VmUser | null;
 }
 
@@ -39,8 +39,8 @@ export class OverlayExport {
   }
 
   /**
-   * Has QEMU write what it holds of the overlay in memory, its tables above all, and sync the file.
-   * @throws NbdError where the host's disk did not take it; the signal's reason
+   * Makes QEMU write its cached part of the overlay, above all its tables, and sync the file.
+   * @throws NbdError if the host's disk fails; the signal's reason
    */
   async syncToDisk(signal: AbortSignal): Promise<void> {
     const client = await this.connect(signal);
@@ -57,7 +57,7 @@ export class OverlayExport {
 
   async #serve(): Promise<void> {
     const { qmp, socket_path: path, owner } = this.#options;
-    // An agent before us may have left its own.
+    // An earlier agent may have left a server.
     await qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
     if (owner) prepareRuntimeDir(dirname(path), owner.uid, owner.gid);
     await qmp.execute('nbd-server-start', {

@@ -1,4 +1,4 @@
-/** The overlay that a launch opens: the one that is there, as large as the disk is now, or a new one; and what is said of a disk that goes back. */
+/** Prepares the overlay that a launch opens: the existing one, grown to the disk's size, or a new one. */
 import type { Reason } from '../../agent-api/types.ts';
 import type { InstanceId } from '../../lib/ids.ts';
 import type { HostContext } from '../host-context.ts';
@@ -7,9 +7,8 @@ import type { VmUser } from '../vm/uid.ts';
 import type { DiskState } from './disk-state.ts';
 import type { OverlayVerdict } from './judge-overlay.ts';
 
-/** What the log says of one. */
 export const SET_ASIDE =
-  'an overlay is ahead of what the database knows, or is damaged; it is kept aside, and the disk comes from the object store';
+  'an overlay is ahead of the database, or damaged; it is set aside, and the disk comes from the object store';
 
 export interface OverlayOf {
   readonly context: HostContext;
@@ -18,7 +17,7 @@ export interface OverlayOf {
   readonly owner: VmUser | null;
 }
 
-/** Removes, or sets aside, what is there and not used. */
+/** Removes or sets aside an overlay that is not used. */
 export async function prepareOverlay(launch: OverlayOf, verdict: OverlayVerdict): Promise<void> {
   if (verdict.use !== 'none') return growOverlayOf(launch);
   if (verdict.otherwise === 'set aside') await setAside(launch);
@@ -34,13 +33,13 @@ async function growOverlayOf({ context, instance_id, disk, owner }: OverlayOf): 
   });
 }
 
-/** A new overlay, in place of one that is worth nothing. */
+/** Creates a new overlay. */
 async function makeOverlay({ context, instance_id, disk, owner }: OverlayOf): Promise<void> {
   await disk.load();
   const folder = context.paths.overlays;
   await removeOverlay(folder, instance_id);
-  // A guest that starts before its disk is here should not find out in its midst that there is no room for it.
-  // Unpacked it takes more: this is the least, so that nothing is refused that would fit.
+  // The guest starts before its disk is fetched, and must not run out of room in the middle. Unpacked the blocks take more than
+  // their stored size: this is a lower bound, so that no disk is refused that would fit.
   let stored_bytes = 0;
   for (const { live_bytes } of disk.map.live()) stored_bytes += live_bytes;
   await ensureRoom(folder, instance_id, stored_bytes);
@@ -64,11 +63,11 @@ export function recoveredFrom(
       ? 'the image, because nothing had been flushed'
       : `generation ${generation}, the last durable one`;
   const message = `The last boot ended without saving its disk; ${boot} continues from ${from}.`;
-  const aside = 'Its host keeps a copy of the disk that the database does not know of: ask the operator.';
+  const aside = 'Its host keeps a copy of the disk that the database does not know: ask the operator.';
   return { code: 'recovered', message: otherwise === 'set aside' ? `${message} ${aside}` : message };
 }
 
-/** For the operator: the database was restored to an earlier time, or failed over without its last commits; or the host's disk is damaged. */
+/** Keeps a copy for the operator: the database was set back, or failed over without its last commits, or the host's disk is damaged. */
 async function setAside({ context, instance_id, disk }: OverlayOf): Promise<void> {
   const kept = await setAsideOverlay(context.paths.overlays, instance_id);
   const { generation } = disk.head;

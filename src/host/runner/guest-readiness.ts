@@ -1,6 +1,6 @@
 /**
- * Whether a guest comes up, and what becomes of a boot whose guest does not: it is ended and said, what it wrote is kept; or,
- * where it was to go on from saved memory or a template, it boots cold instead.
+ * Waits until a booting guest is ready, and ends a boot whose guest does not come up: the failure is reported, the overlay stays.
+ * A guest that was started from saved memory or a template boots cold instead.
  */
 import type { Assignment, Reason } from '../../agent-api/types.ts';
 import type { HostContext } from '../host-context.ts';
@@ -31,8 +31,8 @@ export class GuestReadiness {
   }
 
   /**
-   * null when it did not come up, or something else is to be looked at. @throws why a guest that an earlier agent left is not
-   * heard: it is waited for on and on; where it never came up, the control plane knows for how long that may take
+   * null: it did not come up, or the step was interrupted. @throws why an adopted guest that may serve users does not answer:
+   * the step is retried without end; the control plane bounds how long a boot may take
    */
   async await(
     { vm_id, user_data, spec }: Assignment,
@@ -46,7 +46,7 @@ export class GuestReadiness {
         if (user_data) await giveUserData(context.client, machine.agent, vm_id, still);
       });
       const booted = !template && !resuming && reboots_done === 0;
-      if (up && booted && image) context.templates.want({ image, image_version, ...sizeOf(spec) });
+      if (up && booted) context.templates.want({ image, image_version, ...sizeOf(spec) });
       return up;
     } catch (error) {
       if (signal.aborted) return null;
@@ -62,7 +62,7 @@ export class GuestReadiness {
     }
   }
 
-  /** A machine that nobody ended is gone. */
+  /** A machine has ended that was not ended by us. */
   async reportDeath(): Promise<void> {
     const { local, folder } = this.#parts;
     const reason = deathReason(local, folder.console_log);
@@ -76,7 +76,7 @@ export class GuestReadiness {
       await reportFailed(of_boot);
       return;
     }
-    context.log.warn({ reason: of_resume }, 'the guest that went on from a memory is lost; it boots cold');
+    context.log.warn({ reason: of_resume }, 'a guest started from saved memory was lost; it boots cold');
     if (template) await context.templates.reject(template);
     await local.bootCold(of_resume);
   }

@@ -1,4 +1,4 @@
-/** What the control plane was told of a running guest: its resets, and what ails it. */
+/** Which resets and which trouble of a running guest were reported to the control plane. */
 import type { Observation } from '../../agent-api/types.ts';
 import type { Machine } from '../machine/machine.ts';
 
@@ -7,11 +7,11 @@ export class GuestReports {
   #resets: { readonly of: Machine; readonly count: number } | null = null;
   #trouble: string | null = null;
 
-  constructor(say: (observed: Observation) => Promise<void>) {
-    this.#report = say;
+  constructor(report: (observed: Observation) => Promise<void>) {
+    this.#report = report;
   }
 
-  /** Says that the guest was reset, if it was since that was last said: connections from before lead nowhere. */
+  /** Reports a reset since the last report: connections from before it are dead. */
   async reportResets(machine: Machine): Promise<void> {
     const { resets } = machine;
     const said = this.#resets?.of === machine ? this.#resets.count : 0;
@@ -28,7 +28,7 @@ export class GuestReports {
     this.#trouble = trouble?.code ?? null;
   }
 
-  /** The guest was said to run, which ends what was said to ail it. */
+  /** The guest was reported as running, which ends its reported trouble. */
   noteRunning(): void {
     this.#trouble = null;
   }

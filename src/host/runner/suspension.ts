@@ -1,6 +1,6 @@
 /**
- * The runner's part in a suspend: asked for, said, and given up. A machine whose memory is durable is ended only once the
- * control plane has taken the memory, or wants nothing of the machine any more; told that it is to run on, it does.
+ * The reconciler's part in a suspend: the attempt, its report, and its cancellation. A machine whose memory is durable ends only
+ * after the control plane has accepted the memory, or no longer wants the machine. If the suspend is unwanted, the guest continues.
  */
 import type { Assignment, Observation, Reason } from '../../agent-api/types.ts';
 import { discardMemory } from '../../disk-format/memory-format.ts';
@@ -12,7 +12,7 @@ import { FencedError } from '../overlay/commit-outcome.ts';
 import type { LocalVm } from './local-vm.ts';
 import type { Reporter } from './reporter.ts';
 
-/** For an attempt, with the guest standing still: a store of 16 MiB/s is fast enough, and one that is away is not waited for. */
+/** The guest is paused for the attempt: enough time for a store of 16 MiB/s, and no waiting for one that is away. */
 const ATTEMPT_MS = 120_000;
 const ATTEMPT_MS_PER_MIB = 62;
 const ATTEMPT_MAX_MS = 3_300_000;
@@ -28,9 +28,9 @@ export interface SuspensionParts {
 }
 
 export interface Signals {
-  /** Something else is wanted. */
+  /** Another state is wanted. */
   readonly signal: AbortSignal;
-  /** The agent closes: all that a flush heeds, whose commit may be under way. */
+  /** The agent closes. Only this interrupts the flush, whose commit may be under way. */
   readonly closing: AbortSignal;
 }
 
@@ -41,7 +41,7 @@ export class Suspension {
     this.#parts = parts;
   }
 
-  /** True when the guest stands still and all is durable; else it runs on, and that was said unless something else is wanted. */
+  /** True: the guest is paused and all is durable. Else it continues, which is reported unless another state is wanted. */
   async attempt(assignment: Assignment, { signal, closing }: Signals): Promise<boolean> {
     const { context, local, keys, endMachine, report, reportFailed } = this.#parts;
     const machine = local.running;
@@ -69,7 +69,7 @@ export class Suspension {
     }
   }
 
-  /** True when the boot is over; else its guest runs on. */
+  /** True: the boot is over. Else its guest continues. */
   async report(assignment: Assignment): Promise<boolean> {
     const { context, local, reporter, endMachine, report } = this.#parts;
     const { vm_id, epoch } = assignment;
@@ -88,7 +88,7 @@ export class Suspension {
 }
 
 const LATE = new Error('it took too long');
-const UNWANTED = new Error('something else was wanted meanwhile');
+const UNWANTED = new Error('another state was wanted meanwhile');
 
 function failedReason(error: unknown): Reason {
   const { message } = reasonFor(error, 'suspend_failed');

@@ -1,4 +1,4 @@
-/** The guest's part in a VM's life: coming up, rebooting, shutting down; each with a limit to the patience. */
+/** Waits until a booting or resumed guest is ready: its agent answers, its keys are in place, its sshd listens. */
 import type { HostKey } from '../../agent-api/types.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
 import { thaw } from '../flush/freeze.ts';
@@ -8,9 +8,9 @@ import type { KeyPusher } from '../keys/key-pusher.ts';
 import type { Machine } from '../machine/machine.ts';
 
 const GUEST_UP_MS = 300_000;
-/** One that goes on from its memory, or a template, need not boot. */
+/** A guest from saved memory or a template need not boot. */
 const GUEST_AWAKE_MS = 120_000;
-/** On a host with more guests booting than processors its sshd may come long after its agent. */
+/** If more guests boot than the host has processors, sshd may start long after the agent. */
 const SSHD_UP_MS = 180_000;
 const CLOCK_MS = 20_000;
 const APPLY_TRIES = 10;
@@ -20,16 +20,16 @@ export interface GuestUp {
   readonly host_keys: readonly HostKey[];
   /** Fingerprints. */
   readonly applied_keys: readonly string[];
-  /** It goes on from saved memory. */
+  /** It was resumed from saved memory. */
   readonly resumed: boolean;
 }
 
-/** Waits for the guest and puts its keys in place; null when it was reset, went off or died meanwhile. */
+/** Waits for the guest and applies its keys. null: it was reset, powered off or died meanwhile. */
 export async function awaitGuest(
   machine: Machine,
   keys: KeyPusher,
   signal: AbortSignal,
-  /** What else the guest is given before it is said to run. */
+  /** What else the guest gets before it is reported as running. */
   give: (signal: AbortSignal) => Promise<void> = async () => undefined,
 ): Promise<GuestUp | null> {
   const { resets } = machine;
@@ -41,10 +41,10 @@ export async function awaitGuest(
     const undisturbed = AbortSignal.any([signal, machine.bootEnded(resets)]);
     if (resumed) await wakeGuest(machine, undisturbed);
     else await agentUp(machine, machine.record.template ? GUEST_AWAKE_MS : GUEST_UP_MS, undisturbed);
-    // Of before a reset: that thaws, but what was sent may be carried out after it, and nothing is asked of a guest that may be frozen.
+    // A freeze from before a reset may be executed after it.
     if (!resumed && machine.agent.maybe_frozen) await machine.agent.thaw().catch(() => undefined);
-    // Side by side: all wait for the guest, and nobody gets in before the keys are there. The host key is there before the
-    // guest's agent, but for images that make it beside: where sshd listens, it is.
+    // In parallel: all of these wait for the guest. Some images generate the host key beside the agent, so its first read may
+    // fail; it exists once sshd listens.
     const [applied_keys, early] = await Promise.all([
       applyUntilClear(keys, machine, undisturbed),
       readHostKeys(machine.agent).catch(() => null),
@@ -64,7 +64,7 @@ export async function awaitGuest(
   }
 }
 
-/** A guest that waits for room on this host is not to blame for its silence. */
+/** A guest that waits for this host's disk cannot answer: keep waiting. */
 async function agentUp(machine: Machine, timeout_ms: number, signal: AbortSignal): Promise<void> {
   for (;;) {
     try {
@@ -75,10 +75,7 @@ async function agentUp(machine: Machine, timeout_ms: number, signal: AbortSignal
   }
 }
 
-/**
- * Connections of before (of a guest that was adopted or resumed) may end by themselves just then, and one whose process
- * has just gone cannot be judged.
- */
+/** Retries: a connection of an adopted or resumed guest cannot be judged while its process is ending. */
 async function applyUntilClear(
   keys: KeyPusher,
   machine: Machine,
@@ -93,7 +90,7 @@ async function applyUntilClear(
   }
 }
 
-/** A guest that goes on from its memory: its file systems thaw. */
+/** Thaws a guest that was resumed from its memory. */
 async function wakeGuest(machine: Machine, signal: AbortSignal): Promise<void> {
   const deadline = performance.now() + GUEST_AWAKE_MS;
   while (machine.record.frozen) {
@@ -101,20 +98,20 @@ async function wakeGuest(machine: Machine, signal: AbortSignal): Promise<void> {
     await thaw(machine);
     if (performance.now() >= deadline) break;
   }
-  if (machine.record.frozen) throw new Error('its file systems do not thaw');
+  if (machine.record.frozen) throw new Error('its file systems could not be thawed');
   await machine.agent.waitUntilUp(GUEST_AWAKE_MS, signal);
 }
 
 /**
- * Tells a guest how long it was away. Its clock is right as it hears that, before anybody is let in; its answer is not waited
- * for, because it writes its hardware clock first, and for that waits for a second to begin.
+ * Sets a resumed guest's clock. The guest sets it when it receives the call, before anybody can log in. The answer is not awaited:
+ * the guest first writes its hardware clock, for which it waits until a second begins.
  */
 function setClock(machine: Machine, signal: AbortSignal): void {
   const set = () => machine.agent.setTime(BigInt(Date.now()) * 1_000_000n, { timeout_ms: CLOCK_MS });
   untilAnswered(set, signal).catch(() => undefined);
 }
 
-/** A guest that has answered before, or its QEMU, may be silent for a while: that is not worth its memory, nor its start. */
+/** Retries: a guest that has answered before may be silent for a while, which is no reason to fail its start. */
 async function untilAnswered<T>(ask: () => Promise<T>, signal: AbortSignal): Promise<T> {
   const deadline = performance.now() + GUEST_AWAKE_MS;
   for (let attempt = 0; ; attempt++) {

@@ -1,7 +1,7 @@
 /**
- * The script for the first boot, from the control plane to the guest. The guest notes durably that it has it before it
- * begins, so it runs at most once on a disk; it runs on beside what follows, and prints to the console. That it ended is
- * said when what it wrote is on the disk: a VM that dies after that has lost none of it, since nothing would run again.
+ * Passes the first boot's script from the control plane to the guest. The guest durably notes that it has the script before it
+ * runs it, so it runs at most once per disk. It runs in the background and prints to the console. Its end is printed after its
+ * writes are synced, because nothing repeats them.
  */
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import { backoffMs, pause } from '../../lib/backoff.ts';
@@ -13,8 +13,8 @@ import { guestExec } from '../guest/guest-command.ts';
 const GIVE_MS = 60_000;
 
 /**
- * Reads the script from its input. Nothing that a guest may lack stands between the note that it begins and its begin. The console's
- * line is not its terminal: nobody could answer it there.
+ * Reads the script from stdin. Between the durable note and the start it uses only what every guest has. The script's stdin is
+ * /dev/null: nobody could answer a prompt on the console.
  */
 const TAKE = `set -eu
 bb=/usr/lib/berth/busybox
@@ -47,7 +47,7 @@ export async function giveUserData(
   vm_id: VmId,
   signal: AbortSignal,
 ): Promise<void> {
-  const { script } = await untilHeard(() => client.userData({ vm_id }), signal);
+  const { script } = await untilAnswered(() => client.userData({ vm_id }), signal);
   if (script === null) return;
   const args = ['-c', TAKE, 'berth-user-data'];
   const result = await guestExec(agent, {
@@ -59,16 +59,16 @@ export async function giveUserData(
   });
   if (result.exit_code !== 0) {
     const said = result.stderr.toString('utf8');
-    throw new GuestAgentError('user_data', `the guest could not keep it: ${said}`);
+    throw new GuestAgentError('user_data', `the guest could not store the script: ${said}`);
   }
-  await untilHeard(() => client.userDataGiven({ vm_id }), signal);
+  await untilAnswered(() => client.userDataGiven({ vm_id }), signal);
 }
 
-async function untilHeard<T>(say: () => Promise<T>, signal: AbortSignal): Promise<T> {
+async function untilAnswered<T>(send: () => Promise<T>, signal: AbortSignal): Promise<T> {
   for (let attempt = 0; ; attempt++) {
     signal.throwIfAborted();
     try {
-      return await say();
+      return await send();
     } catch (error) {
       if (!(error instanceof ControlPlaneUnavailable)) throw error;
       await pause(backoffMs(attempt, 100, 2_000), signal);

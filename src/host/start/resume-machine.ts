@@ -1,7 +1,8 @@
 /**
- * A boot that is given the memory of a suspended VM: it goes on from there, or, for whatever reason it cannot, boots cold
- * from the same generation of the disk and says why. Memory is loaded before the machine's first instruction, and a boot
- * whose guest has run once never loads it again.
+ * Launches a boot: resumed from the memory of a suspended VM if it has one, else from a template, else by booting. A resume that
+ * fails boots cold from the same generation and reports why.
+ *
+ * Invariant: memory is loaded before the machine's first instruction. A boot whose guest has run never loads it again.
  */
 import { ControlPlaneUnavailable } from '../../agent-api/client.ts';
 import type { Reason } from '../../agent-api/types.ts';
@@ -14,28 +15,28 @@ import { QmpTimeoutError } from '../qmp/qmp-client.ts';
 import { type Launch, type Launched, launchMachine } from './launch-machine.ts';
 import { TemplateError } from './template-memory.ts';
 
-/** What comes back by then keeps the memory worth waiting for. */
+/** How long a passing failure is retried before the memory is given up. */
 const PATIENCE_MS = 60_000;
 
-/** @param cold why this boot is not to go on from its memory, or a template, as was found before */
+/** @param cold why an earlier try found that this boot must boot */
 export async function launchOrResume(launch: Launch, cold: Reason | null): Promise<Launched> {
   const { resume } = launch.assignment;
   if (!resume) return cold ? launchMachine(launch, { run: true, cold }) : launchFast(launch);
-  assert(cold !== null || !launch.ran, 'a guest that has gone on never goes on from the same memory again');
+  assert(cold !== null || !launch.ran, 'a guest that has run is never resumed from the same memory again');
   let why = cold;
   const deadline = performance.now() + PATIENCE_MS;
   for (let attempt = 0; why === null; attempt++) {
     try {
       return await launchMachine(launch, { run: true, memory: resume });
     } catch (error) {
-      // Without the lease nothing boots either: all of it is tried again, with the memory.
+      // A cold boot would fail too: the step is retried, with the memory.
       const again = error instanceof ControlPlaneUnavailable || error instanceof LeaseOverError;
       if (launch.signal.aborted || again) throw error;
       launch.context.log.warn(
         { err: error, instance_id: launch.assignment.instance_id },
         'the VM cannot be resumed',
       );
-      // A QEMU that is silent before its guest is let go has lost nothing with its end: another one may answer.
+      // A silent QEMU whose guest has not run loses nothing: another one may answer.
       const passing = error instanceof ObjectStoreUnavailableError || error instanceof QmpTimeoutError;
       const patient = passing && performance.now() < deadline;
       if (patient && (await pause(backoffMs(attempt, 500, 5_000), launch.signal))) continue;
@@ -46,14 +47,14 @@ export async function launchOrResume(launch: Launch, cold: Reason | null): Promi
   return { ...launched, recovered: why };
 }
 
-/** From a template of this host if there is one that does. Nobody is told how: the guest is the same. */
+/** From a template of this host if one fits. Users see no difference. */
 async function launchFast(launch: Launch): Promise<Launched> {
   const { context } = launch;
   try {
     return await launchMachine(launch, { run: true, fast: true });
   } catch (error) {
     if (!(error instanceof TemplateError)) throw error;
-    context.log.warn({ reason: error.message }, 'the template is of no use; the VM boots');
+    context.log.warn({ reason: error.message }, 'the template failed; the VM boots');
     await context.templates.reject(error.template);
     return launchMachine(launch, { run: true });
   }

@@ -1,4 +1,4 @@
-/** A saved memory into a QEMU that waits for it, if it is of that machine and of that point in time. */
+/** Loads saved memory into a QEMU that waits for it, if hardware and disk generation match. */
 import type { MemoryRef } from '../../agent-api/types.ts';
 import { readMemory } from '../../disk-format/memory-format.ts';
 import type { HostContext } from '../host-context.ts';
@@ -9,10 +9,10 @@ import { differenceOf, hardwareTraits, qemuVersion } from '../vm/machine-traits.
 import { loadStream } from '../vm/migration.ts';
 import { vmSockets } from '../vm/qemu-command.ts';
 
-/** Less than a start may take. */
+/** Less than the time that a start may take. */
 const LOAD_MS = 480_000;
 
-/** The memory is of another machine, or another point in time. */
+/** The memory is of other hardware, or of another generation of the disk. */
 export class MemoryUnfitError extends Error {
   override name = 'MemoryUnfitError';
 }
@@ -22,7 +22,7 @@ export interface VmSize {
   readonly memory_mib: number;
 }
 
-/** Where the memory goes. */
+/** The QEMU that the memory is loaded into. */
 export interface Inlet {
   readonly context: HostContext;
   readonly disk: DiskState;
@@ -31,7 +31,7 @@ export interface Inlet {
   readonly signal: AbortSignal;
 }
 
-/** What can be known before QEMU runs. @throws MemoryUnfitError */
+/** The checks that need no QEMU. @throws MemoryUnfitError */
 export function checkFit(
   { context, spec }: Pick<Inlet, 'context'> & { readonly spec: VmSize },
   memory: MemoryRef,
@@ -52,7 +52,7 @@ export function incomingSocket({ runtime }: VmFolder): string {
   return vmSockets(runtime).incoming;
 }
 
-/** Into a QEMU that waits for it; its guest stands still as it did. */
+/** The guest is paused afterwards, as it was when it was saved. */
 export async function loadMemory(
   { context, disk, qmp, folder, signal }: Inlet,
   memory: MemoryRef,

@@ -1,11 +1,11 @@
 /**
- * A running machine's memory and disk, made durable together.
+ * Makes a running machine's memory and disk durable together.
  *
- *   freeze ─▶ stop ─▶ flush: all that is dirty, one generation ─▶ migrate: QEMU's stream → parts → store ─▶ recorded
+ *   freeze ─▶ stop ─▶ flush: all dirty blocks, one generation ─▶ migrate: QEMU's stream → parts → store ─▶ recorded
  *
- * The guest runs no instruction between `stop` and the end of its process, so both are of one point in time. Whatever fails
- * before the record says `memory`, and whatever an agent's death leaves, ends in `cancelSuspend`, however long QEMU does not answer: the
- * guest goes on as if nothing had been asked for. With `memory` in the record it never runs again here, unless the control plane says that it is to.
+ * Invariants: the guest runs no instruction between `stop` and the end of its process, so memory and disk are of one point in time.
+ * Before the record says `memory`, every failure, also an agent's death, ends in `cancelSuspend`, and the guest continues. With
+ * `memory` in the record the guest never runs again here, unless the control plane cancels the suspend.
  */
 import { join } from 'node:path';
 import type { Consistency, MemoryRef } from '../../agent-api/types.ts';
@@ -27,46 +27,46 @@ export interface SuspendOptions {
   readonly machine: Machine;
   readonly disk: DiskState;
   readonly spec: { readonly cpus: number; readonly memory_mib: number };
-  /** The VM's user, which must reach the sockets. */
+  /** The VM's user, who must reach the sockets. */
   readonly owner: VmUser | null;
   readonly signal: AbortSignal;
-  /** The flush's own: whether its commit has happened must be known, whatever else is wanted. */
+  /** The flush's only interruption: the outcome of its commit must be known, whatever else is wanted. */
   readonly closing: AbortSignal;
 }
 
-/** QEMU waits for requests under way. */
+/** QEMU finishes the requests under way. */
 const STOP_MS = 30_000;
 const CANCEL_MS = 30_000;
 
-/** @throws FencedError, or what failed; then the guest runs on, or still stands where something else is wanted meanwhile */
+/** @throws FencedError, or the failure; the guest then continues, or is still paused if another state is wanted meanwhile */
 export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef> {
   const { context, machine, disk, owner, signal, closing } = options;
   await machine.update({ suspending: true });
   try {
-    const quiesce = await standStill(machine);
+    const quiesce = await pauseGuest(machine);
     await flushMachine({ context, machine, disk, owner, quiesce, signal: closing });
     signal.throwIfAborted();
     const memory = await saveMemory(options);
     await machine.update({ memory });
     return memory;
   } catch (error) {
-    const anything_else = AbortSignal.any([signal, closing]);
+    const interrupted = AbortSignal.any([signal, closing]);
     await retryWithBackoff(() => cancelSuspend(machine), {
       log: context.log,
-      signal: anything_else,
+      signal: interrupted,
       isOver: () => machine.gone || machine.broken,
     });
     throw error;
   }
 }
 
-async function standStill(machine: Machine): Promise<Consistency> {
+async function pauseGuest(machine: Machine): Promise<Consistency> {
   const { resets, view } = machine;
   const frozen = await freeze(machine);
   await machine.qmp.execute('stop', undefined, { timeout_ms: STOP_MS });
   const { status } = await machine.qmp.execute('query-status', undefined);
   if (status !== 'paused' || machine.view !== view || machine.resets !== resets)
-    throw new Error('the guest rebooted or went off');
+    throw new Error('the guest rebooted or powered off');
   return frozen ? 'filesystem' : 'crash';
 }
 
@@ -111,12 +111,12 @@ async function saveMemory({
   };
 }
 
-/** Lets a guest go on that stands still for a suspend, wherever that has come to. */
+/** Resumes a guest that is paused for a suspend, at whatever stage the suspend is. */
 export async function cancelSuspend(machine: Machine): Promise<void> {
   if (machine.gone) return;
   const { qmp } = machine;
   await endMigration(qmp);
-  // Before its first instruction: from there on what was saved is of another time. Written again where the last try may have failed.
+  // Before the guest's next instruction, which makes the saved memory stale. Written even if null: a last write may have failed.
   if (machine.record.memory !== undefined) await machine.update({ memory: null });
   const { status } = await qmp.execute('query-status', undefined);
   if (status === 'paused' || status === 'postmigrate') await qmp.execute('cont', undefined);
@@ -134,5 +134,5 @@ async function endMigration(qmp: QmpClient): Promise<void> {
     if (attempt === 0) await qmp.execute('migrate_cancel', undefined);
     await pause(backoffMs(attempt, 10, 200));
   }
-  throw new Error('the saving of the memory does not end');
+  throw new Error('saving the memory could not be cancelled');
 }
