@@ -1,4 +1,4 @@
-/** What is left on this host of instances that were deleted while it was away, or went on elsewhere: nobody will use it any more. */
+/** Evicts what instances have left on this host that were deleted while it was away, or whose disk has continued on another host. */
 import { rmSync } from 'node:fs';
 import { open, readdir, rm, stat } from 'node:fs/promises';
 import { DiskElsewhere } from '../agent-api/client.ts';
@@ -9,10 +9,10 @@ import { listVmFolders, vmFolder } from './machine/record.ts';
 import { overlayPaths, removeAside, removeOverlay } from './vm/overlay.ts';
 import { readSidecar } from './vm/sidecar.ts';
 
-/** As long as objects of no disk stay: a control plane that was given the wrong database is noticed by then. */
+/** As long as orphaned objects stay: by then it is noticed if the control plane was given the wrong database. */
 const HORIZON_MS = 24 * 3_600_000;
 
-/** Overlays of instances that there are stay, as their cache, until the disk has gone on elsewhere. `hasRunner` are a runner's to remove. */
+/** An overlay of an existing instance stays as its cache until another host has committed after it. A runner owns its instance's files. */
 export async function evictStaleDisks(
   { client, paths, log }: Pick<HostContext, 'client' | 'paths' | 'log'>,
   hasRunner: (id: InstanceId) => boolean,
@@ -33,7 +33,7 @@ export async function evictStaleDisks(
       await removeOverlay(paths.overlays, instance_id);
       await removeAside(paths.overlays, instance_id);
       await rm(vmFolder(paths.vms, instance_id).folder, { recursive: true, force: true });
-      log.info({ instance_id }, 'what was left of a deleted instance is removed');
+      log.info({ instance_id }, 'the files of a deleted instance were removed');
       continue;
     }
     const worth = await readSidecar(paths.overlays, instance_id);
@@ -42,12 +42,12 @@ export async function evictStaleDisks(
     const { vm_id, generation, commit_id } = worth;
     const { known, continues } = await client.lineage({ instance_id, vm_id, generation, commit_id });
     if (continues || !known) continue;
-    // While it is open its removal takes no time, so no start comes in between; the closing gives back its room.
+    // Removing an open file takes no time, so no start comes in between; closing it frees the room.
     await using _held = await open(overlay).catch(() => null);
     if (hasRunner(instance_id)) continue;
     rmSync(sidecar, { force: true });
     rmSync(overlay, { force: true });
-    log.info({ instance_id }, 'an overlay that its disk has overtaken is removed');
+    log.info({ instance_id }, 'a stale overlay was removed');
   }
 }
 

@@ -13,11 +13,11 @@ export async function dialSshd({ record }: Machine): Promise<Socket> {
   const socket = connect({ host: '127.0.0.1', port, noDelay: true, allowHalfOpen: true });
   try {
     await once(socket, 'connect', { signal: AbortSignal.timeout(DIAL_MS) });
-    // Its VM may end before there is somebody to join it with.
+    // The VM may end before the other stream is connected.
     socket.on('error', () => socket.destroy());
     return socket;
   } catch (error) {
     socket.destroy();
-    throw new CallError('not_running', `The guest's sshd is not reached: ${messageOf(error)}`);
+    throw new CallError('not_running', `The guest's sshd cannot be reached: ${messageOf(error)}`);
   }
 }

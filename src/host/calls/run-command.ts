@@ -1,4 +1,4 @@
-/** A command in the guest for a caller. Bounded for each VM: the agent is one channel, and a flush's freeze goes over it. */
+/** Runs a caller's command in the guest. Bounded per VM: a flush's freeze shares the agent's one channel. */
 import { EXEC_OUTPUT_BYTES, type ExecResult, type HostCall } from '../../agent-api/host-calls.ts';
 import { runUserCommand } from '../guest/user-command.ts';
 import type { Machine } from '../machine/machine.ts';
@@ -9,14 +9,14 @@ const SIGNALLED = 128;
 
 const running = new WeakMap<Machine, number>();
 
-/** @throws CallError not_running, guest_silent, busy, and what the guest agent rejects with */
+/** @throws CallError not_running, guest_silent, busy; the guest agent's errors */
 export async function runCommand(
   machine: Machine,
   { command, stdin, timeout_ms }: Extract<HostCall, { kind: 'exec' }>,
   signal: AbortSignal,
 ): Promise<ExecResult> {
-  if (machine.view === 'off') throw new CallError('not_running', 'The VM is not running any more.');
-  // One that was adopted runs, and is not known to answer before it was asked.
+  if (machine.view === 'off') throw new CallError('not_running', 'The VM is no longer running.');
+  // An adopted guest runs, and has not answered this agent yet.
   if (machine.view === 'booting') {
     throw new CallError('guest_silent', 'The guest has just rebooted, or its host was started again.');
   }

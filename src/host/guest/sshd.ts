@@ -1,9 +1,8 @@
 /**
- * What makes a booted guest a running VM: its agent answers, the instance's keys are in place, its sshd listens, its host key
- * is read, and its network answers where the ingress will dial.
+ * The guest's sshd: its host key, and waiting until it listens and the guest's network answers.
  *
- * A greeting says the last too, but each costs the guest a process of sshd's own, which under emulation is an eighth of a
- * start from a template. So a connection that the guest refuses is as good: what has refused it is the guest's own network.
+ * An SSH greeting proves both, but costs the guest an sshd process, which under emulation is an eighth of a start from a template.
+ * So sshd's log shows that it listens, and a connection that the guest's network refuses shows that the network answers.
  */
 import { connect } from 'node:net';
 import type { HostKey } from '../../agent-api/types.ts';
@@ -14,14 +13,14 @@ import { readGuestFile, watchGuestFile } from './guest-files.ts';
 
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
 const HOST_KEY_MAX_BYTES = 1_024;
-/** Its first lines, each time it is started, say where it listens. */
+/** Each start of sshd logs first where it listens. */
 const SSHD_LOG = '/run/berth/sshd.log';
 const LISTENS = /^Server listening on \S+ port 22\.\r?$/m;
 const SSHD_LOG_MAX_BYTES = 65_536;
 const LOG_POLL_MS = 15;
-/** Should that log not say it, a greeting does. */
+/** After this, try a greeting instead of the log. */
 const LOG_PATIENCE_MS = 2_000;
-/** For a greeting; on a busy host it may take long, and each try that is given up has made sshd begin anew. */
+/** For a greeting. On a busy host it takes long, and each abandoned try has cost sshd a process. */
 const BANNER_TRY_MS = 2_000;
 const BANNER_TRY_MAX_MS = 20_000;
 
@@ -36,7 +35,7 @@ export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
   return [{ type, fingerprint: fingerprintOf(public_key), public_key }];
 }
 
-/** Resolves once the guest's network answers at `127.0.0.1:port`, and its sshd listens. */
+/** Resolves once the guest's network answers at `127.0.0.1:port` and its sshd listens. */
 export async function waitForSshd(
   agent: GuestAgent,
   port: number,
@@ -49,12 +48,12 @@ export async function waitForSshd(
     signal.throwIfAborted();
     if (performance.now() >= deadline) throw notInTime(timeout_ms);
     const patience = Math.min(deadline, performance.now() + LOG_PATIENCE_MS);
-    if (await saysThatItListens(agent, patience, signal)) return;
+    if (await logsThatItListens(agent, patience, signal)) return;
     answer = await knock(port, BANNER_TRY_MS);
   }
 }
 
-async function saysThatItListens(agent: GuestAgent, until: number, signal: AbortSignal): Promise<boolean> {
+async function logsThatItListens(agent: GuestAgent, until: number, signal: AbortSignal): Promise<boolean> {
   const watch = {
     done: (log: Buffer) => LISTENS.test(log.toString('latin1')),
     ...{ max_bytes: SSHD_LOG_MAX_BYTES, poll_ms: LOG_POLL_MS, until, signal },
@@ -93,7 +92,7 @@ function notInTime(timeout_ms: number): Error {
   return new Error(`sshd did not answer within ${Math.round(timeout_ms / 1000)} s`);
 }
 
-/** QEMU's network accepts each connection, and closes it when the guest refuses it; without an answer it stays open. */
+/** QEMU's network accepts every connection, and closes it if the guest refuses it. Without an answer it stays open. */
 type PortAnswer = 'greeted' | 'refused' | 'nothing';
 
 function knock(port: number, timeout_ms: number): Promise<PortAnswer> {

@@ -1,7 +1,7 @@
 /**
- * The images in a host's folder: `<image id>/<12 digits>/` with manifest, kernel, initramfs and root file system. A
- * folder appears whole and never changes, because running VMs and overlays use its files. One that has lost a file, or
- * whose root file system has another size than its manifest says, is no image any more.
+ * The images in a host's folder: `<image id>/<12 digits>/` with manifest, kernel, initramfs and root file system. A folder appears
+ * atomically and never changes, because VMs and overlays use its files. A folder that has lost a file, or whose root file system
+ * differs in size from its manifest, is no image.
  */
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -21,7 +21,7 @@ export interface HostImage {
   readonly newest: boolean;
 }
 
-/** The image cannot be used; the message names what is missing and what to do. */
+/** The image cannot be used. The message names what is missing, and what to do. */
 export class ImageError extends Error {
   override name = 'ImageError';
 }
@@ -37,7 +37,7 @@ async function namesIn(folder: string): Promise<string[]> {
   }
 }
 
-/** Null where there is none, or not all of one. */
+/** null: there is none, or it is incomplete. */
 export async function readHostImage(folder: string, newest: boolean): Promise<HostImage | null> {
   try {
     const manifest: unknown = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8'));
@@ -62,7 +62,7 @@ export async function readHostImage(folder: string, newest: boolean): Promise<Ho
   }
 }
 
-/** Every image that is whole. */
+/** All complete images. */
 export async function listHostImages(images_dir: string): Promise<HostImage[]> {
   const found: HostImage[] = [];
   for (const id of await namesIn(images_dir)) {
@@ -75,7 +75,7 @@ export async function listHostImages(images_dir: string): Promise<HostImage[]> {
   return found;
 }
 
-/** The image of exactly `version`, or without one the newest; null: it is not on this host. */
+/** The image of exactly `version`, or the newest if that is null. null: it is not on this host. */
 export async function findHostImage(
   images_dir: string,
   id: string,

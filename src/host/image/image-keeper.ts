@@ -1,9 +1,9 @@
 /**
- * The images of this host and the object store's: what was made here is stored and registered, what is missing here is
- * fetched when a disk needs it.
+ * Keeps this host's images and the object store in step: images built here are stored and registered, and an image that a disk
+ * needs is fetched.
  *
- * Invariants: one transfer of an image at a time; a disk's generation is not said to be durable before its image is
- * ({@link ImageKeeper.stored}); an image is removed from here only when the control plane says that nobody needs it.
+ * Invariants: one transfer of an image at a time. A disk's generation is committed only after its image is stored
+ * ({@link ImageKeeper.stored}). A local image is removed only if the control plane says that nobody needs it.
  */
 import { chmod, mkdir, readlink, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
@@ -28,7 +28,7 @@ export interface ImageKeeperOptions {
 
 export class ImageKeeper {
   readonly #options: ImageKeeperOptions;
-  /** Versions that are stored, or need not be. */
+  /** Versions that are stored, or need not be stored. */
   readonly #settled = new Set<string>();
   readonly #durable = new Set<string>();
   readonly #fetching = new Map<
@@ -41,7 +41,7 @@ export class ImageKeeper {
     this.#options = options;
   }
 
-  /** Looks every half minute for images that are not stored yet; an add or a build may have brought one. */
+  /** Stores new images, found every half minute. */
   async run(signal: AbortSignal): Promise<void> {
     for (let failures = 0; !signal.aborted; ) {
       try {
@@ -50,14 +50,15 @@ export class ImageKeeper {
         await pause(LOOK_EVERY_MS, signal);
       } catch (error) {
         if (signal.aborted) return;
-        if (failures === 8) this.#options.log.warn({ reason: messageOf(error) }, 'images are not stored yet');
+        if (failures === 8)
+          this.#options.log.warn({ reason: messageOf(error) }, 'images could not be stored yet');
         await pause(backoffMs(failures++, 500, LOOK_EVERY_MS), signal);
       }
     }
   }
 
   /**
-   * The image of a disk: of exactly `version`, else the newest; fetched if it is not here.
+   * The image of a disk: exactly `version`, or the newest if that is null. Fetched if it is not on this host.
    * @throws ImageError naming what is missing, store errors, ControlPlaneUnavailable
    */
   async forDisk(id: string, version: string | null, signal?: AbortSignal): Promise<HostImage> {
@@ -70,13 +71,13 @@ export class ImageKeeper {
         version === null ? `no image "${id}"` : `no image "${id}" of version ${version.slice(0, 12)}`;
       throw new ImageError(
         `${what}${version === null ? '' : ', on which the disk is based,'} is on this host or in the object store; ` +
-          `bring its folder in ${images_dir} back, from whoever has a copy`,
+          `restore its folder in ${images_dir} from a copy`,
       );
     }
     const under_way = this.#fetching.get(registered.version);
     if (under_way) {
       const shared = under_way.image.catch((error: unknown) => {
-        // Whoever began it has no need of it any more: that is no reason for others.
+        // The first caller has aborted its fetch: start again for the others.
         if (!under_way.given_up() || signal?.aborted) throw error;
         return this.forDisk(id, version, signal);
       });
@@ -94,7 +95,7 @@ export class ImageKeeper {
     if (this.#durable.has(version)) return;
     const { images_dir } = this.#options;
     const image = await findHostImage(images_dir, id, version);
-    // Not here any more, though a machine runs on it: whether it is stored decides.
+    // Removed from this host while a machine runs on it: enough if it is registered.
     if (!image) {
       if (await this.#options.client.findImage({ id, version })) this.#durable.add(version);
       else
@@ -111,13 +112,13 @@ export class ImageKeeper {
   ): Promise<HostImage> {
     const { images_dir, store, log } = this.#options;
     const folder = join(images_dir, id, version.slice(0, 12));
-    // Whoever asked where it is, and was answered late, finds that another has fetched it, and that VMs run on it.
+    // Another call may have fetched it since the request, and VMs may run on it.
     const meanwhile = await findHostImage(images_dir, id, version);
     if (meanwhile) return meanwhile;
     log.info({ image: id, version }, 'the image is fetched from the object store');
     await mkdir(join(images_dir, id), { recursive: true });
     await chmod(join(images_dir, id), 0o711);
-    // What is there under that name has lost a file, or it had been found.
+    // A folder with that name is incomplete, or it had been found.
     await rm(folder, { recursive: true, force: true });
     try {
       await fetchImage(store, { id, version, index_sha256 }, folder, signal ? { signal } : {});
@@ -143,7 +144,7 @@ export class ImageKeeper {
     if (unknown.length > 0) await this.#settle(unknown, false, signal);
   }
 
-  /** One at a time: whoever comes meanwhile finds it settled. */
+  /** One call at a time; a later call finds the images settled. */
   #settle(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
     const mine = this.#turn.then(() => this.#settleNow(images, needed, signal));
     this.#turn = mine.catch(() => undefined);
@@ -166,17 +167,17 @@ export class ImageKeeper {
     const failures: unknown[] = [];
     for (const [i, image] of open.entries()) {
       try {
-        await this.#carryOut(verdicts[i], image, signal);
+        await this.#carryOutVerdict(verdicts[i], image, signal);
       } catch (error) {
         if (signal.aborted) throw error;
-        // Those behind it are stored, or removed, all the same.
+        // Continue with the other images.
         failures.push(error);
       }
     }
     if (failures.length > 0) throw failures[0];
   }
 
-  async #carryOut(
+  async #carryOutVerdict(
     verdict: OfferResponse['verdicts'][number] | undefined,
     image: HostImage,
     signal: AbortSignal,
@@ -197,21 +198,21 @@ export class ImageKeeper {
     this.#settled.add(image.version);
   }
 
-  /** Nobody needs it; but what new disks are made over stays. */
+  /** Nobody needs it. The current version of the standard image stays, for new disks. */
   async #remove({ id, version, folder }: HostImage): Promise<void> {
     const { images_dir, log } = this.#options;
     const current = await readlink(join(images_dir, id, 'current')).catch(() => null);
     if (current === basename(folder) && id.startsWith('debian-12')) return;
-    log.info({ image: id, version }, 'an image that was removed is removed from this host');
+    log.info({ image: id, version }, 'a removed image was deleted from this host');
     await rm(folder, { recursive: true, force: true });
     if (current !== basename(folder)) return;
     await rm(join(images_dir, id, 'current'), { force: true });
-    // Where nothing is left in it: another version may be what disks lie over.
+    // Fails if other versions are left, which disks may use.
     await rmdir(join(images_dir, id)).catch(() => undefined);
   }
 }
 
-/** What is under way for others goes on; whoever waits for it leaves at once. @throws the signal's reason */
+/** Stops waiting when `signal` aborts, without stopping the work. @throws the signal's reason */
 async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const left = Promise.withResolvers<never>();
   const leave = () => left.reject(signal.reason);
