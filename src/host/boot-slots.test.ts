@@ -14,7 +14,7 @@ function taker(slots: BootSlots, order: string[]) {
 }
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
-test('so many at a time, the others in the order of asking', async () => {
+test('boots up to the limit run at once, the others in the order of their calls', async () => {
   const order: string[] = [];
   const take = taker(new BootSlots(2), order);
   const [a] = await Promise.all([take('a'), take('b')]);
@@ -29,7 +29,7 @@ test('so many at a time, the others in the order of asking', async () => {
   assert.deepEqual(order, ['a', 'b', 'c', 'd']);
 });
 
-test('who gives up while waiting leaves the slot to the next', async () => {
+test('an aborted wait leaves the slot to the next', async () => {
   const order: string[] = [];
   const take = taker(new BootSlots(1), order);
   const a = await take('a');
@@ -45,7 +45,7 @@ test('who gives up while waiting leaves the slot to the next', async () => {
   await assert.rejects(take('e', gone.signal), /not wanted/);
 });
 
-test('who boots for too long holds up nobody', async (t) => {
+test('a boot that takes too long blocks nobody', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const order: string[] = [];
   const take = taker(new BootSlots(1), order);
@@ -57,7 +57,7 @@ test('who boots for too long holds up nobody', async (t) => {
   assert.deepEqual(order, ['a', 'b']);
 });
 
-test('what nobody waits for boots only while no guest does, and holds up none', async () => {
+test('a background boot starts only while no guest boots, and blocks none', async () => {
   const slots = new BootSlots(2);
   const a = await slots.take(never);
   assert.equal(slots.takeIdle(), null);

@@ -10,7 +10,7 @@ import { createLog } from '../lib/log.ts';
 import { evictStaleDisks } from './evict-stale-disks.ts';
 import { overlayPaths } from './vm/overlay.ts';
 
-test('an overlay goes once another host has committed after it, unless a runner or the horizon keeps it', async (t) => {
+test('an overlay is evicted once another host has committed after it, unless it has a runner or is young', async (t) => {
   const data = mkdtempSync(join(tmpdir(), 'bt-'));
   t.after(() => rmSync(data, { recursive: true }));
   const paths = pathsIn(data);

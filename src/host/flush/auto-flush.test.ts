@@ -13,7 +13,7 @@ function scene(): { auto: AutoFlush; calls: () => number; pass: (seconds: number
 
 test.afterEach(() => mock.timers.reset());
 
-test('an automatic flush is due when its interval is over and something was written', () => {
+test('an automatic flush is due when its interval has passed and something was written', () => {
   const { auto, calls, pass } = scene();
   auto.configure(60);
   auto.observe(200_000);
@@ -25,7 +25,7 @@ test('an automatic flush is due when its interval is over and something was writ
   auto.close();
 });
 
-test('what is written after the interval was over is flushed as soon as it is seen', () => {
+test('a write after the interval has passed is flushed as soon as it is seen', () => {
   const { auto, calls, pass } = scene();
   auto.configure(60);
   pass(300);
@@ -56,7 +56,7 @@ test('null turns it off', () => {
   auto.close();
 });
 
-test('the first flush can be hurried, even where the automatic one is off, and is over once it began', () => {
+test('a flush can be hurried even if the automatic one is off, and no longer is once it begins', () => {
   const { auto, calls, pass } = scene();
   auto.configure(null);
   auto.hurry(2_000);

@@ -43,7 +43,7 @@ async function runtimeFolder(t: TestContext): Promise<string> {
   return runtime;
 }
 
-test('a receipt says crash where the guest was not frozen, also when nothing on its disk was marked', async (t) => {
+test('a receipt says crash if the guest was not frozen, even if no block was marked', async (t) => {
   const record = { ...RECORD };
   const thawed = Promise.withResolvers<void>();
   const machine = {
@@ -78,7 +78,7 @@ test('a receipt without a commit is not given for a head that the database has l
   await assert.rejects(flushMachine({ ...options, disk } as never), HeadMovedError);
 });
 
-test('a copy that QEMU began and whose speed it does not answer for is cancelled, and its guest goes on', async (t) => {
+test('a backup job whose speed QEMU does not confirm is cancelled, and its guest continues', async (t) => {
   const runtime = await runtimeFolder(t);
   let job: string | null = null;
   const asked: string[] = [];
@@ -107,7 +107,7 @@ test('a copy that QEMU began and whose speed it does not answer for is cancelled
   assert.equal(job, null);
 });
 
-test('a flush tells why it failed also where it cannot be undone: fenced, its machine is to be ended', async (t) => {
+test('a flush that cannot be undone still fails with its cause: a fenced machine must end', async (t) => {
   const runtime = await runtimeFolder(t);
   let refused: Error | null = null;
   const execute = async (command: string) => {
@@ -124,7 +124,7 @@ test('a flush tells why it failed also where it cannot be undone: fenced, its ma
   await assert.rejects(flushMachine(optionsOf(machine, 'crash')), FencedError);
 });
 
-test('a bitmap is removed only once the record names no flush, whichever it was: a successor believes what it says', async (t) => {
+test('a bitmap is removed only once the record names no flush, because a successor trusts the record', async (t) => {
   const runtime = await runtimeFolder(t);
   const committed = { job_id: 'flush-1', generation: 1, segments: [], consistency: 'crash', dirty_bytes: 0 };
   const record = { ...RECORD, counts_from: 'one', full_compare: true, flush: committed as object | null };

@@ -1,13 +1,12 @@
-# apply-keys replace|end|look SEQUENCE FINGERPRINT…, run in the guest by its agent, as root; authorized keys on stdin.
-# Replaces the keys that sshd lets in (not `look`), then (not `replace`) ends every connection that came with another
-# key. Prints how many it ended, and how many it could not judge yet: look again for those. Exit code 3: a connection
-# that should end has no process to be found; 4: a call with a higher sequence, which is printed, came first, as those
-# that a hung agent has kept may, all at once.
+# apply-keys replace|end|look SEQUENCE FINGERPRINT…: run in the guest by its agent, as root; authorized keys on stdin.
+# `replace` and `end` set the keys that sshd accepts; `end` and `look` end every connection of another key. Prints how many
+# connections it ended, and how many it could not judge yet: run it again for those. Exit code 3: a connection that must end has no
+# process; 4: a call with a higher sequence, which is printed, came first. A hung agent may execute many old calls at once.
 #
-# Which key a connection came with is in sshd's log alone; which process has it, in /proc. One that has not
-# authenticated yet is left: it will be measured against the new keys. One that the log does not know is ended too,
-# someone may have emptied the log; unless its process is young and may not have come to its first line. So is one
-# that has not authenticated by the log long after sshd would have ended it: that line was lost as the log was cut.
+# sshd's log says which key a connection used, /proc which process has it. A connection that has not authenticated yet stays: it is
+# judged by the new keys. A connection that the log does not know is ended, because somebody may have emptied the log, unless its
+# process is young and may not have logged yet. A connection that is unauthenticated by the log long after sshd would have ended
+# it is ended too: its line was lost when the log was cut.
 bb=/usr/lib/berth/busybox
 run=/run/berth
 young_seconds=10
@@ -23,7 +22,7 @@ exec 9> "$run/keys.lock"
 flock 9
 if [ "$what" != look ]; then
 	latest=0
-	# Empty where there was no room for it.
+	# Empty if there was no room for it.
 	[ ! -e "$run/keys.sequence" ] || read -r latest < "$run/keys.sequence" || latest=0
 	if [ "$sequence" -le "$latest" ]; then echo "$latest 0"; exit 4; fi
 	echo "$sequence" > "$run/keys.sequence"
@@ -49,7 +48,7 @@ status=0
 	echo @processes
 	# shellcheck disable=SC2086
 	$bb ls -l $folders 2> /dev/null
-	# Last: nothing in it can be taken for the beginning of another part.
+	# The log comes last: nothing in it can start another part.
 	echo @log
 	$bb cat "$run/sshd.log.1" "$run/sshd.log" 2> /dev/null
 } | $bb awk -v now="$uptime" -v young="$young_seconds" -v grace="$grace_seconds" '

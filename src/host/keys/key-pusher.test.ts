@@ -91,7 +91,7 @@ async function revoked(t: TestContext) {
   return all;
 }
 
-test('a key that is revoked again before the guest has said that it took it goes, and that it may let it in is said', async () => {
+test('a key that is revoked before the guest has confirmed it is removed, and is reported as possibly in force', async () => {
   const { guest, keys, reports } = await upWith([A]);
   guest.answer = async () => guest.keys.includes(B) && lost(guest);
   keys.want([A, B]);
@@ -102,7 +102,7 @@ test('a key that is revoked again before the guest has said that it took it goes
   assert.deepEqual(reports, ['AB', 'A']);
 });
 
-test('that is said also while the guest is silent, and again when the key is let in', async () => {
+test('a key that may be in force is reported also while the guest is silent, and again once it is applied', async () => {
   const { guest, keys, reports } = await upWith([A, C]);
   const silence = Promise.withResolvers<void>();
   guest.answer = () => silence.promise;
@@ -118,7 +118,7 @@ test('that is said also while the guest is silent, and again when the key is let
   assert.deepEqual(guest.keys, [B, C]);
 });
 
-test('a key that is let in again before the guest has said that it is out gets in', async () => {
+test('a key that is added again before the guest has confirmed its removal is applied', async () => {
   const { guest, keys, reports } = await upWith([A, B]);
   guest.answer = async () => guest.keys.includes(B) || lost(guest);
   keys.want([A]);
@@ -128,7 +128,7 @@ test('a key that is let in again before the guest has said that it is out gets i
   assert.deepEqual(guest.keys, [A, B]);
 });
 
-test('a guest that began with its keys is asked for nothing, but where it was sent others since', async () => {
+test('a guest that was started with its keys gets no call, unless it was sent others since', async () => {
   const { guest, keys, followed } = scene([A]);
   keys.want([A]);
   assert.deepEqual(await keys.apply(followed), [fingerprintOf(A)]);
@@ -143,7 +143,7 @@ test('a guest that began with its keys is asked for nothing, but where it was se
   assert.deepEqual(guest.keys, [A]);
 });
 
-test('a guest that began with none gets its first in their file, and all others by the script', async () => {
+test('a guest that was started without keys gets the first set as a file, and later sets by the script', async () => {
   const { guest, keys, followed } = scene([]);
   keys.want([A, B]);
   assert.deepEqual(await keys.apply(followed), [A, B].map(fingerprintOf));
@@ -152,7 +152,7 @@ test('a guest that began with none gets its first in their file, and all others 
   assert.deepEqual(guest.calls, ['file AB', 'replace A']);
 });
 
-test('where the file may have been written or not, the script says what it is', async () => {
+test('if the write of the key file is unconfirmed, the script sets the keys', async () => {
   const { guest, keys, followed } = scene([]);
   keys.want([A, B]);
   guest.answer = async () => guest.keys.length > 0 && lost(guest);
@@ -164,7 +164,7 @@ test('where the file may have been written or not, the script says what it is', 
   assert.deepEqual(guest.calls, ['file AB', 'replace A']);
 });
 
-test('after a revocation it is looked again, also when a key is being added then', async (t) => {
+test('after a revocation connections are checked again, also while a key is being added', async (t) => {
   const { guest, keys, reports } = await revoked(t);
   const silence = Promise.withResolvers<void>();
   guest.answer = () => silence.promise;
@@ -178,7 +178,7 @@ test('after a revocation it is looked again, also when a key is being added then
   await until(() => guest.calls.at(-1) === 'look AC');
 });
 
-test('… when a suspend is being tried, and fails', async (t) => {
+test('… while a suspend is tried, and fails', async (t) => {
   const { guest, keys, followed } = await revoked(t);
   await keys.pause();
   t.mock.timers.tick(LOOK_AGAIN_MS);
@@ -188,7 +188,7 @@ test('… when a suspend is being tried, and fails', async (t) => {
   await until(() => guest.calls.at(-1) === 'look A');
 });
 
-test('… and when a guest that was adopted is said to be up only later', async (t) => {
+test('… and when an adopted guest is reported as running only later', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] });
   const { guest, keys, machine, followed } = scene();
   machine.may_be_connected = true;
@@ -201,7 +201,7 @@ test('… and when a guest that was adopted is said to be up only later', async 
   await until(() => guest.calls.at(-1) === 'look A');
 });
 
-test('a guest that was reset has no connections of before, and one that is given up is not looked at', async (t) => {
+test('connections are not checked after a reset, nor after the close', async (t) => {
   for (const end of ['reset', 'close'] as const) {
     const { guest, keys, machine, followed } = await revoked(t);
     if (end === 'reset') machine.resets += 1;

@@ -41,7 +41,7 @@ function watched(has_past = false) {
   return { log, watch, look };
 }
 
-test('a login is told once, however often it is looked', async () => {
+test('a login is reported once, however often the log is read', async () => {
   const { log, look } = watched();
   log.text = `Server listening on 0.0.0.0 port 22.\r\n${login('a')}${login('b')}${login('a')}`;
   assert.deepEqual(await look(), [key('a'), key('b')]);
@@ -70,7 +70,7 @@ test('a log that was emptied, and that of another boot, are read from their begi
   assert.deepEqual(await look(), [key('d'), key('e')]);
 });
 
-test('what an adopted guest had logged is not told as if it were new', async () => {
+test('logins from before an adoption are not reported', async () => {
   const { log, look } = watched(true);
   log.text = login('a');
   assert.deepEqual(await look(), []);
@@ -78,7 +78,7 @@ test('what an adopted guest had logged is not told as if it were new', async () 
   assert.deepEqual(await look(), [key('b')]);
 });
 
-test('what was not heard is told again, and a frozen guest is left alone', async () => {
+test('a failed report is repeated, and a frozen guest is not asked', async () => {
   const { log, watch, look } = watched();
   log.text = login('a');
   await watch.report(() => Promise.reject(new Error('away')));

@@ -34,7 +34,7 @@ test('a guest that prints without end waits: its log stays small, and what it pr
   assert.ok(guest.writableLength > flood.length / 2, `${guest.writableLength}`);
 });
 
-test('what a tail of it says in a message is one line that no terminal acts on', (t) => {
+test('a console’s tail in a message is one line without control characters', (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-console-'));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const log_path = join(folder, 'log');
@@ -43,7 +43,7 @@ test('what a tail of it says in a message is one line that no terminal acts on',
   assert.ok(tail.length <= 300 && /^[x |a-z:…]*$/.test(tail), tail);
 });
 
-test('a console goes on where its log cannot be written, and is kept again once it can', async (t) => {
+test('a console works while its log cannot be written, and is logged again once it can', async (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-console-'));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const [socket_path, log_path] = [join(folder, 'socket'), join(folder, 'log')];
@@ -68,7 +68,7 @@ test('a console goes on where its log cannot be written, and is kept again once 
   assert.equal(readFileSync(log_path, 'utf8'), 'kept\n');
 });
 
-test('of a panic it is told why, not how its registers were', (t) => {
+test('a panic’s reason has its cause, not its registers', (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-console-'));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const log_path = join(folder, 'log');

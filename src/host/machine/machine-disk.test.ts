@@ -27,7 +27,7 @@ async function flushed({ frozen, thawing, later }: { frozen: boolean; thawing: n
   return disk.isUntouched();
 }
 
-test('one marked block is taken for the thaw’s own only where the guest was frozen and has written once until then', async () => {
+test('one marked block counts as the thaw’s own only if the guest was frozen and has written once until then', async () => {
   const cases = [
     { frozen: true, thawing: 1, later: 0, untouched: true },
     { frozen: true, thawing: 0, later: 0, untouched: true },
@@ -39,7 +39,7 @@ test('one marked block is taken for the thaw’s own only where the guest was fr
   for (const { untouched, ...how } of cases) assert.equal(await flushed(how), untouched, JSON.stringify(how));
 });
 
-test('what a flush has found is not believed any more once the next has begun', async () => {
+test('a flush’s finding is void once the next flush begins', async () => {
   const { disk } = diskOf();
   disk.noteBegun();
   await disk.noteFrozen();

@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { newId } from '../../lib/ids.ts';
 import { makeVmFolder, vmFolder } from './record.ts';
 
-test("a VM's user may pass through its folder whatever the umask is", async (t) => {
+test("a VM's user can traverse its folder, whatever the umask is", async (t) => {
   const root = mkdtempSync(join(tmpdir(), 'brec-'));
   t.after(() => rmSync(root, { recursive: true }));
   const before = process.umask(0o077);

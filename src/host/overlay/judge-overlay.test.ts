@@ -143,7 +143,7 @@ test('every disagreement of overlay, sidecar, head and database has one decision
   assert.equal(used.size, ROWS.length, 'every row is met');
 });
 
-test('what is lost is said: what a boot may have written, and what only a copy that was set aside holds', () => {
+test('a loss is reported: writes that a boot may have made, and writes that only a copy set aside holds', () => {
   const nothing = { all_durable: false, may_have_written: false };
   const wrote = { all_durable: false, may_have_written: true };
   const durable = { all_durable: true, may_have_written: true };

@@ -78,7 +78,7 @@ test('a runner whose steps succeed comes to rest within eight steps', () => {
   );
 });
 
-test('stopped is said only when no machine has the disk and nothing is unsaved', () => {
+test('stopped is reported only when no machine has the disk and nothing is unsaved', () => {
   fc.assert(
     fc.property(situation, (now) => {
       if (decide(now) === 'report_stopped')
@@ -87,7 +87,7 @@ test('stopped is said only when no machine has the disk and nothing is unsaved',
   );
 });
 
-test('a machine is started only where none is, and only once a boot', () => {
+test('a machine is started only if there is none, and only once per boot', () => {
   fc.assert(
     fc.property(situation, (now) => {
       if (decide(now) === 'start')
@@ -96,7 +96,7 @@ test('a machine is started only where none is, and only once a boot', () => {
   );
 });
 
-test('a guest that stands still for good is never let go on without being told of: its memory is said first', () => {
+test('a guest whose memory is durable is never resumed before the memory is reported', () => {
   fc.assert(
     fc.property(situation, (now) => {
       const step = decide(now);
@@ -114,7 +114,7 @@ test('a guest that stands still for good is never let go on without being told o
   );
 });
 
-test('of a guest that is silent since an earlier agent left it, what is asked for is done all the same', () => {
+test('an adopted guest that is silent still gets its reboots, flushes and suspends', () => {
   fc.assert(
     fc.property(situation, (any) => {
       const silent = {
@@ -135,7 +135,7 @@ test('of a guest that is silent since an earlier agent left it, what is asked fo
   );
 });
 
-test('a guest that is up is never ended without its part while a stop is wanted', () => {
+test('a stop shuts a guest that is up down before its machine is ended', () => {
   fc.assert(
     fc.property(situation, (now) => {
       if (now.desired === 'stopped' && now.machine === 'up' && !now.saved)
@@ -144,7 +144,7 @@ test('a guest that is up is never ended without its part while a stop is wanted'
   );
 });
 
-test('the disk of a failed VM is saved when somebody asks, never because its automatic flush was due', () => {
+test('a failed VM’s disk is saved on request, never because its automatic flush is due', () => {
   fc.assert(
     fc.property(situation, (now) => {
       if (now.desired === 'failed')

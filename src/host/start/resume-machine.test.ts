@@ -6,7 +6,7 @@ import { QmpTimeoutError } from '../qmp/qmp-client.ts';
 import type { Launch } from './launch-machine.ts';
 import { launchOrResume } from './resume-machine.ts';
 
-test('a memory is kept for another try while QEMU is silent, and where the lease is over', async () => {
+test('a resume is retried with its memory while QEMU is silent or the lease is over', async () => {
   const failures = [new QmpTimeoutError('silent'), new QmpTimeoutError('silent'), new LeaseOverError('over')];
   let tries = 0;
   const launch = {
