@@ -34,7 +34,7 @@ const LAZY_MONITOR_MS = 120_000;
 const AGENT_SILENT: Reason = {
   code: 'guest_agent_silent',
   message:
-    "The guest's agent does not answer, or answers what no agent does: commands, metrics and changed SSH keys wait. Restart the VM if it stays so.",
+    "The guest's agent does not answer, or breaks its protocol: commands, metrics and changed SSH keys wait. Restart the VM if it stays so.",
 };
 
 export class Machine {
