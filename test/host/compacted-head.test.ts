@@ -40,7 +40,7 @@ async function readAll(state: DiskState): Promise<number> {
   return blocks;
 }
 
-test('a head whose objects compaction has replaced and removed is requested again', async () => {
+test('a head that compaction has replaced, and whose objects are removed, is asked for again', async () => {
   const disk = await placed();
   const [state, idle] = [new DiskState(host, disk.id), new DiskState(host, disk.id)];
   await state.load();
@@ -59,7 +59,7 @@ test('a head whose objects compaction has replaced and removed is requested agai
   assert.equal(await readAll(state), 5);
 });
 
-test('an object that is missing from the current head is named', async () => {
+test('an object that is missing from the head as it is now is named', async () => {
   const disk = await placed();
   const state = new DiskState(host, disk.id);
   const { layers } = await state.refresh();
@@ -68,7 +68,7 @@ test('an object that is missing from the current head is named', async () => {
   await assert.rejects(state.load(), (error: Error) => error.message.includes(key));
 });
 
-describe('a flush that an earlier agent left', () => {
+describe('a flush that an agent has left, its commit said or not', () => {
   const asFlush = (commit_id: string) => ({ generation: 2, commit_id }) as unknown as FlushRecord;
 
   for (const work of [checkpointDisk, compactDisk]) {

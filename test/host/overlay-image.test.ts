@@ -78,7 +78,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
   return { overlays: paths.overlays, asked, instance_id, folder, now, open };
 }
 
-test('an overlay is opened over the image that it was made over, although there is a newer one', {
+test('an overlay is opened over the image that it was made over, though there is a newer one by then', {
   skip,
 }, async (t) => {
   const { overlays, asked, instance_id, now, open } = await sceneOf(t);
@@ -146,7 +146,7 @@ test('an overlay that names another file is set aside unopened, and the disk com
   }
 });
 
-test('an overlay that is not used does not choose the image', async (t) => {
+test('an overlay that is void says nothing of the image', async (t) => {
   const { overlays, asked, instance_id, open } = await sceneOf(t);
   await writeFile(overlayPaths(overlays, instance_id).overlay, QCOW2);
   await writeSidecar(overlays, instance_id, { ...UNSAVED, placement: 0, image_version: V1 });

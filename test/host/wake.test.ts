@@ -36,7 +36,7 @@ describe('waking a machine', () => {
     return text;
   }
 
-  test('it gets seed, time, command line, host key and authorized keys', async () => {
+  test('it is told seed, time and words, and given its host key and the keys that it lets in', async () => {
     const lines = (await heard(true, /^end\n/m)).split('\n').map((line) => line.split(' '));
     assert.deepEqual(
       lines.map(([name]) => name),
@@ -53,7 +53,7 @@ describe('waking a machine', () => {
     assert.match(files.get('host_key_pub') ?? '', /^ssh-ed25519 \S+\n$/);
   });
 
-  test('a guest of an older image gets one line, and no files', async () => {
+  test('a guest of an older image is told in one line, and given nothing', async () => {
     assert.match(await heard(false, /\n/), /^[0-9a-f]{128} \d+ quiet berth\.vm=vm_1\n$/);
     assert.deepEqual(asleep(Buffer.from('berth-asleep\r\n')), { takes_files: false });
     assert.deepEqual(asleep(Buffer.from('berth-asleep files\n')), { takes_files: true });

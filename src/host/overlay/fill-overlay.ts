@@ -212,7 +212,7 @@ export class OverlayFill {
       try {
         await this.#copy(range);
       } catch (error) {
-        // Any other error ends the connection, or is a bug.
+        // Any other error means that the connection has ended.
         if (!(error instanceof NbdError) || signal.aborted) throw error;
         damaged ||= error instanceof DamagedError;
         failed.push(range);
