@@ -1,7 +1,7 @@
 /** Base images into a backup and out of it: whole folders, their holes kept, every file checked against its manifest. */
 import { lstat, mkdir, readFile, rm, symlink } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { listHostImages } from '../host/images.ts';
+import { listHostImages } from '../host/image/host-images.ts';
 import { runCommand } from '../launch/run-command.ts';
 import { errnoOf } from '../lib/errors.ts';
 import { fileSha256 } from './line-files.ts';

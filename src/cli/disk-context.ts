@@ -3,7 +3,7 @@ import type { Db } from '../db/pool.ts';
 import { type DiskKeys, diskKeys } from '../disks/data-keys.ts';
 import { type KeptObjects, keepObjects } from '../disks/keep-objects.ts';
 import { knownMarks } from '../disks/mark-store.ts';
-import { findHostImage, type HostImage } from '../host/images.ts';
+import { findHostImage, type HostImage } from '../host/image/host-images.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { createLog } from '../lib/log.ts';

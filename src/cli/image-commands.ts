@@ -9,7 +9,7 @@ import { transaction } from '../db/pool.ts';
 import { IMAGE_ID } from '../disk-format/image-manifest.ts';
 import { removeStoredImage, storeImage } from '../disk-format/image-objects.ts';
 import { knownMarks } from '../disks/mark-store.ts';
-import { findHostImage, type HostImage, readHostImage } from '../host/images.ts';
+import { findHostImage, type HostImage, readHostImage } from '../host/image/host-images.ts';
 import { UnusableImageError } from '../host/own-image/byte-source.ts';
 import { checkBoot } from '../host/own-image/check-boot.ts';
 import { makeOwnImage } from '../host/own-image/make-image.ts';

@@ -6,7 +6,7 @@ import { afterCommit, type Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import { type MailId, newId } from '../lib/ids.ts';
 import type { Sealer } from '../lib/seal.ts';
-import { Wake } from '../lib/wake.ts';
+import { Signal } from '../lib/signal.ts';
 import { countMail, MAX_MAILS, WINDOW_S } from './count-store.ts';
 import type { Mail } from './mailer.ts';
 import { insertMail } from './store.ts';
@@ -21,10 +21,10 @@ export type Post = Mail & { readonly kind: PostKind };
 /** With the hash of the token in it, as hexadecimal digits. */
 export type Posted = Mail & { readonly token?: string | undefined };
 
-const posted = new Wake();
+const posted = new Signal();
 
 /** Calls `wake` after each commit of a mail in this process. Returns the undoing. */
-export const onPosted = posted.on;
+export const onPosted = posted.subscribe;
 
 export class Mailbox {
   readonly #sealer: Sealer;
@@ -48,7 +48,7 @@ export class Mailbox {
     const id = newId('mail');
     const whole: Posted = { to, subject, text, token: token_hash?.toString('hex') };
     await insertMail(tx, id, this.#sealer.seal(JSON.stringify(whole), id), good_for_s);
-    afterCommit(tx, posted.all);
+    afterCommit(tx, posted.notify);
   }
 
   /** null where the server's key is not what it was sealed with. */

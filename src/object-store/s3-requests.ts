@@ -6,6 +6,7 @@
  * wait at once.
  */
 import { backoffMs, pause } from '../lib/backoff.ts';
+import { Semaphore } from '../lib/semaphore.ts';
 import {
   ObjectExistsError,
   ObjectNotFoundError,
@@ -49,12 +50,13 @@ export class NoConditionsError extends Error {
 export class S3Requests {
   readonly #description: string;
   readonly #patience: S3Patience;
-  readonly #waiting: (() => void)[] = [];
-  #under_way = 0;
+  /** The client's pool of connections does not bound its own queue. */
+  readonly #permits: Semaphore;
 
   constructor(description: string, patience: S3Patience) {
     this.#description = description;
     this.#patience = patience;
+    this.#permits = new Semaphore(patience.requests_max);
   }
 
   /**
@@ -85,7 +87,7 @@ export class S3Requests {
     signal: AbortSignal | undefined,
   ): Promise<{ value: T } | S3Failure> {
     const { attempt_timeout_ms } = this.#patience;
-    await this.#enter(signal);
+    await this.#permits.acquire(signal);
     const stop = new AbortController();
     const end = (): void => stop.abort(signal?.reason);
     const deadline = setTimeout(end, attempt_timeout_ms);
@@ -102,36 +104,8 @@ export class S3Requests {
     } finally {
       clearTimeout(deadline);
       signal?.removeEventListener('abort', end);
-      this.#leave();
+      this.#permits.release();
     }
-  }
-
-  /** Waits for a free place, in order of arrival. The SDK's connection pool has no limit on waiting requests. */
-  async #enter(signal: AbortSignal | undefined): Promise<void> {
-    signal?.throwIfAborted();
-    if (this.#under_way < this.#patience.requests_max) {
-      this.#under_way += 1;
-      return;
-    }
-    const turn = Promise.withResolvers<void>();
-    const give_up = (): void => {
-      const at = this.#waiting.indexOf(turn.resolve);
-      if (at >= 0) this.#waiting.splice(at, 1);
-      turn.reject(signal?.reason);
-    };
-    this.#waiting.push(turn.resolve);
-    signal?.addEventListener('abort', give_up, { once: true });
-    try {
-      await turn.promise; // takes over the place of a finished request
-    } finally {
-      signal?.removeEventListener('abort', give_up);
-    }
-  }
-
-  #leave(): void {
-    const next = this.#waiting.shift();
-    if (next) next();
-    else this.#under_way -= 1;
   }
 
   #errorFor(what: string, failure: S3Failure, attempts: number): Error {

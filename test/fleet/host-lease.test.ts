@@ -22,11 +22,11 @@ import { after, before, describe, test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { hashToken } from '../../src/auth/tokens.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { removeForgotten } from '../../src/host/forgotten.ts';
-import { bootMs } from '../../src/host/lease/boot-clock.ts';
+import { evictStaleDisks } from '../../src/host/evict-stale-disks.ts';
 import { runningFencer, startFencer } from '../../src/host/lease/fencer.ts';
 import { HostLease, LeaseOverError } from '../../src/host/lease/host-lease.ts';
 import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
+import { bootMs } from '../../src/host/vm/boot-clock.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { identityOf, isAlive, isStopped, killProcess } from '../../src/host/vm/process-identity.ts';
 import { listLeases } from '../../src/hosts/lease-store.ts';
@@ -192,7 +192,7 @@ describe("an agent's lease", () => {
       for (const path of Object.values(overlayPaths(paths.overlays, id))) writeFileSync(path, '');
       if (id !== young) utimesSync(overlayPaths(paths.overlays, id).overlay, a_day_ago, a_day_ago);
     }
-    await removeForgotten({ client, paths, log }, () => false);
+    await evictStaleDisks({ client, paths, log }, () => false);
     const left = new Set(readdirSync(paths.overlays).map((name) => name.replace(/\..*/, '')));
     assert.deepEqual([...left].sort(), [known, young].sort());
   });

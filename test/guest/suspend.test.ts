@@ -6,7 +6,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { vmFolder } from '../../src/host/runner/record.ts';
+import { vmFolder } from '../../src/host/machine/record.ts';
 import { hostCgroups } from '../../src/host/vm/cgroup.ts';
 import { killProcess } from '../../src/host/vm/process-identity.ts';
 import type { InstanceId } from '../../src/lib/ids.ts';

@@ -6,10 +6,10 @@ import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
 import { NbdError } from '../../src/host/block/nbd-export.ts';
 import { NbdServer } from '../../src/host/block/nbd-server.ts';
+import { OverlayFill, type OverlayFillOptions } from '../../src/host/overlay/fill-overlay.ts';
+import { OverlayExport } from '../../src/host/overlay/overlay-export.ts';
 import { waitForJob } from '../../src/host/qmp/jobs.ts';
 import { QmpTimeoutError } from '../../src/host/qmp/qmp-client.ts';
-import { OverlayFill, type OverlayFillOptions } from '../../src/host/runner/fill-overlay.ts';
-import { OverlayExport } from '../../src/host/runner/overlay-export.ts';
 import { NODES, overlayNode } from '../../src/host/vm/qemu-command.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { ObjectNotFoundError } from '../../src/object-store/object-store.ts';
@@ -48,7 +48,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
       order: [],
       log: createLog('test', 'silent'),
       after_boot_ms: 0,
-      sayOrder: async () => {},
+      reportOrder: async () => {},
       filled: async () => {
         await scene.qmp.execute('blockdev-reopen', { options: [overlayNode(NODES.base)] });
         await scene.qmp.execute('blockdev-del', { 'node-name': NODES.lazy });
@@ -219,7 +219,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     const told = Promise.withResolvers<readonly number[]>();
     const { fill: filling } = fill({
       order: [...first, 1_023],
-      sayOrder: async (blocks) => told.resolve(blocks),
+      reportOrder: async (blocks) => told.resolve(blocks),
       bytes_per_second: 1,
     });
     await until('both are here', () => scene.lazy.served_bytes >= 4 * BLOCK_BYTES);
@@ -238,7 +238,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     await until('it is connected', async () =>
       (await scene.qmp.execute('query-block-exports', undefined)).some(({ id }) => id === 'overlay'),
     );
-    const go_on = await filling.rest();
+    const go_on = await filling.pause();
     filling.booted();
     const first = await Promise.race([
       filled.then(() => 'filled'),
@@ -262,7 +262,7 @@ describe('an overlay over the lazy export', { timeout: 300_000 }, () => {
     filling.booted();
     await begun.promise;
     const wanted = new AbortController();
-    const rest = filling.rest(wanted.signal);
+    const rest = filling.pause(wanted.signal);
     wanted.abort(new Error('something else is wanted'));
     await assert.rejects(rest, /something else is wanted/);
     end.resolve();

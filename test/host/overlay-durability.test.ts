@@ -9,9 +9,9 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { NbdError } from '../../src/host/block/nbd-export.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
+import { DiskState } from '../../src/host/overlay/disk-state.ts';
+import { OverlayExport } from '../../src/host/overlay/overlay-export.ts';
 import { QmpClient } from '../../src/host/qmp/qmp-client.ts';
-import { DiskState } from '../../src/host/runner/disk-state.ts';
-import { OverlayExport } from '../../src/host/runner/overlay-export.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';
 import { NODES } from '../../src/host/vm/qemu-command.ts';
 import { readSidecar } from '../../src/host/vm/sidecar.ts';
@@ -51,7 +51,7 @@ for (const seed of [1, 2, 3]) {
     // As a killed QEMU leaves it: in the host's cache alone.
     const written = randomBytes(8 * MIB);
     writeFileSync(paths.overlay, written, { flag: 'r+' });
-    await state.vouchClean(placement);
+    await state.markClean(placement);
     await disk.cut(seed);
     await disk.comeBack();
     const sidecar = await readSidecar(overlays, instance_id);
@@ -63,7 +63,7 @@ for (const seed of [1, 2, 3]) {
     skip: CANNOT_CUT_DISKS,
   }, async (t) => {
     const { disk, placement, state, paths } = await sceneOf(t);
-    await state.vouch(placement);
+    await state.markDirty(placement);
     await disk.cut(seed);
     await disk.comeBack();
     await state.refresh();

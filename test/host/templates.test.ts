@@ -14,9 +14,9 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, beforeEach, describe, test } from 'node:test';
-import type { HostImage } from '../../src/host/images.ts';
-import { readHostImage } from '../../src/host/images.ts';
-import { BootSlots } from '../../src/host/runner/boot-slots.ts';
+import { BootSlots } from '../../src/host/boot-slots.ts';
+import type { HostImage } from '../../src/host/image/host-images.ts';
+import { readHostImage } from '../../src/host/image/host-images.ts';
 import {
   boundTemplates,
   findTemplate,

@@ -216,3 +216,51 @@ test('no file imports itself by way of others', () => {
   };
   for (const path of files) visit(path, []);
 });
+
+/**
+ * Inside host/: a room and the rooms of host/ that it imports. Each line names only rooms of lines above it, so there is no
+ * cycle. A file at the root of host/ is a room by its name. Lines only shrink.
+ */
+const HOST_ROOMS: Record<string, readonly string[]> = {
+  qmp: [],
+  block: [],
+  image: [],
+  'boot-slots': [],
+  'host-store': [],
+  vm: ['qmp'],
+  guest: ['qmp'],
+  lease: ['vm'],
+  keys: ['guest'],
+  template: ['boot-slots', 'guest', 'image', 'qmp', 'vm'],
+  'own-image': ['guest', 'image', 'keys', 'vm'],
+  'host-context': ['block', 'boot-slots', 'image', 'lease', 'template', 'vm'],
+  overlay: ['block', 'host-context', 'qmp', 'vm'],
+  machine: ['guest', 'host-context', 'image', 'keys', 'overlay', 'qmp', 'vm'],
+  flush: ['block', 'guest', 'host-context', 'machine', 'overlay', 'qmp', 'vm'],
+  suspend: ['flush', 'host-context', 'machine', 'overlay', 'qmp', 'vm'],
+  start: [
+    ...['flush', 'guest', 'host-context', 'image', 'keys', 'lease', 'machine', 'overlay', 'qmp'],
+    ...['suspend', 'template', 'vm'],
+  ],
+  runner: [
+    ...['flush', 'guest', 'host-context', 'keys', 'lease', 'machine', 'overlay', 'start', 'suspend', 'vm'],
+  ],
+  calls: ['guest', 'host-context', 'machine', 'runner'],
+  'evict-stale-disks': ['host-context', 'machine', 'vm'],
+  agent: ['calls', 'evict-stale-disks', 'host-context', 'image', 'machine', 'runner', 'vm'],
+};
+
+test('inside host/, a room imports what its line says, and only rooms above it', () => {
+  const room = (path: string) => (path.split('/')[2] ?? '').replace(/\.ts$/, '');
+  const inside = imports.filter(({ from, to }) => from.startsWith('src/host/') && to.startsWith('src/host/'));
+  const used = new Set(inside.map(({ from, to }) => `${room(from)} → ${room(to)}`));
+  const lines = Object.entries(HOST_ROOMS).flatMap(([here, others]) =>
+    others.map((there) => `${here} → ${there}`),
+  );
+  const across = [...used].filter((each) => new Set(each.split(' → ')).size === 2);
+  assert.deepEqual(across.sort(), lines.sort(), 'the table says less, or more, than the imports');
+  const order = Object.keys(HOST_ROOMS);
+  for (const [here, others] of Object.entries(HOST_ROOMS)) {
+    for (const there of others) assert.ok(order.indexOf(there) < order.indexOf(here), `${here} → ${there}`);
+  }
+});

@@ -5,7 +5,7 @@
 import { spawn } from 'node:child_process';
 import { chown } from 'node:fs/promises';
 import { untrustedText } from '../../lib/untrusted-text.ts';
-import type { HostImage } from '../images.ts';
+import type { HostImage } from '../image/host-images.ts';
 import { CLEAN_ENV, inJail, type Jail } from '../vm/jail.ts';
 import {
   type Accelerator,

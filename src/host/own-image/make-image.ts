@@ -22,7 +22,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-manifest.ts';
 import { present } from '../../lib/assert.ts';
-import { type HostImage, readHostImage } from '../images.ts';
+import { type HostImage, readHostImage } from '../image/host-images.ts';
 import type { Jail } from '../vm/jail.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';
 import { UnusableImageError } from './byte-source.ts';

@@ -15,7 +15,7 @@ import { type FileHandle, mkdir, open, readdir, readFile, rename, rm, stat, utim
 import { join } from 'node:path';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import { noteGarbage } from '../../lib/release.ts';
-import type { HostImage } from '../images.ts';
+import type { HostImage } from '../image/host-images.ts';
 import { syncFolder, writeFileDurably } from '../vm/durable-file.ts';
 import { hardwareTraits } from '../vm/machine-traits.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';

@@ -8,9 +8,10 @@ import type { FileHandle } from 'node:fs/promises';
 import { pause } from '../../lib/backoff.ts';
 import { messageOf } from '../../lib/errors.ts';
 import type { Log } from '../../lib/log.ts';
-import type { ImageKeeper } from '../image-keeper.ts';
-import { listHostImages } from '../images.ts';
-import type { BootSlots } from '../runner/boot-slots.ts';
+import { Signal } from '../../lib/signal.ts';
+import type { BootSlots } from '../boot-slots.ts';
+import { listHostImages } from '../image/host-images.ts';
+import type { ImageKeeper } from '../image/image-keeper.ts';
 import type { Accelerator } from '../vm/qemu-command.ts';
 import { clearAway, type MakeOptions, makeTemplate } from './make-template.ts';
 import {
@@ -57,7 +58,7 @@ export class Templates {
   readonly #rejections = new Map<string, number>();
   /** Verified files: template key → file identity. */
   readonly #verified = new Map<string, string>();
-  #news = Promise.withResolvers<void>();
+  readonly #changed = new Signal();
 
   constructor(options: TemplatesOptions) {
     this.#options = options;
@@ -103,19 +104,17 @@ export class Templates {
   want(wanted: Wanted): void {
     if (!this.#options.enabled || this.#wanted.size >= MAX_WANTED) return;
     this.#wanted.set(JSON.stringify(wanted), wanted);
-    this.#news.resolve();
+    this.#changed.notify();
   }
 
   /** Makes requested templates until `signal` aborts. */
   async run(signal: AbortSignal): Promise<void> {
     const { templates_dir, log } = this.#options;
-    const ended = new Promise<void>((resolve) =>
-      signal.addEventListener('abort', () => resolve(), { once: true }),
-    );
     await clearAway(templates_dir).catch((error: unknown) =>
       log.warn({ err: error }, 'an unfinished template could not be removed'),
     );
     while (!signal.aborted) {
+      const since = this.#changed.count;
       try {
         for (const [name, wanted] of this.#wanted) {
           this.#wanted.delete(name);
@@ -125,11 +124,8 @@ export class Templates {
       } catch (error) {
         if (!signal.aborted) log.warn({ err: error }, 'a template was not made');
       }
-      const over = new AbortController();
-      await Promise.race([this.#news.promise, ended, pause(LOOK_EVERY_MS, over.signal)]);
-      over.abort();
-      this.#news = Promise.withResolvers();
-      if (this.#wanted.size > 0) this.#news.resolve();
+      const over = AbortSignal.any([signal, AbortSignal.timeout(LOOK_EVERY_MS)]);
+      if (this.#wanted.size === 0) await this.#changed.wait({ since, signal: over });
     }
   }
 

@@ -6,7 +6,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { pause } from '../../lib/backoff.ts';
 import { errnoOf } from '../../lib/errors.ts';
-import { bootId } from '../lease/boot-clock.ts';
+import { bootId } from './boot-clock.ts';
 
 export interface ProcessIdentity {
   readonly pid: number;
