@@ -1,8 +1,6 @@
 import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import proxyAddr from '@fastify/proxy-addr';
-import swagger from '@fastify/swagger';
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { AppError } from '../lib/errors.ts';
 import { registerAccess } from './access.ts';
@@ -17,12 +15,13 @@ import { registerHealth } from './health.ts';
 import { KnownHosts, registerKnownHosts } from './known-hosts.ts';
 import { lazySchemas } from './lazy-schemas.ts';
 import { registerLookAgain } from './look-again.ts';
-import { openApiOptions } from './openapi.ts';
+import { registerDocument } from './openapi/document.ts';
 import { CursorSealer } from './pagination.ts';
 import { Places } from './places.ts';
 import { RateLimits } from './rate-limits.ts';
 import { newRequestId } from './request-id.ts';
 import { EmptyBody } from './schemas.ts';
+import { typed } from './typed-app.ts';
 import { registerApiKeys } from './v1/api-keys.ts';
 import { registerAudit } from './v1/audit.ts';
 import { answerWithSession, registerAuth } from './v1/auth.ts';
@@ -47,11 +46,6 @@ import { registerWebhookDeliveries } from './v1/webhook-deliveries.ts';
 import { registerWebhooks } from './v1/webhooks.ts';
 
 const BODY_LIMIT_BYTES = 1024 * 1024;
-
-export function typed(app: FastifyInstance) {
-  return app.withTypeProvider<TypeBoxTypeProvider>();
-}
-export type App = ReturnType<typeof typed>;
 
 /** Of the asked-for upgrades only a console's is given; others are requests like any, as without this. */
 function serverOptions(tls: AppContext['tls']): object {
@@ -110,7 +104,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
     fastify.server.emit('request', request, response),
   );
   if (context.metrics) context.metrics.count(fastify);
-  await fastify.register(swagger, openApiOptions());
+  await registerDocument(fastify);
   // Before the access rules: these pages are for everybody, as the document is.
   await registerDocs(fastify);
   if (context.console_dir !== undefined) registerConsole(fastify, context.console_dir);

@@ -8,17 +8,14 @@ import { isId } from '../../lib/ids.ts';
 import { awaitReceipt, type BegunFlush, beginFlush, stillHolds } from '../../vms/flush-vm.ts';
 import { type CallResult, restartVm, startVm, stopVm, suspendVm } from '../../vms/vm-calls.ts';
 import { principalOf } from '../access.ts';
-import type { App } from '../app.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { hangUp } from '../hang-up.ts';
 import { mutate } from '../mutate.ts';
 import {
-  COMMON,
   Consistency,
   closed,
   EmptyBody,
-  errors,
   InstanceParams,
   named,
   nullable,
@@ -26,22 +23,23 @@ import {
   Vm,
   wholeNumber,
 } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 import { instanceId } from './instances.ts';
 
 const FlushReceipt = named('FlushReceipt', {
-  generation: Type.Integer(),
+  generation: Type.Integer({ examples: [42] }),
   durable_at: nullable(Time),
-  dirty_bytes: Type.Integer(),
-  uploaded_bytes: Type.Integer(),
+  dirty_bytes: Type.Integer({ examples: [0] }),
+  uploaded_bytes: Type.Integer({ examples: [4_194_304] }),
   segments: Type.Integer(),
-  duration_ms: Type.Integer(),
+  duration_ms: Type.Integer({ examples: [180] }),
   consistency: Consistency,
 });
 
 const DEFAULT_WAIT_S = 30;
 const MAX_WAIT_S = 60;
 
-/** What a call changes of a VM: which boot it is, and its state. What its disk and guest do by themselves is not. */
+/** The state that calls change: the boot and the VM's state. The disk and the guest change by themselves. */
 function etagValue({ id, vm_id, boot, state }: InstanceRow) {
   return { instance_id: id, id: vm_id, boot: boot ?? 0, state: state ?? 'stopped' };
 }
@@ -72,10 +70,11 @@ function registerRead(app: App, { db, hub }: AppContext): void {
         found.catch(() => undefined); // whoever awaits it hears of it
         early.set(request, found);
       },
+      etag: true,
     },
     schema: {
       operationId: 'getVm',
-      summary: 'The state of the VM; with `wait`, once it is reached, the VM failed, or the time is over',
+      summary: 'Get the VM; with `wait`, once it reaches that state, fails, or the timeout passes',
       tags: ['VM'],
       params: InstanceParams,
       querystring: closed({
@@ -83,17 +82,17 @@ function registerRead(app: App, { db, hub }: AppContext): void {
           Type.Unsafe<'running' | 'stopped' | 'suspended'>({
             type: 'string',
             enum: ['running', 'stopped', 'suspended'],
-            description: 'Answer when this state is reached',
+            description: 'Answer when the VM reaches this state',
           }),
         ),
         timeout_seconds: Type.Optional(
           wholeNumber(
             { minimum: 1, maximum: MAX_WAIT_S, default: DEFAULT_WAIT_S },
-            'For how long; goes with `wait`',
+            'How long to wait; only with `wait`',
           ),
         ),
       }),
-      response: { 200: Vm, ...errors(...COMMON, 'NOT_FOUND') },
+      response: { 200: Vm },
     },
     handler: async (request, reply) => {
       const { org_id } = principalOf(request);
@@ -123,23 +122,23 @@ function registerRead(app: App, { db, hub }: AppContext): void {
 function readTimeout(text: string | undefined, waiting: boolean): number {
   if (text === undefined) return DEFAULT_WAIT_S;
   const seconds = Number(text);
-  if (!waiting) throw invalid('timeout_seconds', 'goes with wait');
+  if (!waiting) throw invalid('timeout_seconds', 'needs wait');
   if (seconds < 1 || seconds > MAX_WAIT_S) throw invalid('timeout_seconds', `must be 1 to ${MAX_WAIT_S}`);
   return seconds;
 }
 
-/** What is asked of a running VM, accepted or refused by its state. */
+/** Calls to a running VM, which its state accepts or refuses. */
 const MOVES = [
   {
     verb: 'restart',
     operationId: 'restartVm',
-    summary: 'Soft reboot: same VM, same disk, nothing flushed',
+    summary: 'Reboot the guest; the VM and its disk stay, and nothing is flushed',
     move: restartVm,
   },
   {
     verb: 'suspend',
     operationId: 'suspendVm',
-    summary: 'Save memory and disk together, then end the VM; a start goes on from there',
+    summary: 'Save memory and disk, then end the VM; the next start resumes it',
     move: suspendVm,
   },
 ] as const;
@@ -166,14 +165,14 @@ function registerCalls(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/vm',
-    config: { access: 'vm:write', idempotent: true },
+    config: {
+      access: 'vm:write',
+      idempotent: true,
+      errors: ['CONFLICT', 'PRECONDITION_FAILED', 'QUOTA_EXCEEDED'],
+    },
     schema: {
       ...describe('startVm', 'Start the VM'),
-      response: {
-        200: Vm,
-        202: Vm,
-        ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED', 'QUOTA_EXCEEDED'),
-      },
+      response: { 200: Vm, 202: Vm },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
@@ -192,13 +191,14 @@ function registerCalls(app: App, context: AppContext): void {
     app.route({
       method: 'POST',
       url: `/v1/instances/:id/vm/${verb}`,
-      config: { access: 'vm:write', idempotent: true },
+      config: {
+        access: 'vm:write',
+        idempotent: true,
+        errors: ['CONFLICT', 'VM_NOT_RUNNING', 'PRECONDITION_FAILED'],
+      },
       schema: {
         ...describe(operationId, summary),
-        response: {
-          202: Vm,
-          ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'VM_NOT_RUNNING', 'PRECONDITION_FAILED'),
-        },
+        response: { 202: Vm },
       },
       handler: async (request, reply) => {
         const id = instanceId(request.params);
@@ -216,19 +216,19 @@ function registerCalls(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/instances/:id/vm',
-    config: { access: 'vm:write' },
+    config: { access: 'vm:write', errors: ['CONFLICT', 'PRECONDITION_FAILED'] },
     schema: {
-      ...describe('stopVm', 'Stop the VM; the disk persists'),
+      ...describe('stopVm', 'Stop the VM; its disk persists'),
       querystring: closed({
         force: Type.Optional(
           Type.Unsafe<'true' | 'false'>({
             type: 'string',
             enum: ['true', 'false'],
-            description: "true skips the guest's part",
+            description: 'true: halt at once, without a shutdown of the guest',
           }),
         ),
       }),
-      response: { 200: Vm, 202: Vm, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT', 'PRECONDITION_FAILED') },
+      response: { 200: Vm, 202: Vm },
     },
     handler: async (request, reply) => {
       const force = request.query.force === 'true';
@@ -246,14 +246,14 @@ function registerCalls(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/vm/flush',
-    config: { access: 'vm:write', idempotent: true },
+    config: { access: 'vm:write', idempotent: true, errors: ['CONFLICT'] },
     schema: {
-      ...describe('flushVm', 'Write dirty disk pages to object storage now'),
-      response: { 200: FlushReceipt, ...errors(...COMMON, 'NOT_FOUND', 'CONFLICT') },
+      ...describe('flushVm', 'Flush the disk: make everything written so far durable'),
+      response: { 200: FlushReceipt },
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      // What is kept for the key is the flush that was begun: a replay waits for the same receipt, unless it failed.
+      // The Idempotency-Key keeps the flush that was begun: a replay waits for the same receipt, unless that flush failed.
       const { body } = await mutate(
         context,
         request,

@@ -1,12 +1,12 @@
-/** Headers, parameters and error responses that every operation shares, by reference. */
-import { ERROR_CODES, type ErrorCode } from '../lib/errors.ts';
+/** Components of the API document that operations refer to: headers, parameters, error responses. */
+import { ERROR_CODES, type ErrorCode } from '../../lib/errors.ts';
 import {
   type HeaderObject,
   JSON_TYPE,
   type ParameterObject,
   type Reference,
   type ResponseObject,
-} from './openapi-types.ts';
+} from './types.ts';
 
 export const HEADERS: Record<string, HeaderObject> = {
   'X-Request-Id': {
@@ -80,8 +80,8 @@ const RETRY_LATER: ReadonlySet<ErrorCode> = new Set([
   'UNAVAILABLE',
 ]);
 
-/** One response for each set of codes that some route answers with one status. */
-export class SharedResponses {
+/** One component for each set of codes that some operation answers with one status. */
+export class ErrorResponses {
   readonly #made = new Map<string, ResponseObject>();
 
   /** `codes` have one status. */

@@ -1,4 +1,4 @@
-/** As much of an OpenAPI 3.1 document as its completion reads and writes. */
+/** The part of OpenAPI 3.1 that our document uses. */
 export interface SchemaObject {
   $ref?: string;
   title?: string;
@@ -9,6 +9,7 @@ export interface SchemaObject {
   const?: unknown;
   enum?: unknown[];
   default?: unknown;
+  examples?: unknown[];
   required?: string[];
   properties?: Record<string, SchemaObject>;
   patternProperties?: Record<string, SchemaObject>;
@@ -20,11 +21,11 @@ export interface SchemaObject {
   minimum?: number;
   maximum?: number;
   maxItems?: number;
-  /** What the text holds, of a number in a query. */
+  /** The schema of the number that a text in a query holds. */
   contentSchema?: SchemaObject;
 }
 export interface MediaObject {
-  schema: SchemaObject;
+  schema: SchemaObject | Reference;
   example?: unknown;
   examples?: Record<string, { value: unknown }>;
 }
@@ -36,7 +37,7 @@ export interface ParameterObject {
   in: string;
   required?: boolean;
   description?: string;
-  schema: SchemaObject;
+  schema: SchemaObject | Reference;
 }
 export interface HeaderObject {
   description: string;
@@ -50,17 +51,12 @@ export interface ResponseObject {
 }
 export interface OperationObject {
   operationId: string;
-  summary?: string;
+  summary: string;
   description?: string;
-  tags?: string[];
+  tags: readonly string[];
   parameters?: (ParameterObject | Reference)[];
   requestBody?: { required?: boolean; content: Record<string, MediaObject> };
   responses: Record<string, ResponseObject | Reference>;
   security?: Record<string, string[]>[];
 }
-export interface OpenApiDocument {
-  paths: Record<string, Record<string, OperationObject>>;
-  components?: Record<string, unknown>;
-}
-
 export const JSON_TYPE = 'application/json';
