@@ -25,6 +25,8 @@ export function oneOf<const V extends readonly string[]>(values: V, options: obj
 export const Time = Type.String({ format: 'date-time', description: 'RFC 3339, UTC, milliseconds' });
 export const EmptyBody = named('EmptyRequest', {});
 export const NoContent = Type.Null({ description: 'No content' });
+/** Sent as the body of a 202 without one: Fastify would send `null` as JSON. */
+export const NO_BODY = undefined as unknown as null;
 
 const EXAMPLE_ULID = '01k5x8m2vq7r4t9wz3b6c8d0ef';
 /** An id in an answer. */

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { brotliDecompressSync, gunzipSync } from 'node:zlib';
-import { CONSOLE_PAGES, CONSOLE_SECURITY_POLICY } from '../../src/http/console.ts';
+import { CONSOLE_PAGES, CONSOLE_SECURITY_POLICY } from '../../src/http/pages/console.ts';
 import { PROJECT } from '../house/imports.ts';
 import { apiForFile } from '../support/api.ts';
 

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { Compile } from 'typebox/schema';
+import { OPENAPI_PATH, openApiText } from '../../src/http/openapi/write-openapi.ts';
 import { OF_PATTERN } from '../../src/http/validation-words.ts';
-import { OPENAPI_PATH, openApiText } from '../../src/http/write-openapi.ts';
 import { ERROR_CODES } from '../../src/lib/errors.ts';
 import { type Document, type Endpoint, endpointsOf, type Media } from '../support/openapi.ts';
 
@@ -20,7 +20,7 @@ function headersOf({ operation }: Endpoint): string[] {
   return (operation.parameters ?? []).filter((each) => each.in === 'header').map((each) => each.name);
 }
 
-test('openapi/v1.json is what the routes say (if not: node src/http/write-openapi.ts)', async () => {
+test('openapi/v1.json is what the routes say (if not: node src/http/openapi/write-openapi.ts)', async () => {
   assert.equal(await readFile(OPENAPI_PATH, 'utf8'), text);
 });
 

@@ -3,9 +3,9 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { ALL_SCOPES, ROLE_SCOPES } from '../../src/auth/permissions.ts';
-import { PERMISSIONS_PATH, permissionsText } from '../../src/http/write-permissions.ts';
+import { PERMISSIONS_PATH, permissionsText } from '../../src/http/openapi/write-permissions.ts';
 
-test('docs/permissions.md is what the code says (if not: node src/http/write-permissions.ts)', async () => {
+test('docs/permissions.md is what the code says (if not: node src/http/openapi/write-permissions.ts)', async () => {
   assert.equal(await readFile(PERMISSIONS_PATH, 'utf8'), await permissionsText());
 });
 

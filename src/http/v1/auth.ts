@@ -27,7 +27,6 @@ import { appendAuditOf } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../cookies.ts';
 import { mutate } from '../mutate.ts';
-import { NOTHING } from '../nothing.ts';
 import { peek } from '../path-organisation.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
@@ -35,6 +34,7 @@ import {
   Email,
   EmptyBody,
   MailToken,
+  NO_BODY,
   NoContent,
   named,
   nameText,
@@ -275,7 +275,7 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       requestPasswordReset(db, mailbox, public_url, request.body.email).catch((error: unknown) =>
         log.error({ err: error }, 'a password reset could not be started'),
       );
-      return reply.status(202).send(NOTHING);
+      return reply.status(202).send(NO_BODY);
     },
   });
   app.route({

@@ -15,7 +15,6 @@ import { eventView } from '../../events/view.ts';
 import { invalid } from '../../lib/errors.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
-import type { EventStreams, StreamSource } from '../event-stream.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
   closed,
@@ -29,6 +28,7 @@ import {
   pageQuery,
   Time,
 } from '../schemas.ts';
+import type { EventStreams, StreamSource } from '../streams/event-stream.ts';
 import type { App } from '../typed-app.ts';
 import { RESOURCE_ID_PATTERN } from '../validation-words.ts';
 

@@ -21,7 +21,6 @@ import type { AppContext } from '../context.ts';
 import { clearRefreshCookie } from '../cookies.ts';
 import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
-import { NOTHING } from '../nothing.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import type { RateLimits } from '../rate-limits.ts';
 import {
@@ -30,6 +29,7 @@ import {
   EmptyBody,
   idOf,
   MailToken,
+  NO_BODY,
   NoContent,
   named,
   nameText,
@@ -203,7 +203,7 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
       await refuseWhileLocked(db, userOf(principal));
       await limits.countAddress(request, reply);
       await requestEmailChange(db, mailbox, public_url, principal, request.body, request.ip);
-      return reply.status(202).send(NOTHING);
+      return reply.status(202).send(NO_BODY);
     },
   });
   app.route({

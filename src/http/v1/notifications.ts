@@ -15,7 +15,6 @@ import { notificationView } from '../../notifications/view.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
-import type { EventStreams, StreamSource } from '../event-stream.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import {
@@ -31,6 +30,7 @@ import {
   pathIds,
   Time,
 } from '../schemas.ts';
+import type { EventStreams, StreamSource } from '../streams/event-stream.ts';
 import type { App } from '../typed-app.ts';
 
 const MAX_LIMIT = 100;

@@ -15,7 +15,6 @@ import { requireMatch, setEtag } from '../etag.ts';
 import { mutate } from '../mutate.ts';
 import { type CursorSealer, pageOfList } from '../pagination.ts';
 import { inPathOrganisation, pathOrganisation } from '../path-organisation.ts';
-import type { Places } from '../places.ts';
 import {
   closed,
   Email,
@@ -29,6 +28,7 @@ import {
   pathIds,
   Time,
 } from '../schemas.ts';
+import type { StreamSlots } from '../streams/stream-slots.ts';
 import type { App } from '../typed-app.ts';
 
 const EXAMPLE_NAME = 'Analytical Engines';
@@ -53,9 +53,9 @@ const OrgQuota = named(
 
 const OrgParams = pathIds({ id: 'the organisation' });
 
-export function registerOrgs(app: App, context: AppContext, cursors: CursorSealer, places: Places): void {
+export function registerOrgs(app: App, context: AppContext, cursors: CursorSealer, slots: StreamSlots): void {
   registerCollection(app, context, cursors);
-  registerReads(app, context, places);
+  registerReads(app, context, slots);
   registerWrites(app, context);
 }
 
@@ -117,7 +117,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   });
 }
 
-function registerReads(app: App, { db, quotas }: AppContext, places: Places): void {
+function registerReads(app: App, { db, quotas }: AppContext, slots: StreamSlots): void {
   app.route({
     method: 'GET',
     url: '/v1/orgs/:id',
@@ -153,7 +153,7 @@ function registerReads(app: App, { db, quotas }: AppContext, places: Places): vo
     },
     handler: async (request) => {
       const org_id = pathOrganisation(request);
-      return readQuota(db, quotas, org_id, places.heldBy(org_id));
+      return readQuota(db, quotas, org_id, slots.heldBy(org_id));
     },
   });
 }

@@ -6,9 +6,9 @@ import { issueConsoleTicket, readConsoleLog } from '../../vms/console.ts';
 import { TICKET_SECONDS } from '../../vms/console-ticket-store.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
-import { hangUp } from '../hang-up.ts';
 import { mutate } from '../mutate.ts';
 import { closed, EmptyBody, InstanceParams, named, Time, wholeNumber } from '../schemas.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
 import type { App } from '../typed-app.ts';
 import { instanceId } from './instances.ts';
 
@@ -82,7 +82,7 @@ function registerLog(app: App, { db, host_calls }: AppContext): void {
       if (tail_kib < 1 || tail_kib > MAX_TAIL_KIB) throw invalid('tail_kib', `must be 1 to ${MAX_TAIL_KIB}`);
       const row = await findInstance(db, principalOf(request).org_id, instanceId(request.params));
       if (!row) throw new AppError('NOT_FOUND');
-      const text = await readConsoleLog(host_calls, row, tail_kib * 1024, hangUp(reply));
+      const text = await readConsoleLog(host_calls, row, tail_kib * 1024, disconnectSignal(reply));
       return reply.type('text/plain; charset=utf-8').send(text as never);
     },
   });

@@ -1,9 +1,9 @@
 import { Type } from 'typebox';
 import { checkCommand, placeOfCommand, runInGuest } from '../../vms/exec-command.ts';
 import type { AppContext } from '../context.ts';
-import { hangUp } from '../hang-up.ts';
 import { mutate } from '../mutate.ts';
 import { InstanceParams, named, nullable } from '../schemas.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
 import type { App } from '../typed-app.ts';
 import { NO_NUL_PATTERN } from '../validation-words.ts';
 import { instanceId } from './instances.ts';
@@ -80,7 +80,7 @@ export function registerVmExec(app: App, context: AppContext): void {
       );
       const wanted = { command, stdin, timeout_ms: timeout_seconds * 1000 };
       const { db, host_calls, heartbeat_ms: still_used_ms } = context;
-      return runInGuest({ db, host_calls, still_used_ms }, place, wanted, hangUp(reply));
+      return runInGuest({ db, host_calls, still_used_ms }, place, wanted, disconnectSignal(reply));
     },
   });
 }

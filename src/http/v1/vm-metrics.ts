@@ -4,8 +4,8 @@ import { AppError } from '../../lib/errors.ts';
 import { readMetrics } from '../../vms/metrics.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
-import { hangUp } from '../hang-up.ts';
 import { closed, InstanceParams, named, nullable, Time } from '../schemas.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
 import type { App } from '../typed-app.ts';
 import { instanceId } from './instances.ts';
 
@@ -71,7 +71,7 @@ export function registerVmMetrics(app: App, { db, host_calls }: AppContext): voi
     handler: async (request, reply) => {
       const row = await findInstance(db, principalOf(request).org_id, instanceId(request.params));
       if (!row) throw new AppError('NOT_FOUND');
-      const metrics = await readMetrics(host_calls, row, hangUp(reply));
+      const metrics = await readMetrics(host_calls, row, disconnectSignal(reply));
       return { ...metrics, samples: [...metrics.samples] };
     },
   });

@@ -10,7 +10,6 @@ import { type CallResult, restartVm, startVm, stopVm, suspendVm } from '../../vm
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
-import { hangUp } from '../hang-up.ts';
 import { mutate } from '../mutate.ts';
 import {
   Consistency,
@@ -23,6 +22,7 @@ import {
   Vm,
   wholeNumber,
 } from '../schemas.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
 import type { App } from '../typed-app.ts';
 import { instanceId } from './instances.ts';
 
@@ -113,7 +113,7 @@ function registerRead(app: App, { db, hub }: AppContext): void {
         const row = await read();
         return reached(row) ? row : undefined;
       };
-      const found = await hub.waitFor('instance', id, timeout_s * 1000, settled, hangUp(reply));
+      const found = await hub.waitFor('instance', id, timeout_s * 1000, settled, disconnectSignal(reply));
       return answerWith(reply, found ?? (await read()));
     },
   });
@@ -265,7 +265,7 @@ function registerCalls(app: App, context: AppContext): void {
           target: id,
         }),
       );
-      return awaitReceipt(db, hub, id, body, hangUp(reply));
+      return awaitReceipt(db, hub, id, body, disconnectSignal(reply));
     },
   });
 }

@@ -1,6 +1,7 @@
 /**
- * Who calls is known from a request's head; its body may be a minute behind. After that the caller may be a member no
- * more, or the key revoked: whoever took long is looked at again once the body is there. Quick requests ask nothing.
+ * Reauthorises slow requests. A caller is authenticated by the head of its request, and the body may arrive up to a minute
+ * later. By then the membership may have ended or the key may be revoked, so a request that took long is checked again
+ * once its body is complete.
  */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import type { Principal } from '../auth/principal.ts';
@@ -13,23 +14,23 @@ import { inPathOrganisation } from './path-organisation.ts';
 
 const SLOW_MS = 2_000;
 
-/** Registered after the access rules, whose verdict it repeats. */
-export function registerLookAgain(app: FastifyInstance, db: Db, slow_ms = SLOW_MS): void {
+/** Registered after the access rules, which it repeats. */
+export function registerReauthorisation(app: FastifyInstance, db: Db, slow_ms = SLOW_MS): void {
   const enterPathOrganisation = inPathOrganisation(db);
-  const lookAgain = async (request: FastifyRequest, before: Principal) => {
+  const reauthorise = async (request: FastifyRequest, before: Principal) => {
     const { organisation, sudo } = request.routeOptions.config;
     request.principal = await authenticateAgain(db, request);
-    // One that is the caller's no more is found by the handler not to exist.
+    // If the caller has left the organisation of the path, the handler answers 404.
     if (organisation !== undefined) await enterPathOrganisation(request);
-    // A session without Berth-Org is in another organisation once it has left its first.
+    // A session without Berth-Org moves to another organisation when its user leaves the first.
     else if (request.principal.org_id !== before.org_id) {
-      throw new AppError('FORBIDDEN', { message: 'You are not a member of the organisation any more.' });
+      throw new AppError('FORBIDDEN', { message: 'You are no longer a member of the organisation.' });
     }
     if (sudo === true) await requireSudo(db, principalOf(request), readCookie(request, SUDO_COOKIE));
   };
   app.addHook('preValidation', (request, reply, done) => {
     const before = request.principal;
     if (before === null || reply.elapsedTime < slow_ms) return done();
-    lookAgain(request, before).then(() => done(), done);
+    reauthorise(request, before).then(() => done(), done);
   });
 }

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { type AddressInfo, connect } from 'node:net';
 import { after, test } from 'node:test';
 import Fastify from 'fastify';
-import { hangUp } from './hang-up.ts';
+import { disconnectSignal } from './disconnect.ts';
 
 const REQUEST = 'GET / HTTP/1.1\r\nHost: x\r\n\r\n';
 
@@ -12,7 +12,7 @@ after(() => app.close());
 /** How the next request is answered. */
 let answer: (signal: () => AbortSignal) => Promise<void> = async () => undefined;
 app.get('/', async (_, reply) => {
-  await answer(() => hangUp(reply));
+  await answer(() => disconnectSignal(reply));
   return 'done';
 });
 await app.listen({ port: 0, host: '127.0.0.1' });

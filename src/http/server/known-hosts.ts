@@ -8,9 +8,9 @@
  */
 import type { IncomingMessage } from 'node:http';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
-import { AppError } from '../lib/errors.ts';
-import { isLoopback } from '../lib/loopback.ts';
-import type { AppContext } from './context.ts';
+import { AppError } from '../../lib/errors.ts';
+import { isLoopback } from '../../lib/loopback.ts';
+import type { AppContext } from '../context.ts';
 
 declare module 'fastify' {
   interface FastifyContextConfig {

@@ -1,12 +1,12 @@
 /** What weakens the installation, as the running server knows it: its settings, and what is in the database. */
 import type { FastifyInstance } from 'fastify';
-import { ROUTES } from '../agent-api/routes.ts';
-import type { Weakness } from '../agent-api/weaknesses.ts';
-import type { Db } from '../db/pool.ts';
-import { listHostFacts } from '../hosts/store.ts';
-import type { QuotaLimits } from '../lib/quotas.ts';
-import { listUnlimited } from '../orgs/quota-store.ts';
-import { serve } from './internal-route.ts';
+import { ROUTES } from '../../agent-api/routes.ts';
+import type { Weakness } from '../../agent-api/weaknesses.ts';
+import type { Db } from '../../db/pool.ts';
+import { listHostFacts } from '../../hosts/store.ts';
+import type { QuotaLimits } from '../../lib/quotas.ts';
+import { listUnlimited } from '../../orgs/quota-store.ts';
+import { serve } from './serve.ts';
 
 export interface Installation {
   readonly origins: readonly string[];

@@ -1,12 +1,12 @@
 /** Serves the calls of `agent-api/routes.ts`: bodies are checked against their schema, and answers are JSON, null too. */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { TSchema } from 'typebox';
-import { problemOf } from '../agent-api/check.ts';
-import type { AgentRoute } from '../agent-api/routes.ts';
-import type { Of } from '../agent-api/schemas.ts';
-import { present } from '../lib/assert.ts';
-import { AppError } from '../lib/errors.ts';
-import type { HostId } from '../lib/ids.ts';
+import { problemOf } from '../../agent-api/check.ts';
+import type { AgentRoute } from '../../agent-api/routes.ts';
+import type { Of } from '../../agent-api/schemas.ts';
+import { present } from '../../lib/assert.ts';
+import { AppError } from '../../lib/errors.ts';
+import type { HostId } from '../../lib/ids.ts';
 
 /** Who calls. */
 export interface CallingHost {

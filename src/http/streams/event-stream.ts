@@ -10,17 +10,17 @@
  */
 import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import type { Principal } from '../auth/principal.ts';
-import type { NotifyHub, Topic } from '../db/notify.ts';
-import type { Db } from '../db/pool.ts';
-import { headPosition, positionOf } from '../events/read-store.ts';
-import { AppError, invalid } from '../lib/errors.ts';
-import { isId } from '../lib/ids.ts';
-import type { QuotaLimits } from '../lib/quotas.ts';
-import { streamLimit } from '../orgs/quotas.ts';
-import { authenticateAgain, principalOf } from './access.ts';
-import { hangUp } from './hang-up.ts';
-import type { Places } from './places.ts';
+import type { Principal } from '../../auth/principal.ts';
+import type { NotifyHub, Topic } from '../../db/notify.ts';
+import type { Db } from '../../db/pool.ts';
+import { headPosition, positionOf } from '../../events/read-store.ts';
+import { AppError, invalid } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+import type { QuotaLimits } from '../../lib/quotas.ts';
+import { streamLimit } from '../../orgs/quotas.ts';
+import { authenticateAgain, principalOf } from '../access.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
+import type { StreamSlots } from './stream-slots.ts';
 
 const HEARTBEAT_MS = 15_000;
 const STALLED_MS = 60_000;
@@ -61,11 +61,11 @@ export interface StreamContext {
 export class EventStreams {
   readonly #context: StreamContext;
   readonly #closing = new AbortController();
-  readonly #places: Places;
+  readonly #slots: StreamSlots;
 
-  constructor(app: FastifyInstance, context: StreamContext, places: Places) {
+  constructor(app: FastifyInstance, context: StreamContext, slots: StreamSlots) {
     this.#context = context;
-    this.#places = places;
+    this.#slots = slots;
     app.addHook('preClose', async () => this.#closing.abort());
   }
 
@@ -74,8 +74,8 @@ export class EventStreams {
     const { db, quotas } = this.#context;
     const { org_id } = principalOf(request);
     const start = await startOf(db, request.headers['last-event-id']);
-    const leave = this.#places.take(org_id, await streamLimit(db, quotas, org_id));
-    const ended = hangUp(reply);
+    const leave = this.#slots.take(org_id, await streamLimit(db, quotas, org_id));
+    const ended = disconnectSignal(reply);
     const signal = AbortSignal.any([ended, this.#closing.signal]);
     this.#cutOff(reply, ended);
     const writer = new FrameWriter(signal);

@@ -6,42 +6,42 @@ import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 import Fastify, { type FastifyInstance, type FastifyReply, LogController } from 'fastify';
 import type { TSchema } from 'typebox';
-import { POLL_HOLD_MS } from '../agent-api/client.ts';
+import { POLL_HOLD_MS } from '../../agent-api/client.ts';
 import {
   AGENT_PROTOCOL,
   PROTOCOL_HEADER,
   protocolOf,
   refusalBody,
   refusalOf,
-} from '../agent-api/protocol.ts';
-import { ROUTES } from '../agent-api/routes.ts';
-import { hashToken } from '../auth/tokens.ts';
-import { transaction } from '../db/pool.ts';
-import { commitGeneration } from '../disks/commit-generation.ts';
-import { findStoreMark } from '../disks/mark-store.ts';
-import { readDataKeys, readHead } from '../disks/read-head.ts';
-import { recordDisks } from '../disks/record-disks.ts';
-import { findLineage, recordBootOrder } from '../disks/store.ts';
-import { renewLease } from '../hosts/lease-store.ts';
-import { findHostByToken, recordHeartbeat, setProtocol } from '../hosts/store.ts';
-import { AppError } from '../lib/errors.ts';
-import { untrustedText } from '../lib/untrusted-text.ts';
-import { recordActivity } from '../vms/activity-store.ts';
-import { applyKeys, applyReport } from '../vms/apply-report.ts';
-import { listAssignments } from '../vms/assignment-store.ts';
-import { recordFlush, recordFlushFailure } from '../vms/flushes.ts';
-import { recordLogins } from '../vms/record-logins.ts';
-import { listRoutes } from '../vms/route-store.ts';
-import { markUserDataGiven, readUserData } from '../vms/user-data-store.ts';
-import { wakeVm } from '../vms/vm-calls.ts';
-import type { AppContext } from './context.ts';
-import { endConnectionsAtClose } from './end-connections.ts';
-import { sendError } from './errors.ts';
-import { hangUp } from './hang-up.ts';
-import { registerHostCalls } from './internal-calls.ts';
-import { registerImageCalls } from './internal-images.ts';
-import { accepted, type CallingHost, checkedBy, serve } from './internal-route.ts';
-import { type Installation, registerWeaknesses } from './internal-weaknesses.ts';
+} from '../../agent-api/protocol.ts';
+import { ROUTES } from '../../agent-api/routes.ts';
+import { hashToken } from '../../auth/tokens.ts';
+import { transaction } from '../../db/pool.ts';
+import { commitGeneration } from '../../disks/commit-generation.ts';
+import { findStoreMark } from '../../disks/mark-store.ts';
+import { readDataKeys, readHead } from '../../disks/read-head.ts';
+import { recordDisks } from '../../disks/record-disks.ts';
+import { findLineage, recordBootOrder } from '../../disks/store.ts';
+import { renewLease } from '../../hosts/lease-store.ts';
+import { findHostByToken, recordHeartbeat, setProtocol } from '../../hosts/store.ts';
+import { AppError } from '../../lib/errors.ts';
+import { untrustedText } from '../../lib/untrusted-text.ts';
+import { recordActivity } from '../../vms/activity-store.ts';
+import { applyKeys, applyReport } from '../../vms/apply-report.ts';
+import { listAssignments } from '../../vms/assignment-store.ts';
+import { recordFlush, recordFlushFailure } from '../../vms/flushes.ts';
+import { recordLogins } from '../../vms/record-logins.ts';
+import { listRoutes } from '../../vms/route-store.ts';
+import { markUserDataGiven, readUserData } from '../../vms/user-data-store.ts';
+import { wakeVm } from '../../vms/vm-calls.ts';
+import { sendError } from '../errors.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
+import { endConnectionsAtClose } from '../server/end-connections.ts';
+import { registerHostCalls } from './host-calls.ts';
+import { registerImageCalls } from './images.ts';
+import type { InternalContext } from './internal-context.ts';
+import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
+import { registerWeaknesses } from './weaknesses.ts';
 
 /** SSH connections to other machines take one each. */
 const CONNECTIONS_OF_HOSTS = 20_000;
@@ -50,15 +50,6 @@ const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
 /** A host that vanished says nothing; the SSH connections to it are found to be over by this. */
 const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
-
-type Shared = 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls' | 'quotas';
-
-export interface InternalContext extends Pick<AppContext, Shared> {
-  /** Of hosts that are not the only one. */
-  readonly host_lease_ms: number;
-  /** For `berth doctor`; absent: it is told nothing. */
-  readonly installation?: Installation;
-}
 
 /**
  * `tls`: for hosts on other machines. It serves them alone, and nothing of the ingress; without it, on a unix socket, all
@@ -202,7 +193,7 @@ async function held<T extends { etag: string }>(
     const answer = await read();
     return answer.etag === seen ? undefined : answer;
   };
-  return (await wait(look, hangUp(reply))) ?? (await read());
+  return (await wait(look, disconnectSignal(reply))) ?? (await read());
 }
 
 /** Tells one answer of a poll from another. */

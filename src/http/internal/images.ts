@@ -1,13 +1,13 @@
 /** The internal API's part about images: what hosts have, what the object store has. */
 import type { FastifyInstance } from 'fastify';
-import type { OfferResponse } from '../agent-api/host-types.ts';
-import { ROUTES } from '../agent-api/routes.ts';
-import { transaction } from '../db/pool.ts';
-import { judgeOffer } from '../images/judge-offer.ts';
-import { registerImage } from '../images/register-image.ts';
-import { findImage } from '../images/store.ts';
-import type { AppContext } from './context.ts';
-import { accepted, serve } from './internal-route.ts';
+import type { OfferResponse } from '../../agent-api/host-types.ts';
+import { ROUTES } from '../../agent-api/routes.ts';
+import { transaction } from '../../db/pool.ts';
+import { judgeOffer } from '../../images/judge-offer.ts';
+import { registerImage } from '../../images/register-image.ts';
+import { findImage } from '../../images/store.ts';
+import type { AppContext } from '../context.ts';
+import { accepted, serve } from './serve.ts';
 
 /** What new disks are made over for everybody, this machine's own host says; of others only what disks there need is taken. */
 export function registerImageCalls(app: FastifyInstance, { db }: Pick<AppContext, 'db'>): void {

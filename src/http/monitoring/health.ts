@@ -1,10 +1,10 @@
 import { type Static, Type } from 'typebox';
-import { ping } from '../db/pool.ts';
-import { isDiskFull } from '../db/room.ts';
-import { listLiveHosts } from '../hosts/store.ts';
-import type { AppContext } from './context.ts';
-import { closed } from './schemas.ts';
-import type { App } from './typed-app.ts';
+import { ping } from '../../db/pool.ts';
+import { isDiskFull } from '../../db/room.ts';
+import { listLiveHosts } from '../../hosts/store.ts';
+import type { AppContext } from '../context.ts';
+import { closed } from '../schemas.ts';
+import type { App } from '../typed-app.ts';
 
 const Part = closed({ ok: Type.Boolean(), problem: Type.Optional(Type.String()) });
 /** What VMs run with there, as the hosts' own test guests have shown. */

@@ -4,47 +4,22 @@
  * is the installation's. Bounded: labels are routes, statuses, states, and the instances that run.
  */
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
-import { collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
-import type { UsageResult, VmSample } from '../agent-api/host-calls.ts';
-import { poolState } from '../db/pool.ts';
-import { listLiveHosts } from '../hosts/store.ts';
-import { countMails } from '../mail/store.ts';
-import { countNotificationMails } from '../notifications/mail-store.ts';
-import { countOpenFlushes, countVmStates } from '../vms/count-store.ts';
-import { listLively } from '../vms/store.ts';
-import { countPendingDeliveries } from '../webhooks/delivery-store.ts';
-import type { AppContext } from './context.ts';
-import { endConnectionsAtClose } from './end-connections.ts';
-import { sendError } from './errors.ts';
-import { KnownHosts, registerKnownHosts } from './known-hosts.ts';
+import { collectDefaultMetrics, Gauge, type Registry } from 'prom-client';
+import type { UsageResult, VmSample } from '../../agent-api/host-calls.ts';
+import { poolState } from '../../db/pool.ts';
+import { listLiveHosts } from '../../hosts/store.ts';
+import { countMails } from '../../mail/store.ts';
+import { countNotificationMails } from '../../notifications/mail-store.ts';
+import { countOpenFlushes, countVmStates } from '../../vms/count-store.ts';
+import { listLively } from '../../vms/store.ts';
+import { countPendingDeliveries } from '../../webhooks/delivery-store.ts';
+import type { AppContext } from '../context.ts';
+import { sendError } from '../errors.ts';
+import { endConnectionsAtClose } from '../server/end-connections.ts';
+import { KnownHosts, registerKnownHosts } from '../server/known-hosts.ts';
+import type { RequestMetrics } from './request-metrics.ts';
 
-const DURATIONS_S = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 const USAGE_WITHIN_MS = 2_000;
-
-export class RequestMetrics {
-  readonly registry = new Registry();
-  readonly #requests = new Histogram({
-    name: 'berth_http_request_duration_seconds',
-    help: 'Requests to the API by method, route and status; those that wait or stream count for as long as they do',
-    labelNames: ['method', 'route', 'status'] as const,
-    buckets: DURATIONS_S,
-    registers: [this.registry],
-  });
-
-  /** Counts what `app` answers from now on. */
-  count(app: FastifyInstance): void {
-    app.addHook('onResponse', (request, reply, done) => {
-      // A path that is no route's could be anything.
-      const labels = {
-        method: request.method,
-        route: request.routeOptions.url ?? 'none',
-        status: reply.statusCode,
-      };
-      this.#requests.observe(labels, reply.elapsedTime / 1000);
-      done();
-    });
-  }
-}
 
 type Context = Pick<AppContext, 'db' | 'host_calls' | 'log'>;
 type ScrapeContext = Context & Pick<AppContext, 'public_url' | 'hosts' | 'tls'>;

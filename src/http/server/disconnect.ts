@@ -1,7 +1,7 @@
 import type { FastifyReply } from 'fastify';
 
 /** Aborts when the caller hangs up (or has its answer): already aborted where that was before this was asked. */
-export function hangUp({ raw, request }: FastifyReply): AbortSignal {
+export function disconnectSignal({ raw, request }: FastifyReply): AbortSignal {
   const controller = new AbortController();
   const { socket } = request.raw;
   const gone = () => controller.abort();

@@ -1,22 +1,22 @@
 /**
- * Places of live streams and consoles, held for as long as they are open: each organisation has as many as its quota
- * says, and the process a number in all. They are counted by each control plane process by itself.
+ * Slots of live streams and consoles. Each open one holds a slot; an organisation has as many as its quota, and the
+ * process has a fixed number. Every control plane process counts its own.
  */
-import { AppError } from '../lib/errors.ts';
-import type { OrgId } from '../lib/ids.ts';
-import { type Limit, requireWithin } from '../lib/quotas.ts';
+import { AppError } from '../../lib/errors.ts';
+import type { OrgId } from '../../lib/ids.ts';
+import { type Limit, requireWithin } from '../../lib/quotas.ts';
 
-const IN_ALL = 10_000;
+const MAX_OPEN = 10_000;
 const RETRY_S = 15;
 
-export class Places {
+export class StreamSlots {
   readonly #held = new Map<OrgId, number>();
   #count = 0;
 
-  /** Takes a place; what it answers gives it back, and is called once. @throws AppError QUOTA_EXCEEDED, UNAVAILABLE */
+  /** Takes a slot. Call the returned function once, to release it. @throws AppError QUOTA_EXCEEDED, UNAVAILABLE */
   take(org_id: OrgId, limit: Limit): () => void {
     requireWithin('streams', limit, this.heldBy(org_id));
-    if (this.#count >= IN_ALL) {
+    if (this.#count >= MAX_OPEN) {
       throw new AppError('UNAVAILABLE', {
         message: 'Too many streams and consoles are open. Try again shortly.',
         retry_after_seconds: RETRY_S,

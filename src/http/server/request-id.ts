@@ -1,4 +1,4 @@
-import { drawRandom } from '../lib/random.ts';
+import { drawRandom } from '../../lib/random.ts';
 
 /** A new request's id: `req_` and 96 random bits. */
 export function newRequestId(): string {

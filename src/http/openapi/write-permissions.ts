@@ -4,12 +4,12 @@
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ALL_SCOPES, ROLE_SCOPES, type Scope } from '../auth/permissions.ts';
-import { ROLES } from '../db/tables.ts';
-import type { RouteAccess } from './access-of.ts';
+import { ALL_SCOPES, ROLE_SCOPES, type Scope } from '../../auth/permissions.ts';
+import { ROLES } from '../../db/tables.ts';
+import type { RouteAccess } from '../access-of.ts';
 import { openApiText } from './write-openapi.ts';
 
-export const PERMISSIONS_PATH = join(import.meta.dirname, '..', '..', 'docs', 'permissions.md');
+export const PERMISSIONS_PATH = join(import.meta.dirname, '..', '..', '..', 'docs', 'permissions.md');
 
 interface Route {
   readonly name: string;
@@ -19,7 +19,7 @@ interface Route {
 
 const HEAD = `# Who may do what
 
-Printed from the code by \`node src/http/write-permissions.ts\`; a test fails when it is not current.
+Printed from the code by \`node src/http/openapi/write-permissions.ts\`; a test fails when it is not current.
 
 - A **session** may do what its person's role in the organisation may.
 - An **API key** may do what its own scope and its maker's present role both allow; it ends with the membership.

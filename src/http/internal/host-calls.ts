@@ -2,19 +2,19 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
-import { POLL_HOLD_MS } from '../agent-api/client.ts';
-import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../agent-api/host-calls.ts';
-import { joinStreams } from '../agent-api/join-streams.ts';
-import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../agent-api/protocol.ts';
-import { ROUTES } from '../agent-api/routes.ts';
-import { AppError } from '../lib/errors.ts';
-import type { InstanceId } from '../lib/ids.ts';
-import { sshPlace } from '../vms/tunnel.ts';
-import { refuseUpgrade } from './errors.ts';
-import { hangUp } from './hang-up.ts';
-import type { InternalContext } from './internal.ts';
-import { accepted, type CallingHost, serve } from './internal-route.ts';
-import { newRequestId } from './request-id.ts';
+import { POLL_HOLD_MS } from '../../agent-api/client.ts';
+import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../../agent-api/host-calls.ts';
+import { joinStreams } from '../../agent-api/join-streams.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../../agent-api/protocol.ts';
+import { ROUTES } from '../../agent-api/routes.ts';
+import { AppError } from '../../lib/errors.ts';
+import type { InstanceId } from '../../lib/ids.ts';
+import { sshPlace } from '../../vms/tunnel.ts';
+import { refuseUpgrade } from '../errors.ts';
+import { disconnectSignal } from '../server/disconnect.ts';
+import { newRequestId } from '../server/request-id.ts';
+import type { InternalContext } from './internal-context.ts';
+import { accepted, type CallingHost, serve } from './serve.ts';
 
 /** As long as the ingress waits. */
 const TUNNEL_OPEN_MS = 5_000;
@@ -28,7 +28,7 @@ export function registerHostCalls(
 ): void {
   serve(app, ROUTES.calls, async ({ host, body, reply }) => {
     if (body.fresh) host_calls.forget(host.id);
-    return { calls: await host_calls.take(host.id, POLL_HOLD_MS, hangUp(reply)) };
+    return { calls: await host_calls.take(host.id, POLL_HOLD_MS, disconnectSignal(reply)) };
   });
   serve(app, ROUTES.answerCall, async ({ host, body }) =>
     accepted(host_calls.answer(host.id, body.id, body.answer as CallAnswer)),

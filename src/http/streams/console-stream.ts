@@ -11,15 +11,15 @@ import type { IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { type RawData, WebSocket, WebSocketServer } from 'ws';
-import { AppError, messageOf } from '../lib/errors.ts';
-import { isId } from '../lib/ids.ts';
-import { streamLimit } from '../orgs/quotas.ts';
-import { type ConsoleHolder, consolePlace, consumeConsoleTicket } from '../vms/console.ts';
-import type { AppContext } from './context.ts';
-import { refuseUpgrade } from './errors.ts';
-import type { KnownHosts } from './known-hosts.ts';
-import type { Places } from './places.ts';
-import { newRequestId } from './request-id.ts';
+import { AppError, messageOf } from '../../lib/errors.ts';
+import { isId } from '../../lib/ids.ts';
+import { streamLimit } from '../../orgs/quotas.ts';
+import { type ConsoleHolder, consolePlace, consumeConsoleTicket } from '../../vms/console.ts';
+import type { AppContext } from '../context.ts';
+import { refuseUpgrade } from '../errors.ts';
+import type { KnownHosts } from '../server/known-hosts.ts';
+import { newRequestId } from '../server/request-id.ts';
+import type { StreamSlots } from './stream-slots.ts';
 
 const PATH = /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/;
 const OPEN_WITHIN_MS = 10_000;
@@ -50,18 +50,18 @@ export class ConsoleStreams {
     clientTracking: true,
   });
 
-  readonly #places: Places;
+  readonly #slots: StreamSlots;
   readonly #ids = new WeakMap<IncomingMessage, string>();
 
   /** `ipOf`: the caller's address, as Fastify tells it of its own requests. */
   constructor(
     app: FastifyInstance,
     context: Context,
-    places: Places,
+    slots: StreamSlots,
     ipOf: (request: IncomingMessage) => string,
   ) {
     this.#context = context;
-    this.#places = places;
+    this.#slots = slots;
     app.server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
       const request_id = newRequestId();
       this.#ids.set(request, request_id);
@@ -98,7 +98,7 @@ export class ConsoleStreams {
     const limit = await streamLimit(db, quotas, holder.org_id);
     // Nobody is there to be answered.
     if (socket.destroyed) return;
-    socket.once('close', this.#places.take(holder.org_id, limit));
+    socket.once('close', this.#slots.take(holder.org_id, limit));
     const gone = new AbortController();
     socket.once('close', () => gone.abort());
     const call = { kind: 'console', instance_id, vm_id } as const;

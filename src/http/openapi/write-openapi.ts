@@ -5,19 +5,19 @@
 
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { AuditLog } from '../audit/append.ts';
-import { NotifyHub } from '../db/notify.ts';
-import { openPool } from '../db/pool.ts';
-import { diskKeys } from '../disks/data-keys.ts';
-import { HostCalls } from '../hosts/host-calls.ts';
-import { createLog } from '../lib/log.ts';
-import { QUOTA_DEFAULTS } from '../lib/quotas.ts';
-import { Sealer } from '../lib/seal.ts';
-import { Mailbox } from '../mail/mailbox.ts';
-import { Outbound } from '../webhooks/outbound/outbound.ts';
-import { createApp } from './app.ts';
+import { AuditLog } from '../../audit/append.ts';
+import { NotifyHub } from '../../db/notify.ts';
+import { openPool } from '../../db/pool.ts';
+import { diskKeys } from '../../disks/data-keys.ts';
+import { HostCalls } from '../../hosts/host-calls.ts';
+import { createLog } from '../../lib/log.ts';
+import { QUOTA_DEFAULTS } from '../../lib/quotas.ts';
+import { Sealer } from '../../lib/seal.ts';
+import { Mailbox } from '../../mail/mailbox.ts';
+import { Outbound } from '../../webhooks/outbound/outbound.ts';
+import { createApp } from '../app.ts';
 
-export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', 'openapi', 'v1.json');
+export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', '..', 'openapi', 'v1.json');
 /** Never dialled. */
 const NO_DATABASE = 'postgresql://localhost/none';
 
