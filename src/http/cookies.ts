@@ -1,6 +1,6 @@
 /**
- * The two cookies. The refresh token of the console's session, for one route only in effect, and the sudo grant,
- * with exactly the attributes of the interface. RFC 6265bis, sections 4.1.2 and 4.1.3.
+ * The two cookies: the refresh token of the console's session, which only POST /v1/auth/refresh reads, and the sudo
+ * grant. Their attributes are part of the public interface. RFC 6265bis, sections 4.1.2 and 4.1.3.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { SESSION_LIFETIME_S } from '../auth/sessions.ts';
@@ -27,7 +27,7 @@ export function setSudoCookie(reply: FastifyReply, token: string): void {
   );
 }
 
-/** A cookie's value; undefined when it is not there, or there twice. */
+/** A cookie's value; undefined where it is absent or sent twice. */
 export function readCookie(request: FastifyRequest, name: string): string | undefined {
   const header = request.headers.cookie ?? '';
   const values = header

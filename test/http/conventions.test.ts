@@ -82,7 +82,11 @@ describe('bodies', () => {
     ['a name', () => post('/v1/api-keys', { name: 'a\nb', scope: '*' }), /printable characters/],
     ['an empty name', () => post('/v1/api-keys', { name: '', scope: '*' }), /name must not be empty/],
     ['an instance', () => post('/v1/instances', { name: 'UPPER' }), /name must be 1 to 63 of a to z/],
-    ['a label', () => post('/v1/instances', { name: 'a', labels: { '-x': '' } }), /-x is no key of a label/],
+    [
+      'a label',
+      () => post('/v1/instances', { name: 'a', labels: { '-x': '' } }),
+      /-x must be 1 to 63 letters, .* to be the key of a label/,
+    ],
     [
       'an hour',
       () => post('/v1/instances', { name: 'a', idle_timeout_seconds: 1 }),
@@ -90,7 +94,7 @@ describe('bodies', () => {
     ],
     ['a limit', () => api.as(owner).get('/v1/instances?limit=-1'), /limit must be a whole number/],
     ['a state', () => api.as(owner).get('/v1/notifications?status=x'), /status must be one of unread, read$/],
-    ['a key set', putKeys, /body is not as it must be. Either `ssh_key_ids`, or `mode`/],
+    ['a key set', putKeys, /body has none of the accepted forms. Either `ssh_key_ids`, or `mode`/],
   ];
   async function putKeys() {
     const { id } = await api.instance(owner);

@@ -1,4 +1,4 @@
-/** Internal API: what an agent is asked while a caller waits, what it answers, and the streams of consoles. */
+/** Internal API: calls to an agent while a caller waits, their answers, and the streams of consoles and SSH tunnels. */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
@@ -16,7 +16,7 @@ import { newRequestId } from '../server/request-id.ts';
 import type { InternalContext } from './internal-context.ts';
 import { accepted, type CallingHost, serve } from './serve.ts';
 
-/** As long as the ingress waits. */
+/** The ingress waits as long. */
 const TUNNEL_OPEN_MS = 5_000;
 
 type AdmitHost = (headers: IncomingHttpHeaders) => Promise<{ host: CallingHost; refusal: string | null }>;
@@ -52,7 +52,7 @@ export function registerHostCalls(
     if (!host_calls.connect(host.id, id, socket)) socket.destroy();
   }
 
-  /** Joins the ingress with the agent of the VM's host. */
+  /** Splices the ingress's stream with one to the agent of the VM's host. */
   async function tunnel(instance_id: InstanceId, socket: Duplex, head: Buffer): Promise<void> {
     const place = await sshPlace(db, instance_id);
     const gone = new AbortController();
@@ -65,7 +65,7 @@ export function registerHostCalls(
   }
 }
 
-/** As every other call is: 426. */
+/** 426, as for any other call. */
 function refuse(refusal: string, socket: Duplex): void {
   socket.once('finish', () => socket.destroy());
   socket.end(

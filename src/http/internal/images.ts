@@ -1,4 +1,4 @@
-/** The internal API's part about images: what hosts have, what the object store has. */
+/** Internal API: the images that hosts have, and those in the object store. */
 import type { FastifyInstance } from 'fastify';
 import type { OfferResponse } from '../../agent-api/host-types.ts';
 import { ROUTES } from '../../agent-api/routes.ts';
@@ -9,7 +9,7 @@ import { findImage } from '../../images/store.ts';
 import type { AppContext } from '../context.ts';
 import { accepted, serve } from './serve.ts';
 
-/** What new disks are made over for everybody, this machine's own host says; of others only what disks there need is taken. */
+/** Only this machine's host offers images for new disks; other hosts register those that their disks are based on. */
 export function registerImageCalls(app: FastifyInstance, { db }: Pick<AppContext, 'db'>): void {
   serve(app, ROUTES.offerImages, async ({ body, host }) => {
     const verdicts: OfferResponse['verdicts'][number][] = [];

@@ -1,6 +1,6 @@
 /**
- * The internal API: what agents and the ingress call (agent-api/routes.ts). It is served on a unix socket (or
- * an address of its own in a fleet), never on the public listener, and every call carries a host's token.
+ * The internal API, which agents and the ingress call (agent-api/routes.ts). It listens on a unix socket, and for hosts
+ * on other machines on its own address over TLS; never on the public listener. Every call carries a host's token.
  */
 import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
@@ -43,18 +43,15 @@ import type { InternalContext } from './internal-context.ts';
 import { accepted, type CallingHost, checkedBy, serve } from './serve.ts';
 import { registerWeaknesses } from './weaknesses.ts';
 
-/** SSH connections to other machines take one each. */
+/** Each SSH connection to another machine takes one. */
 const CONNECTIONS_OF_HOSTS = 20_000;
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
-/** A disk of 1 TiB, flushed whole without anything to compress, is 177,000 segments: 30 MiB. */
+/** A flush of a whole, incompressible disk of 1 TiB is 177,000 segments: 30 MiB. */
 const COMMIT_LIMIT_BYTES = 64 * 1024 * 1024;
-/** A host that vanished says nothing; the SSH connections to it are found to be over by this. */
+/** Detects the end of SSH connections to a host that has vanished. */
 const KEEP_ALIVE = { keepAlive: true, keepAliveInitialDelay: 60_000 };
 
-/**
- * `tls`: for hosts on other machines. It serves them alone, and nothing of the ingress; without it, on a unix socket, all
- * that is on this machine.
- */
+/** With `tls` it serves the agents of other machines only; without, on a unix socket, agent and ingress of this machine. */
 export function createInternalApp(
   context: InternalContext,
   tls: { readonly cert: Buffer; readonly key: Buffer } | null = null,
@@ -92,7 +89,7 @@ export function createInternalApp(
   return app;
 }
 
-/** Who calls, and why it is not served. What it speaks is kept, for `berth host ls`. @throws AppError UNAUTHENTICATED */
+/** The calling host, and why it is refused. Keeps its protocol version for `berth host ls`. @throws AppError UNAUTHENTICATED */
 async function admitHost(
   { db }: InternalContext,
   headers: IncomingHttpHeaders,
@@ -100,12 +97,12 @@ async function admitHost(
 ): Promise<{ host: CallingHost; refusal: string | null }> {
   const token = /^Bearer (\S{1,200})$/.exec(headers.authorization ?? '')?.[1];
   const host = token === undefined ? undefined : await findHostByToken(db, hashToken(token));
-  // The token of this machine's own host never has to come from elsewhere, nor another's from here.
+  // The token of this machine's host is valid on the unix socket only, and that of any other host only over TLS.
   if (!host || far !== host.remote) throw new AppError('UNAUTHENTICATED');
   const { id, remote } = host;
-  const said = protocolOf(headers);
-  if (said !== host.protocol) await setProtocol(db, id, said);
-  return { host: { id, remote }, refusal: refusalOf(said) };
+  const protocol = protocolOf(headers);
+  if (protocol !== host.protocol) await setProtocol(db, id, protocol);
+  return { host: { id, remote }, refusal: refusalOf(protocol) };
 }
 
 function registerReports(app: FastifyInstance, { db, hub, host_lease_ms }: InternalContext): void {
@@ -182,7 +179,7 @@ function registerIngress(app: FastifyInstance, { db, hub, quotas }: InternalCont
   });
 }
 
-/** Holds a poll open until its answer differs from the one that the caller has seen, or the time is over. */
+/** Holds a poll until its answer differs from the one that the caller has seen, or the time is over. */
 async function held<T extends { etag: string }>(
   read: () => Promise<T>,
   seen: string | null,
@@ -196,7 +193,7 @@ async function held<T extends { etag: string }>(
   return (await wait(look, disconnectSignal(reply))) ?? (await read());
 }
 
-/** Tells one answer of a poll from another. */
+/** Identifies the answer of a poll. */
 function etagOf(value: unknown): string {
   return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22);
 }

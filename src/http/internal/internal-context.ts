@@ -4,8 +4,8 @@ import type { Installation } from './weaknesses.ts';
 type Shared = 'db' | 'hub' | 'log' | 'disk_keys' | 'host_calls' | 'quotas';
 
 export interface InternalContext extends Pick<AppContext, Shared> {
-  /** Of hosts that are not the only one. */
+  /** The lease of a host that is not the only one. */
   readonly host_lease_ms: number;
-  /** For `berth doctor`; absent: it is told nothing. */
+  /** For `berth doctor`; absent: the call is not served. */
   readonly installation?: Installation;
 }

@@ -1,4 +1,4 @@
-/** Serves the calls of `agent-api/routes.ts`: bodies are checked against their schema, and answers are JSON, null too. */
+/** Serves the calls of `agent-api/routes.ts`: checks each body against its schema, and answers JSON, also for null. */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { TSchema } from 'typebox';
 import { problemOf } from '../../agent-api/check.ts';
@@ -8,7 +8,7 @@ import { present } from '../../lib/assert.ts';
 import { AppError } from '../../lib/errors.ts';
 import type { HostId } from '../../lib/ids.ts';
 
-/** Who calls. */
+/** The host that calls. */
 export interface CallingHost {
   readonly id: HostId;
   /** On another machine. */
@@ -42,7 +42,7 @@ export function serve<Request extends TSchema, Response extends TSchema>(
   app.post(route.path, options, async (request, reply) => {
     const host = present(request.calling_host, 'host');
     const answer = await handle({ body: request.body as Of<Request>, host, request, reply });
-    // By hand: Fastify takes null for no answer, and a serialiser of unions would be slower than this.
+    // Not by Fastify: it sends no body for null, and its serialiser is slower for unions.
     return reply.type('application/json').send(JSON.stringify(answer));
   });
 }

@@ -1,4 +1,4 @@
-/** What weakens the installation, as the running server knows it: its settings, and what is in the database. */
+/** Weaknesses of the installation, from the server's settings and from the database; for `berth doctor`. */
 import type { FastifyInstance } from 'fastify';
 import { ROUTES } from '../../agent-api/routes.ts';
 import type { Weakness } from '../../agent-api/weaknesses.ts';
@@ -10,11 +10,11 @@ import { serve } from './serve.ts';
 
 export interface Installation {
   readonly origins: readonly string[];
-  /** Of its settings. */
+  /** From its settings. */
   readonly weak_settings: readonly Weakness[];
 }
 
-/** On the unix socket alone: a host on another machine is not told. */
+/** On the unix socket only, so that no other machine can read them. */
 export function registerWeaknesses(
   app: FastifyInstance,
   { db, quotas }: { readonly db: Db; readonly quotas: QuotaLimits },

@@ -7,7 +7,7 @@ import { closed } from '../schemas.ts';
 import type { App } from '../typed-app.ts';
 
 const Part = closed({ ok: Type.Boolean(), problem: Type.Optional(Type.String()) });
-/** What VMs run with there, as the hosts' own test guests have shown. */
+/** `accelerators`: those that the hosts' test guests have shown to work. */
 const HostPart = closed({
   ok: Type.Boolean(),
   problem: Type.Optional(Type.String()),
@@ -16,9 +16,9 @@ const HostPart = closed({
 const Readiness = closed({ ready: Type.Boolean(), database: Part, object_store: Part, host: HostPart });
 type Parts = Omit<Static<typeof Readiness>, 'ready'>;
 
-/** Whether database, a host, and that host's object store are usable now. */
+/** Whether the database, a host and the host's object store are usable now. */
 async function readiness(context: AppContext): Promise<Parts> {
-  const unknown = { ok: false, problem: 'not known while the database is away' };
+  const unknown = { ok: false, problem: 'not known while the database is unavailable' };
   try {
     await ping(context.db);
   } catch {

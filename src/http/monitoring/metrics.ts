@@ -1,7 +1,7 @@
 /**
- * Metrics for Prometheus, on a listener of their own (`BERTH_METRICS_LISTEN`), which asks for no credential: they hold
- * ids and numbers, nothing of what is in an instance. What is counted here is this process's; what is read at a scrape
- * is the installation's. Bounded: labels are routes, statuses, states, and the instances that run.
+ * Metrics for Prometheus, on their own listener (`BERTH_METRICS_LISTEN`), which needs no credential: they contain ids and
+ * numbers, but no content of an instance. Counters cover this process; gauges are read at each scrape and cover the
+ * installation. Labels are bounded: routes, statuses, states, and running instances.
  */
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { collectDefaultMetrics, Gauge, type Registry } from 'prom-client';
@@ -33,7 +33,7 @@ export function createMetricsApp({ registry }: RequestMetrics, context: ScrapeCo
     logController: new LogController({ disableRequestLogging: true }),
   }) as unknown as FastifyInstance;
   endConnectionsAtClose(app);
-  // It asks for no credential: a page in somebody's browser must not read it by a name of its own.
+  // No credential is needed, so a page in a browser must not reach it by DNS rebinding.
   registerKnownHosts(app, new KnownHosts(context));
   app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   app.get('/metrics', async (_request, reply) => {
@@ -44,16 +44,25 @@ export function createMetricsApp({ registry }: RequestMetrics, context: ScrapeCo
 }
 
 const VM_GAUGES = {
-  berth_vm_cpu_seconds_total: ["Of the VM's process", (sample: VmSample) => sample.cpu_seconds],
-  berth_vm_host_memory_bytes: ['What the VM takes of its host', ({ memory }: VmSample) => memory.host_bytes],
-  berth_vm_guest_memory_used_bytes: ['As the guest sees it', ({ memory }: VmSample) => memory.used_bytes],
-  berth_vm_disk_read_bytes_total: ['By the guest', ({ disk }: VmSample) => disk.read_bytes],
-  berth_vm_disk_written_bytes_total: ['By the guest', ({ disk }: VmSample) => disk.written_bytes],
-  berth_vm_network_received_bytes_total: ['By the guest', ({ network }: VmSample) => network.received_bytes],
-  berth_vm_network_sent_bytes_total: ['By the guest', ({ network }: VmSample) => network.sent_bytes],
+  berth_vm_cpu_seconds_total: ["CPU time of the VM's process", (sample: VmSample) => sample.cpu_seconds],
+  berth_vm_host_memory_bytes: [
+    'Memory that the VM uses on its host',
+    ({ memory }: VmSample) => memory.host_bytes,
+  ],
+  berth_vm_guest_memory_used_bytes: [
+    'Used memory, as the guest sees it',
+    ({ memory }: VmSample) => memory.used_bytes,
+  ],
+  berth_vm_disk_read_bytes_total: ['Read by the guest', ({ disk }: VmSample) => disk.read_bytes],
+  berth_vm_disk_written_bytes_total: ['Written by the guest', ({ disk }: VmSample) => disk.written_bytes],
+  berth_vm_network_received_bytes_total: [
+    'Received by the guest',
+    ({ network }: VmSample) => network.received_bytes,
+  ],
+  berth_vm_network_sent_bytes_total: ['Sent by the guest', ({ network }: VmSample) => network.sent_bytes],
 } as const;
 
-/** What is read when somebody looks. */
+/** Gauges that a scrape reads. */
 class Gauges {
   readonly #context: Context;
   readonly #vms: Gauge<'state'>;
@@ -79,17 +88,17 @@ class Gauges {
     });
     this.#deliveries = new Gauge({
       name: 'berth_webhook_deliveries_pending',
-      help: 'Webhook deliveries still to be made, retries too',
+      help: 'Pending webhook deliveries, including retries',
       registers,
     });
     this.#mails = new Gauge({
       name: 'berth_mails_waiting',
-      help: 'Mails still to be sent, those that are tried again too',
+      help: 'Mails that wait to be sent, including retries',
       registers,
     });
     this.#pool = new Gauge({
       name: 'berth_database_connections',
-      help: "This process's pool: connections in use and idle, and callers that wait for one",
+      help: "This process's pool: connections in use, idle connections, and waiting callers",
       labelNames: ['state'] as const,
       registers,
     });
@@ -99,7 +108,7 @@ class Gauges {
     ]);
   }
 
-  /** Rejects when the database is away: a scrape that fails is how Prometheus is told. */
+  /** Rejects where the database is unavailable: Prometheus then sees a failed scrape. */
   async read(): Promise<void> {
     const { db } = this.#context;
     const [states, flushes, deliveries, mails, told] = await Promise.all([
@@ -117,7 +126,7 @@ class Gauges {
     for (const [state, count] of Object.entries<number>(poolState(db))) this.#pool.set({ state }, count);
   }
 
-  /** VMs of a host that does not answer are left out. */
+  /** Without the VMs of hosts that do not answer. */
   async #readVms(): Promise<void> {
     const { db, host_calls } = this.#context;
     const signal = AbortSignal.timeout(USAGE_WITHIN_MS);
@@ -125,7 +134,7 @@ class Gauges {
     const answers = await Promise.allSettled(
       hosts.map(({ id }) => host_calls.ask<UsageResult>(id, { kind: 'usage' }, USAGE_WITHIN_MS, signal)),
     );
-    // A host's word counts for the VMs that are on it.
+    // A host reports only for the VMs that are on it.
     const places = new Map((await listLively(db)).map((vm) => [vm.instance_id, vm.host_id]));
     for (const [gauge] of this.#of_vms) gauge.reset();
     for (const [i, answer] of answers.entries()) {

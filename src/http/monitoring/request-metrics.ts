@@ -8,16 +8,16 @@ export class RequestMetrics {
   readonly registry = new Registry();
   readonly #requests = new Histogram({
     name: 'berth_http_request_duration_seconds',
-    help: 'Requests to the API by method, route and status; those that wait or stream count for as long as they do',
+    help: 'Requests to the API by method, route and status; long polls and streams count for their whole duration',
     labelNames: ['method', 'route', 'status'] as const,
     buckets: DURATIONS_S,
     registers: [this.registry],
   });
 
-  /** Counts what `app` answers from now on. */
+  /** Counts the answers of `app` from now on. */
   count(app: FastifyInstance): void {
     app.addHook('onResponse', (request, reply, done) => {
-      // A path that is no route's could be anything.
+      // The path of an unknown route would be an unbounded label.
       const labels = {
         method: request.method,
         route: request.routeOptions.url ?? 'none',

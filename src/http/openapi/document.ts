@@ -17,16 +17,16 @@ const TAGS: Readonly<Record<string, string>> = {
   Accounts: 'Registering, sessions, passwords, sudo, and the caller’s own account.',
   MFA: 'Second factors: TOTP, passkeys and recovery codes.',
   'API keys': 'Keys for programs. The plain key is shown once, at creation and at rotation.',
-  'Service accounts': 'Holders of API keys that are no persons.',
-  Organisations: 'Organisations, their members, invitations, bills and quotas.',
+  'Service accounts': 'Holders of API keys that are not people.',
+  Organisations: 'Organisations, their members, invitations, billing addresses and quotas.',
   Audit: 'Who did what, when and from where; hash-chained.',
   Instances: 'Durable instances: name, size, labels, disk.',
-  Generations: 'What a flush made durable: states of a disk to go back to, or to fork.',
+  Generations: 'States of a disk that a flush made durable, to restore or to fork.',
   VM: 'The virtual machine that comes and goes behind an instance.',
-  Notifications: 'What the caller is told of: a list, a count, a live stream, and what goes by mail.',
-  Events: 'What happened in the organisation: a list and a live stream.',
+  Notifications: 'Notifications of the caller: a list, a count, a live stream, and mail preferences.',
+  Events: 'Events of the organisation: a list and a live stream.',
   SSH: 'SSH keys of accounts and instances, and how to connect.',
-  Webhooks: 'Signed requests to servers of yours when something happens.',
+  Webhooks: 'Signed requests to your servers for each event.',
 };
 
 const INFO = {
@@ -34,8 +34,8 @@ const INFO = {
   version: API_VERSION,
   description: [
     'Durable instances and the virtual machines that come and go behind them.',
-    'Both kinds of credential travel as `Authorization: Bearer …`. An API key acts in the organisation it was made in; a session in the one that the header `Berth-Org` names, else in the first it belonged to.',
-    'Checks come in this order: 401, 403 FORBIDDEN, 403 SUDO_REQUIRED, 400, 404, 409 or 412. Unknown fields and query parameters are 400. Lists are newest first; pass `next_cursor` on as `cursor`.',
+    'Both kinds of credential travel as `Authorization: Bearer …`. An API key acts in the organisation it was created in. A session acts in the one that the header `Berth-Org` names, else in the first one that its user joined.',
+    'Errors take precedence in this order: 401, 403 FORBIDDEN, 403 SUDO_REQUIRED, 400, 404, 409 or 412. Unknown fields and query parameters are 400. Lists are newest first; for the next page pass `next_cursor` as `cursor`.',
   ].join('\n\n'),
   contact: { name: 'Whoever runs this server' },
   license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
@@ -54,7 +54,7 @@ const SECURITY_SCHEMES = {
     type: 'apiKey',
     in: 'cookie',
     name: '__Secure-berth_sudo',
-    description: 'The sudo grant of POST /v1/auth/sudo, beside the session; good for five minutes.',
+    description: 'The sudo grant of POST /v1/auth/sudo, in addition to the session; valid for five minutes.',
   },
 };
 

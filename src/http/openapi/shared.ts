@@ -10,20 +10,20 @@ import {
 
 export const HEADERS: Record<string, HeaderObject> = {
   'X-Request-Id': {
-    description: 'Names this request in the logs and the audit log.',
+    description: 'The id of this request in the logs and the audit log.',
     required: true,
     schema: { type: 'string', maxLength: 28, pattern: '^req_[0-9a-f]{24}$' },
   },
   'RateLimit-Policy': {
-    description: 'The limit that was counted: its name, its quota `q`, its window `w` in seconds.',
+    description: 'The limit that applies: its name, its quota `q`, its window `w` in seconds.',
     schema: { type: 'string', maxLength: 100 },
   },
   RateLimit: {
-    description: 'What is left of it: `r` requests, until it is whole again in `t` seconds.',
+    description: 'The rest of the limit: `r` requests, until it resets in `t` seconds.',
     schema: { type: 'string', maxLength: 100 },
   },
   'Retry-After': {
-    description: 'After how many seconds it may work.',
+    description: 'The seconds to wait before a retry.',
     schema: { type: 'integer', format: 'int64', minimum: 1, maximum: 86_400 },
   },
   'WWW-Authenticate': { description: 'How to authenticate.', schema: { type: 'string', const: 'Bearer' } },
@@ -32,7 +32,7 @@ export const HEADERS: Record<string, HeaderObject> = {
     schema: { type: 'string', maxLength: 24, pattern: '^"[A-Za-z0-9_-]{22}"$' },
   },
   'Idempotency-Replayed': {
-    description: 'This is what was answered before to the same key.',
+    description: 'The answer is that of an earlier request with the same key.',
     schema: { type: 'string', const: 'true' },
   },
   'Set-Cookie': {
@@ -47,14 +47,14 @@ export const PARAMETERS: Record<string, ParameterObject> = {
     in: 'header',
     required: false,
     description:
-      '1 to 255 printable characters, bare or quoted; absent, empty and null mean none. For 24 hours the same request with the same key gets the same answer, and nothing is done twice.',
+      '1 to 255 printable characters, bare or quoted; absent, empty and null mean none. For 24 hours a repeated request with the same key gets the same answer and changes nothing.',
     schema: { type: ['string', 'null'], maxLength: 257, pattern: '^[\\x20-\\x7e]*$' },
   },
   IfMatch: {
     name: 'If-Match',
     in: 'header',
     required: false,
-    description: 'An ETag, several, or `*`: 412 when the resource is in another state.',
+    description: 'One or several ETags, or `*`: 412 if the resource is in another state.',
     schema: { type: 'string', maxLength: 2048 },
   },
   BerthOrg: {
@@ -62,7 +62,7 @@ export const PARAMETERS: Record<string, ParameterObject> = {
     in: 'header',
     required: false,
     description:
-      'The organisation that a session acts in; an API key has its own, and 403 where this names another.',
+      'The organisation that a session acts in. An API key acts in its own; if the header names another, it gets 403.',
     schema: { type: 'string', maxLength: 30, pattern: '^org_[0-9a-hjkmnp-tv-z]{26}$' },
   },
 };
@@ -121,7 +121,7 @@ function errorResponse(codes: readonly ErrorCode[]): ResponseObject {
 }
 
 function pascal(code: string): string {
-  // The two spellings of one code keep two names.
+  // The two spellings of one code need two names.
   if (code === 'Unauthenticated') return 'UnauthenticatedWebhooks';
   return code
     .toLowerCase()

@@ -1,6 +1,6 @@
 /**
- * The API document as it is committed: what the routes say, as text. Run as a program it writes `openapi/v1.json`.
- * No database is asked: the routes are only registered.
+ * The text of the API document, from the registered routes; no database is needed. Run as a program, it writes
+ * `openapi/v1.json`.
  */
 
 import { writeFile } from 'node:fs/promises';
@@ -18,7 +18,7 @@ import { Outbound } from '../../webhooks/outbound/outbound.ts';
 import { createApp } from '../app.ts';
 
 export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', '..', 'openapi', 'v1.json');
-/** Never dialled. */
+/** Nothing connects to it. */
 const NO_DATABASE = 'postgresql://localhost/none';
 
 export async function openApiText(): Promise<string> {

@@ -1,15 +1,15 @@
 /**
- * The web console's files, as `console/build.ts` has made them: read once, held in memory with their compressed forms.
+ * The web console's files, which `console/build.ts` builds: read once, and held in memory with their compressed forms.
  *
- * - The page may load scripts and styles of its own files alone, may talk to this server alone, and runs nothing that
- *   stands in its text. It is the same for everybody: who is logged in shows only in what its script asks the API for.
- * - Files named by their content are kept by browsers for ever, the page itself is asked for anew each time.
+ * - The page loads scripts and styles from its own files only, connects to this server only, and runs no inline script.
+ *   It is the same for every user; its script reads the user's data from the API.
+ * - Browsers cache the assets for ever, because their names contain a hash. They revalidate the page each time.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 
-/** First parts of the paths that the console shows; beside them, what is below each. */
+/** First segments of the console's paths; each also serves every path below it. */
 export const CONSOLE_PAGES = [
   ...(['login', 'register', 'invitation', 'password-reset', 'email'] as const),
   ...([
@@ -33,7 +33,7 @@ export const CONSOLE_SECURITY_POLICY = [
   "base-uri 'none'",
   "form-action 'none'",
   "frame-ancestors 'none'",
-  // No text becomes markup or code, and no script may make an exception (Trusted Types).
+  // No script can turn text into markup or code (Trusted Types).
   "require-trusted-types-for 'script'",
   "trusted-types 'none'",
 ].join('; ');
@@ -69,7 +69,7 @@ function readFile(path: string): ConsoleFile {
   };
 }
 
-/** By name; nothing where the console has not been built. */
+/** By name. */
 function readAssets(folder: string): ReadonlyMap<string, ConsoleFile> {
   const names = readdirSync(folder).filter((name) => extname(name) in TYPES);
   return new Map(names.map((name) => [name, readFile(join(folder, name))]));
@@ -85,11 +85,11 @@ function send(file: ConsoleFile, request: FastifyRequest, reply: FastifyReply): 
   return reply.header('content-encoding', TOKENS[encoding]).send(file.encoded[encoding]);
 }
 
-/** @param folder `console/dist`; without built files in it nothing is served */
+/** @param folder `console/dist`; serves nothing where it has not been built */
 export function registerConsole(app: FastifyInstance, folder: string): void {
   const index = join(folder, 'index.html');
   if (!existsSync(index)) {
-    app.log.warn({ folder }, 'the web console is not built; npm start builds it');
+    app.log.warn({ folder }, 'the web console is not built. Run npm start, which builds it');
     return;
   }
   const page = readFile(index);

@@ -1,10 +1,10 @@
-/** `/docs`: the API document, rendered by Swagger UI from this server alone. */
+/** `/docs`: the API document, rendered by Swagger UI without any other server. */
 import swaggerUi from '@fastify/swagger-ui';
 import type { FastifyInstance } from 'fastify';
 
 export const DOCS_PREFIX = '/docs';
 
-/** Nothing from anywhere else is loaded or asked. */
+/** Loads from and connects to this server only. */
 const CONTENT_SECURITY_POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -14,7 +14,7 @@ export async function registerDocs(app: FastifyInstance): Promise<void> {
     staticCSP: true,
     transformStaticCSP: () => CONTENT_SECURITY_POLICY,
     uiConfig: {
-      // Without the bar that asks for the address of some other document.
+      // Without the input for the address of another document.
       layout: 'BaseLayout',
       docExpansion: 'list',
       deepLinking: true,

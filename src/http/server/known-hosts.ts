@@ -1,10 +1,10 @@
 /**
- * The names that Berth answers to, and the origins of its own pages. Both come from the settings and the listener, never
- * from the request: a page of another site may give its own name an address of ours (DNS rebinding), and its browser then
- * sends that name as Host and Origin.
+ * The host names that Berth answers to, and the origins of its own pages. Both come from the settings and the listener,
+ * never from the request: another site can point its name at our address (DNS rebinding), and a browser then sends that
+ * name as Host and Origin.
  *
- * - Names: that of the public URL, the loopback's, those of BERTH_HOSTS, and the address listened at. Ports do not matter.
- * - Origins: the public URL; each name at the listener's scheme and port; those of BERTH_HOSTS also at the public URL's.
+ * - Names: those of the public URL, the loopback and BERTH_HOSTS, and the address of the listener. Ports do not matter.
+ * - Origins: the public URL; each name with the listener's scheme and port; those of BERTH_HOSTS also with the public URL's.
  */
 import type { IncomingMessage } from 'node:http';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
@@ -14,12 +14,12 @@ import type { AppContext } from '../context.ts';
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** Refuses what a page of another site has sent: where a cookie is set or believed. */
+    /** Refuses requests of other sites' pages. For routes that set or trust a cookie. */
     own_site?: boolean;
   }
 }
 
-/** A name or an address, with a port or without. */
+/** A name or an address, with or without a port. */
 const AUTHORITY = /^(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{0,5})?$/i;
 const PROBES: ReadonlySet<string | undefined> = new Set(['/healthz', '/readyz']);
 
@@ -44,7 +44,7 @@ export class KnownHosts {
   }: Pick<IncomingMessage, 'headers' | 'rawHeaders' | 'url'>): void {
     if (rawHeaders.filter(isHostName).length > 1) throw severalHosts();
     if (headers.host !== undefined && !this.#answersTo(headers.host)) throw misdirected();
-    // Where the request line names a host, that one counts (RFC 9112, section 3.2.2).
+    // A host in the request line takes precedence (RFC 9112, section 3.2.2).
     if (!url.startsWith('/') && url !== '*' && !this.#answersTo(URL.parse(url)?.host ?? ''))
       throw misdirected();
   }
@@ -59,7 +59,7 @@ export class KnownHosts {
     return isLoopback(name) || this.#hosts.has(name) || name === nameOf(this.#public_url);
   }
 
-  /** `Origin`, if there, must be one of our own. @throws AppError FORBIDDEN */
+  /** A present `Origin` must be one of ours. @throws AppError FORBIDDEN */
   requireOwnOrigin({ headers, socket }: Pick<IncomingMessage, 'headers' | 'socket'>): void {
     const { origin } = headers;
     if (origin !== undefined && !this.#isOwn(origin, socket.localPort)) throw foreignSite();
@@ -79,43 +79,43 @@ export class KnownHosts {
   }
 }
 
-/** Brackets of an IPv6 address left away. */
+/** Without the brackets of an IPv6 address. */
 function nameOf(origin: string): string {
   return new URL(origin).hostname.replace(/^\[(.*)\]$/, '$1');
 }
 
-/** That scheme and port, of another host. */
+/** The origin with another host. */
 function at(hostname: string, origin: string): string {
   const url = new URL(origin);
   url.hostname = hostname;
   return url.origin;
 }
 
-/** Of a request's raw headers, in which names and values take turns. */
+/** For a request's raw headers, which alternate names and values. */
 function isHostName(text: string, index: number): boolean {
   return index % 2 === 0 && text.toLowerCase() === 'host';
 }
 
-/** Node takes the first, and a proxy before us may have judged another one (RFC 9112, section 3.2). */
+/** Node takes the first one, but a proxy before us may have checked another (RFC 9112, section 3.2). */
 function severalHosts(): AppError {
-  return new AppError('INVALID_REQUEST', { message: 'The request has more than one Host header.' });
+  return new AppError('INVALID_REQUEST', { message: 'The request has more than one Host header. Send one.' });
 }
 
 function misdirected(): AppError {
   return new AppError('MISDIRECTED_REQUEST');
 }
 
-/** On every request: a known host, and our own pages alone where the route wants that. */
+/** Checks Host on every request, and on routes with `own_site` that no page of another site has sent it. */
 export function registerKnownHosts(app: FastifyInstance, known: KnownHosts): void {
   app.addHook('onRequest', (request, _reply, done) => {
-    // Load balancers probe by address.
+    // Load balancers send probes to an address, not a name.
     if (!PROBES.has(request.routeOptions.url)) known.requireHost(request.raw);
     if (request.routeOptions.config.own_site === true) refuseForeignSite(request, known);
     done();
   });
 }
 
-/** `Sec-Fetch-Site` (Fetch Metadata) or `Origin` (RFC 6454), if there, must be our own. @throws AppError FORBIDDEN */
+/** A present `Sec-Fetch-Site` (Fetch Metadata) or `Origin` (RFC 6454) must be ours. @throws AppError FORBIDDEN */
 function refuseForeignSite(request: FastifyRequest, known: KnownHosts): void {
   const site = request.headers['sec-fetch-site'];
   if (site !== undefined && site !== 'same-origin' && site !== 'none') throw foreignSite();
@@ -123,8 +123,8 @@ function refuseForeignSite(request: FastifyRequest, known: KnownHosts): void {
 }
 
 function foreignSite(): AppError {
-  // The console's own, behind a tunnel from another port.
+  // Also of our console behind a tunnel from another port, hence the advice.
   const message =
-    'A page of another site may not do that. Open the console at the public URL, or at the port that Berth listens at.';
+    'A page of another site may not do that. Open the console at the public URL, or at the port that Berth listens on.';
   return new AppError('FORBIDDEN', { message });
 }

@@ -1,7 +1,6 @@
 /**
- * The schemas of a route become code at its first request, not at the start: all of them at once take about a second of
- * a processor, and most installations never use most routes. Each is compiled once, by the compilers that Fastify would
- * have taken.
+ * Compiles the schemas of a route at its first request. All of them take about a second of CPU time at the start, and most
+ * installations never use most routes. Each is compiled once, by Fastify's own compilers.
  */
 import AjvCompiler from '@fastify/ajv-compiler';
 import SerializerSelector from '@fastify/fast-json-stringify-compiler';
@@ -43,7 +42,7 @@ export function lazySchemas(): { compilersFactory?: Factories } {
   };
 }
 
-/** Fastify looks for what was wrong at the function itself, as ajv leaves it there. */
+/** Fastify reads the errors from the function, where ajv puts them. */
 function lazyValidator(compile: () => Validate): Validate {
   let compiled: Validate | undefined;
   const validate: Validate = (...args) => {
@@ -55,7 +54,7 @@ function lazyValidator(compile: () => Validate): Validate {
   return validate;
 }
 
-/** As Node tells the names of headers. Of schemas that it does not compile by itself Fastify leaves this to others. */
+/** Node gives header names in lower case. Fastify adapts the schema only where it compiles it itself. */
 function withLowerCaseHeaders(route: Route): Route {
   const { properties } = route.schema;
   if (route.httpPart !== 'headers' || !properties) return route;

@@ -1,10 +1,10 @@
 /**
- * The live serial console: a WebSocket of the caller's, let in by a ticket, spliced with the stream that the agent of
- * the VM's host has opened. Bytes are not looked at.
- * - A host that is not known, or a page of another site, is refused by Host and Origin.
- * - Neither side reads faster than the other takes; one that takes nothing is cut off.
- * - The credential behind the ticket is looked at again every few seconds; without it the console closes.
- * - While it is open its VM is in use: an idle stop counts from its end.
+ * The live serial console: a ticket admits the caller's WebSocket, which is spliced with the stream that the agent of the
+ * VM's host opens. The bytes pass through unread.
+ * - Host and Origin are checked as for any request.
+ * - Neither side reads faster than the other takes; a peer that does not answer pings is disconnected.
+ * - The credential behind the ticket is reauthorised every few seconds; if that fails, the console closes.
+ * - An open console counts as use of the VM: the idle timeout begins when it closes.
  * - Consoles are bounded for each organisation and for the process.
  */
 import type { IncomingMessage } from 'node:http';
@@ -23,8 +23,8 @@ import type { StreamSlots } from './stream-slots.ts';
 
 const PATH = /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/;
 const OPEN_WITHIN_MS = 10_000;
-const LOOK_AGAIN_MS = 15_000;
-/** A reader who answers no ping for so long is gone. */
+const REAUTHORISE_MS = 15_000;
+/** A peer that has answered no ping for this long is gone. */
 const SILENT_MS = 30_000;
 const MESSAGE_BYTES = 64 * 1024;
 const BUFFER_BYTES = 256 * 1024;
@@ -32,7 +32,7 @@ const BUFFER_BYTES = 256 * 1024;
 /** Close codes (RFC 6455, section 7.4.1, and its registry). */
 const CLOSE = { over: 1000, going_away: 1001, revoked: 1008 } as const;
 
-/** Whether a request for an upgrade is one for a console; any other is served as if it had not asked. */
+/** Whether a request for an upgrade is one for a console. Any other is served as an ordinary request. */
 export function isConsoleStream(request: Pick<IncomingMessage, 'url' | 'headers'>): boolean {
   return PATH.test(request.url ?? '') && request.headers.upgrade?.toLowerCase() === 'websocket';
 }
@@ -53,7 +53,7 @@ export class ConsoleStreams {
   readonly #slots: StreamSlots;
   readonly #ids = new WeakMap<IncomingMessage, string>();
 
-  /** `ipOf`: the caller's address, as Fastify tells it of its own requests. */
+  /** `ipOf`: the caller's address, determined as Fastify does. */
   constructor(
     app: FastifyInstance,
     context: Context,
@@ -96,23 +96,23 @@ export class ConsoleStreams {
     const holder = await consumeConsoleTicket(db, id, query.get('ticket') ?? '');
     const { host_id, instance_id, vm_id } = await consolePlace(db, holder, ip);
     const limit = await streamLimit(db, quotas, holder.org_id);
-    // Nobody is there to be answered.
+    // The caller has disconnected.
     if (socket.destroyed) return;
     socket.once('close', this.#slots.take(holder.org_id, limit));
     const gone = new AbortController();
     socket.once('close', () => gone.abort());
     const call = { kind: 'console', instance_id, vm_id } as const;
     const line = await host_calls.open(host_id, call, OPEN_WITHIN_MS, gone.signal);
-    let taken = false;
+    let upgraded = false;
     this.#server.handleUpgrade(request, socket, head, (client) => {
-      taken = true;
+      upgraded = true;
       const request_id = this.#ids.get(request);
       log.info({ instance_id, credential: holder.credential.id, request_id }, 'a console was opened');
       splice(client, line);
       this.#watch(client, holder, ip);
     });
-    // The caller has hung up, or its handshake is none.
-    if (!taken) line.destroy();
+    // The caller has disconnected, or its handshake is invalid.
+    if (!upgraded) line.destroy();
   }
 
   #refuseForeign(request: IncomingMessage): void {
@@ -121,28 +121,28 @@ export class ConsoleStreams {
   }
 
   #watch(client: WebSocket, holder: ConsoleHolder, ip: string): void {
-    let heard_ms = performance.now();
+    let last_pong_ms = performance.now();
     client.on('pong', () => {
-      heard_ms = performance.now();
+      last_pong_ms = performance.now();
     });
-    let looking = false;
-    const look = async (): Promise<void> => {
-      if (performance.now() - heard_ms > SILENT_MS) return client.terminate();
+    let checking = false;
+    const check = async (): Promise<void> => {
+      if (performance.now() - last_pong_ms > SILENT_MS) return client.terminate();
       client.ping();
-      if (looking) return;
-      looking = true;
+      if (checking) return;
+      checking = true;
       try {
         await consolePlace(this.#context.db, holder, ip);
       } catch (error) {
-        // A database that is away says nothing of the credential.
+        // If the database is unavailable, the credential may still be valid.
         if (!(error instanceof AppError)) return;
         const over = error.code === 'VM_NOT_RUNNING' || error.code === 'CONFLICT';
         client.close(over ? CLOSE.over : CLOSE.revoked, messageOf(error).slice(0, 120));
       } finally {
-        looking = false;
+        checking = false;
       }
     };
-    const timer = setInterval(() => void look(), this.#context.heartbeat_ms ?? LOOK_AGAIN_MS);
+    const timer = setInterval(() => void check(), this.#context.heartbeat_ms ?? REAUTHORISE_MS);
     client.on('close', () => clearInterval(timer));
   }
 }
@@ -156,11 +156,11 @@ function splice(client: WebSocket, line: Duplex): void {
     if (client.bufferedAmount >= BUFFER_BYTES) line.pause();
   });
   line.on('error', () => line.destroy());
-  // Sockets of an HTTP server stay half open otherwise.
+  // A socket of an HTTP server would stay half open.
   line.on('end', () => line.destroy());
   line.on('close', () => client.close(CLOSE.over, 'the console has ended'));
   client.on('message', (data: RawData) => {
-    // What still comes after our close is nobody's: the peer may take half a minute to answer it.
+    // After our close the peer may send for another half minute, until it answers.
     if (client.readyState !== WebSocket.OPEN) return;
     if (line.write(data as Buffer)) return;
     client.pause();

@@ -1,11 +1,11 @@
 /**
  * Server-sent events (HTML Living Standard, section 9.2), read by `fetch` with an Authorization header.
  *
- * - A stream reads rows by a position, up to where no other can come any more, so one that goes on after `Last-Event-ID`
- *   misses none and repeats none. Where that event is not known any more, an event `reset` says that something may have been missed.
- * - Nothing is read while the reader does not take what it was sent: memory is one batch a stream. A reader that takes
- *   nothing for a minute is cut off.
- * - Its credential is looked at again before each batch and at each heartbeat; without it the stream ends.
+ * - A stream reads rows by position, up to the head, below which no row appears later. So a stream that resumes after
+ *   `Last-Event-ID` neither misses nor repeats one. If that event is no longer known, it sends `reset`: rows may be missing.
+ * - A stream reads the next batch once its reader has taken the last one, so it needs memory for one. A reader that takes
+ *   nothing for a minute is disconnected.
+ * - The caller is reauthorised before each batch and at each heartbeat; if that fails, the stream ends.
  * - Streams are bounded for each organisation and for the process, and end at once when the server closes.
  */
 import { Readable } from 'node:stream';
@@ -27,11 +27,11 @@ const STALLED_MS = 60_000;
 const LAST_WORDS_MS = 500;
 const BATCH = 100;
 const BUFFER_BYTES = 64 * 1024;
-/** After how long a reader whose stream broke tries again. */
+/** The reader's delay before it reconnects. */
 const RETRY_MS = 2_000;
 
 export interface StreamFrame {
-  /** Where a stream goes on; absent: nothing that can be gone on from. */
+  /** A stream can resume after it; absent: it cannot. */
   readonly id?: string;
   readonly event: string;
   readonly data: unknown;
@@ -39,15 +39,15 @@ export interface StreamFrame {
 
 export interface StreamSource {
   readonly topic: Topic;
-  /** The topic's id, by who reads. */
+  /** The id within the topic, by the reader. */
   readonly wokenBy: (principal: Principal) => string;
-  /** What came after `position`, oldest first, at most `limit`. */
+  /** The rows after `position`, oldest first, at most `limit`. */
   readonly read: (
     principal: Principal,
     position: number,
     limit: number,
   ) => Promise<readonly { readonly position: number; readonly frame: StreamFrame }[]>;
-  /** Beside the rows: what the reader is to know after each look. */
+  /** A frame that is sent after the rows whenever it has changed. */
   readonly state?: (principal: Principal) => Promise<StreamFrame>;
 }
 
@@ -74,41 +74,41 @@ export class EventStreams {
     const { db, quotas } = this.#context;
     const { org_id } = principalOf(request);
     const start = await startOf(db, request.headers['last-event-id']);
-    const leave = this.#slots.take(org_id, await streamLimit(db, quotas, org_id));
-    const ended = disconnectSignal(reply);
-    const signal = AbortSignal.any([ended, this.#closing.signal]);
-    this.#cutOff(reply, ended);
+    const releaseSlot = this.#slots.take(org_id, await streamLimit(db, quotas, org_id));
+    const disconnected = disconnectSignal(reply);
+    const signal = AbortSignal.any([disconnected, this.#closing.signal]);
+    this.#cutOffAtClose(reply, disconnected);
     const writer = new FrameWriter(signal);
     const pump = new Pump(this.#context, request, source, writer, signal);
     pump
       .run(start)
       .catch((error: unknown) => request.log.info({ err: error }, 'an event stream ended'))
       .finally(() => {
-        leave();
+        releaseSlot();
         writer.end();
       });
     reply
       .header('content-type', 'text/event-stream')
       .header('cache-control', 'no-store')
       .header('x-accel-buffering', 'no')
-      // So that a server that closes need not wait for an idle connection.
+      // A closing server does not wait for the connection afterwards.
       .header('connection', 'close');
     return reply.send(writer.stream);
   }
 
-  /** A server that closes does not wait for a reader that takes nothing. */
-  #cutOff(reply: FastifyReply, ended: AbortSignal): void {
+  /** A closing server does not wait for a reader that takes nothing. */
+  #cutOffAtClose(reply: FastifyReply, disconnected: AbortSignal): void {
     const cut = () => {
       const timer = setTimeout(() => reply.raw.destroy(), LAST_WORDS_MS);
-      ended.addEventListener('abort', () => clearTimeout(timer), { once: true });
+      disconnected.addEventListener('abort', () => clearTimeout(timer), { once: true });
     };
-    this.#closing.signal.addEventListener('abort', cut, { once: true, signal: ended });
+    this.#closing.signal.addEventListener('abort', cut, { once: true, signal: disconnected });
   }
 }
 
 interface Start {
   readonly position: number;
-  /** What was asked for is not known any more. */
+  /** The requested event is no longer known. */
   readonly reset: boolean;
 }
 
@@ -123,7 +123,7 @@ async function startOf(db: Db, header: string | string[] | undefined): Promise<S
     : { position, reset: false };
 }
 
-/** One stream's life. */
+/** Writes one stream: state, rows, heartbeats. */
 class Pump {
   readonly #context: StreamContext;
   readonly #request: FastifyRequest;
@@ -160,7 +160,7 @@ class Pump {
         wake.reset();
         const reader = await this.#reader();
         if (reader === null) return;
-        // Before the rows: a state that one of them has made is never told before it.
+        // Read before the rows, so that it is never newer than they are.
         const now = this.#source.state ? frameText(await this.#source.state(reader)) : '';
         const rows = await this.#source.read(reader, position, BATCH);
         for (const row of rows) {
@@ -177,13 +177,13 @@ class Pump {
     }
   }
 
-  /** As the credential is now; null once it is not good for this any more, and the stream has said so. */
+  /** The caller, reauthorised; null if that failed and the stream has sent `end`. */
   async #reader(): Promise<Principal | null> {
     try {
       const reader = await authenticateAgain(this.#context.db, this.#request);
-      // A session without Berth-Org is in another organisation once it has left its first: that is another stream.
+      // A session without Berth-Org moves to another organisation when its user leaves the first.
       if (reader.org_id === principalOf(this.#request).org_id) return reader;
-      throw new AppError('FORBIDDEN', { message: 'You are not a member of the organisation any more.' });
+      throw new AppError('FORBIDDEN', { message: 'You are no longer a member of the organisation.' });
     } catch (error) {
       if (!(error instanceof AppError)) throw error;
       const { code, message } = error;
@@ -193,12 +193,12 @@ class Pump {
   }
 }
 
-/** JSON has no line break, so `data` is one line. */
+/** JSON without line breaks, so `data` is one line. */
 function frameText({ id, event, data }: StreamFrame): string {
   return `${id === undefined ? '' : `id: ${id}\n`}event: ${event}\ndata: ${JSON.stringify(data)}\n\n`;
 }
 
-/** Text for a reader that may be slow: a write resolves when there is room for the next. */
+/** Writes to a reader that may be slow: a write resolves when there is room for the next. */
 class FrameWriter {
   readonly stream: Readable;
   readonly #signal: AbortSignal;
@@ -207,13 +207,13 @@ class FrameWriter {
   constructor(signal: AbortSignal) {
     this.#signal = signal;
     this.stream = new Readable({ highWaterMark: BUFFER_BYTES, read: () => this.#room() });
-    // The reader went away: that is how streams end.
+    // A reader that disconnects is a normal end.
     this.stream.on('error', () => undefined);
   }
 
   async write(text: string): Promise<void> {
     this.#signal.throwIfAborted();
-    if (this.stream.destroyed) throw new Error('the reader went away');
+    if (this.stream.destroyed) throw new Error('the reader has disconnected');
     if (this.stream.push(text)) return;
     const stalled = AbortSignal.timeout(STALLED_MS);
     const signal = AbortSignal.any([this.#signal, stalled]);
@@ -232,7 +232,7 @@ class FrameWriter {
   }
 }
 
-/** Sleeps until woken, until the time is over, or until the stream ends. */
+/** Waits until woken, until the time is over, or until the stream ends. */
 class WakeUp {
   readonly #every_ms: number;
   readonly #signal: AbortSignal;
@@ -244,7 +244,7 @@ class WakeUp {
     this.#signal = signal;
   }
 
-  /** Before looking: what comes after the look is not missed. */
+  /** Called before a read, so that a notification during the read is not missed. */
   reset(): void {
     this.#woken = false;
   }
