@@ -102,7 +102,9 @@ function sessionAnswer(context: AppContext, reply: FastifyReply, opened: Opened)
 export function registerAuth(app: App, context: AppContext, limits: RateLimits): void {
   registerOpening(app, context, limits);
   registerSession(app, context, limits);
-  registerPasswords(app, context, limits);
+  registerPasswordChange(app, context, limits);
+  registerResetRequest(app, context, limits);
+  registerResetConfirmation(app, context, limits);
 }
 
 function registerOpening(app: App, context: AppContext, limits: RateLimits): void {
@@ -231,8 +233,8 @@ async function noteReuse(
   await audit.append(tx, org_id, { ...entry, ip, request_id, data: { user_id, user_agent } });
 }
 
-function registerPasswords(app: App, context: AppContext, limits: RateLimits): void {
-  const { db, mailbox, public_url, log } = context;
+function registerPasswordChange(app: App, context: AppContext, limits: RateLimits): void {
+  const { db } = context;
   app.route({
     method: 'POST',
     url: '/v1/auth/password',
@@ -258,6 +260,13 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       return reply.status(204).send(null);
     },
   });
+}
+
+function registerResetRequest(
+  app: App,
+  { db, mailbox, public_url, log }: AppContext,
+  limits: RateLimits,
+): void {
   app.route({
     method: 'POST',
     url: '/v1/auth/password-reset',
@@ -278,6 +287,9 @@ function registerPasswords(app: App, context: AppContext, limits: RateLimits): v
       return reply.status(202).send(NO_BODY);
     },
   });
+}
+
+function registerResetConfirmation(app: App, context: AppContext, limits: RateLimits): void {
   app.route({
     method: 'POST',
     url: '/v1/auth/password-reset/confirm',

@@ -113,12 +113,14 @@ function keepColumns({ last, daily_days }: Static<typeof GenerationsKeep>) {
 }
 
 export function registerInstances(app: App, context: AppContext, cursors: CursorSealer): void {
-  registerCollection(app, context, cursors);
-  registerOne(app, context);
+  registerCreate(app, context);
+  registerList(app, context, cursors);
+  registerGet(app, context);
+  registerChange(app, context);
+  registerDelete(app, context);
 }
 
-function registerCollection(app: App, context: AppContext, cursors: CursorSealer): void {
-  const { db } = context;
+function registerCreate(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances',
@@ -166,6 +168,9 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
       return reply.status(201).send(made.body);
     },
   });
+}
+
+function registerList(app: App, { db }: AppContext, cursors: CursorSealer): void {
   app.route({
     method: 'GET',
     url: '/v1/instances',
@@ -204,8 +209,7 @@ function registerCollection(app: App, context: AppContext, cursors: CursorSealer
   });
 }
 
-function registerOne(app: App, context: AppContext): void {
-  const { db } = context;
+function registerGet(app: App, { db }: AppContext): void {
   app.route({
     method: 'GET',
     url: '/v1/instances/:id',
@@ -224,6 +228,9 @@ function registerOne(app: App, context: AppContext): void {
       return instanceView(row);
     },
   });
+}
+
+function registerChange(app: App, context: AppContext): void {
   app.route({
     method: 'PATCH',
     url: '/v1/instances/:id',
@@ -263,6 +270,9 @@ function registerOne(app: App, context: AppContext): void {
       return body;
     },
   });
+}
+
+function registerDelete(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/instances/:id',

@@ -93,12 +93,16 @@ const SshKey = named('SshKey', {
 });
 
 export function registerMe(app: App, context: AppContext, cursors: CursorSealer, limits: RateLimits): void {
-  registerAccount(app, context);
+  registerGet(app, context);
+  registerChange(app, context);
+  registerDelete(app, context);
   registerEmail(app, context, limits);
-  registerSshKeys(app, context, cursors);
+  registerKeyList(app, context, cursors);
+  registerKeyAddition(app, context);
+  registerKeyRevocation(app, context);
 }
 
-function registerAccount(app: App, context: AppContext): void {
+function registerGet(app: App, context: AppContext): void {
   const { db } = context;
   app.route({
     method: 'GET',
@@ -117,6 +121,9 @@ function registerAccount(app: App, context: AppContext): void {
       return userView(context, user);
     },
   });
+}
+
+function registerChange(app: App, context: AppContext): void {
   app.route({
     method: 'PATCH',
     url: '/v1/me',
@@ -151,6 +158,9 @@ function registerAccount(app: App, context: AppContext): void {
       return body;
     },
   });
+}
+
+function registerDelete(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/me',
@@ -228,7 +238,7 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
   });
 }
 
-function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): void {
+function registerKeyList(app: App, context: AppContext, cursors: CursorSealer): void {
   app.route({
     method: 'GET',
     url: '/v1/me/ssh-keys',
@@ -249,6 +259,9 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
       });
     },
   });
+}
+
+function registerKeyAddition(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/me/ssh-keys',
@@ -283,6 +296,9 @@ function registerSshKeys(app: App, context: AppContext, cursors: CursorSealer): 
       return reply.status(201).send(body);
     },
   });
+}
+
+function registerKeyRevocation(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/me/ssh-keys/:id',

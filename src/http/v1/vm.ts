@@ -51,7 +51,10 @@ function answerWith(reply: FastifyReply, row: InstanceRow) {
 
 export function registerVm(app: App, context: AppContext): void {
   registerRead(app, context);
-  registerCalls(app, context);
+  registerStart(app, context);
+  registerMoves(app, context);
+  registerStop(app, context);
+  registerFlush(app, context);
 }
 
 function registerRead(app: App, { db, hub }: AppContext): void {
@@ -143,25 +146,25 @@ const MOVES = [
   },
 ] as const;
 
-function registerCalls(app: App, context: AppContext): void {
-  const { db, hub } = context;
-  const describe = (operationId: string, summary: string) => ({
-    operationId,
-    summary,
-    tags: ['VM'],
-    params: InstanceParams,
-    body: EmptyBody,
-  });
-  const unlessChanged = (request: FastifyRequest) => (found: InstanceRow) =>
-    requireMatch(request, etagValue(found));
-  const outcome = ({ status, row }: CallResult) => ({
+function describe(operationId: string, summary: string) {
+  return { operationId, summary, tags: ['VM'], params: InstanceParams, body: EmptyBody };
+}
+
+function unlessChanged(request: FastifyRequest) {
+  return (found: InstanceRow) => requireMatch(request, etagValue(found));
+}
+
+function outcomeOf({ status, row }: CallResult) {
+  return {
     status,
     body: vmView(row),
     target: row.id,
     unchanged: status === 200,
     data: { vm_id: row.vm_id },
-  });
+  };
+}
 
+function registerStart(app: App, context: AppContext): void {
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/vm',
@@ -182,11 +185,14 @@ function registerCalls(app: App, context: AppContext): void {
         reply,
         { action: 'vm.start' },
         async (tx, principal) =>
-          outcome(await startVm(tx, context.quotas, principal, id, unlessChanged(request))),
+          outcomeOf(await startVm(tx, context.quotas, principal, id, unlessChanged(request))),
       );
       return reply.status(status).send(body);
     },
   });
+}
+
+function registerMoves(app: App, context: AppContext): void {
   for (const { verb, operationId, summary, move } of MOVES) {
     app.route({
       method: 'POST',
@@ -207,12 +213,15 @@ function registerCalls(app: App, context: AppContext): void {
           request,
           reply,
           { action: `vm.${verb}` },
-          async (tx, principal) => outcome(await move(tx, principal, id, unlessChanged(request))),
+          async (tx, principal) => outcomeOf(await move(tx, principal, id, unlessChanged(request))),
         );
         return reply.status(202).send(body);
       },
     });
   }
+}
+
+function registerStop(app: App, context: AppContext): void {
   app.route({
     method: 'DELETE',
     url: '/v1/instances/:id/vm',
@@ -238,11 +247,15 @@ function registerCalls(app: App, context: AppContext): void {
         request,
         reply,
         { action: 'vm.stop' },
-        async (tx, principal) => outcome(await stopVm(tx, principal, id, unlessChanged(request), force)),
+        async (tx, principal) => outcomeOf(await stopVm(tx, principal, id, unlessChanged(request), force)),
       );
       return reply.status(status).send(body);
     },
   });
+}
+
+function registerFlush(app: App, context: AppContext): void {
+  const { db, hub } = context;
   app.route({
     method: 'POST',
     url: '/v1/instances/:id/vm/flush',
