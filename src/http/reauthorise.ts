@@ -17,7 +17,7 @@ const SLOW_MS = 2_000;
 /** Registered after the access rules, which it repeats. */
 export function registerReauthorisation(app: FastifyInstance, db: Db, slow_ms = SLOW_MS): void {
   const enterPathOrganisation = inPathOrganisation(db);
-  const reauthorise = async (request: FastifyRequest, before: Principal) => {
+  const repeatChecks = async (request: FastifyRequest, before: Principal) => {
     const { organisation, sudo } = request.routeOptions.config;
     request.principal = await authenticateAgain(db, request);
     // If the caller has left the organisation of the path, the handler answers 404.
@@ -31,6 +31,6 @@ export function registerReauthorisation(app: FastifyInstance, db: Db, slow_ms = 
   app.addHook('preValidation', (request, reply, done) => {
     const before = request.principal;
     if (before === null || reply.elapsedTime < slow_ms) return done();
-    reauthorise(request, before).then(() => done(), done);
+    repeatChecks(request, before).then(() => done(), done);
   });
 }

@@ -1,4 +1,4 @@
-/** A request whose body comes late: what counts is who the caller is by then. */
+/** A request whose body arrives late is checked against the caller's permissions at that time. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type ClientRequest, type IncomingMessage, request } from 'node:http';
@@ -24,7 +24,7 @@ function begin(token: string, method: string, path: string, body = BODY, headers
   return call;
 }
 
-/** The status, once the body is there too. */
+/** The status, after the body has been sent. */
 async function finish(call: ClientRequest, body = BODY): Promise<number | undefined> {
   const answered = once(call, 'response') as Promise<[IncomingMessage]>;
   call.end(body);
@@ -33,7 +33,7 @@ async function finish(call: ClientRequest, body = BODY): Promise<number | undefi
   return answer.statusCode;
 }
 
-/** Resolves once the caller of the head was looked up: the session is noted as used. */
+/** Resolves once the head has been authenticated: the session is then noted as used. */
 async function letIn({ session_id }: Person, start: () => ClientRequest): Promise<ClientRequest> {
   const old = new Date(Date.now() - 600_000);
   await api.db.updateTable('sessions').set({ last_seen_at: old }).where('id', '=', session_id).execute();
@@ -52,7 +52,7 @@ async function letIn({ session_id }: Person, start: () => ClientRequest): Promis
 const leave = ({ user_id, org_id }: Person) =>
   api.db.deleteFrom('memberships').where('user_id', '=', user_id).where('org_id', '=', org_id).execute();
 
-test('201: a body that comes late is served, of a session and of a key', async () => {
+test('201: a late body is served, with a session and with a key', async () => {
   const who = await api.person();
   assert.equal(await finish(begin(who.session, 'POST', '/v1/instances')), 201);
   const { key } = await makeKey(api.db, who, '*');
@@ -60,13 +60,13 @@ test('201: a body that comes late is served, of a session and of a key', async (
   assert.equal(await finish(begin(key, 'POST', '/v1/instances', body), body), 201);
 });
 
-test('200: in the organisation of the path, whatever the session acts in by itself', async () => {
+test('200: in the organisation of the path, regardless of that of the session', async () => {
   const who = await api.person();
   const made = await api.as(who).post<{ id: string }>('/v1/orgs', { name: 'second' });
   assert.equal((await api.as(who).patch(`/v1/orgs/${made.body.id}`, { name: 'other' })).status, 200);
 });
 
-test('401: the key was revoked meanwhile', async () => {
+test('401: the key was revoked in between', async () => {
   const { id, key } = await makeKey(api.db, await api.person(), '*');
   const call = begin(key, 'POST', '/v1/instances');
   const used = () =>
@@ -76,7 +76,7 @@ test('401: the key was revoked meanwhile', async () => {
   assert.equal(await finish(call), 401);
 });
 
-test('403: removed from the organisation meanwhile, and nothing is made in another', async () => {
+test('403: removed from the organisation in between, and nothing is created in another', async () => {
   const owner = await api.person();
   const who = await api.person({ org_id: owner.org_id, role: 'admin' });
   const call = await letIn(who, () => begin(who.session, 'POST', '/v1/instances'));
@@ -91,7 +91,7 @@ test('403: removed from the organisation meanwhile, and nothing is made in anoth
   assert.deepEqual(rows, []);
 });
 
-test('404: removed meanwhile from the organisation that the path names', async () => {
+test('404: removed in between from the organisation of the path', async () => {
   const owner = await api.person();
   const who = await api.person({ org_id: owner.org_id, role: 'admin' });
   await api.as(who).post('/v1/orgs', { name: 'own' });
@@ -100,7 +100,7 @@ test('404: removed meanwhile from the organisation that the path names', async (
   assert.equal(await finish(call), 404);
 });
 
-test('403: sudo has ended meanwhile', async () => {
+test('403: the sudo grant has ended in between', async () => {
   const who = await api.person();
   const sudo = await makeSudo(api.db, who);
   const path = `/v1/orgs/${who.org_id}/billing-email`;

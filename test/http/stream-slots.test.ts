@@ -1,6 +1,6 @@
 /**
- * How many streams and consoles an organisation has at once: event streams, notification streams and consoles together.
- * Apart from their other tests, whose credentials are looked at every few milliseconds.
+ * The limit of an organisation's open event streams, notification streams and consoles together. Apart from their other
+ * tests, which reauthorise every few milliseconds.
  */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -19,7 +19,7 @@ const api = await apiForFile({ context: { quotas: QUOTA_DEFAULTS } });
 const EVENTS = '/v1/events/stream';
 const NOTIFICATIONS = '/v1/notifications/stream';
 
-/** Somebody's console, not dialled yet. */
+/** A console that is not connected yet. */
 async function consoleOf(who: Person) {
   const { id } = await instanceIn(api, who, 'running');
   const path = `/v1/instances/${id}/vm/console`;
@@ -30,7 +30,7 @@ async function consoleOf(who: Person) {
   };
 }
 
-/** Answered as the agent answers it. */
+/** Answers as the agent does. */
 async function open(url: string): Promise<WebSocket> {
   const socket = new WebSocket(url);
   const { id } = await api.agent.nextCall('console');
@@ -54,7 +54,7 @@ const usedBy = async (who: Person) => {
   return body.streams;
 };
 
-test('an organisation has at most 100, whoever holds them; others have their own, and a reader that goes makes room', async () => {
+test('an organisation has at most 100 in all, others have their own, and a reader that disconnects releases its slot', async () => {
   const ann = await api.person();
   const { key } = await makeKey(api.db, ann, 'instances:read org:read notifications:read');
   const streams: EventReader[] = [];
@@ -78,7 +78,7 @@ test('an organisation has at most 100, whoever holds them; others have their own
   for (const stream of streams) await stream.cut();
 });
 
-test('consoles count with the streams; who goes makes room', async () => {
+test('consoles count with the streams, and release their slot when they close', async () => {
   const who = await api.person();
   await setQuota(api.db, who.org_id, { streams: 3 });
   const mine = await consoleOf(who);
