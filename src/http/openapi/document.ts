@@ -58,7 +58,7 @@ const SECURITY_SCHEMES = {
   },
 };
 
-/** Decorates `app` with the document (`app.swagger()`), complete once the app is ready. */
+/** Decorates `app` with the document (`app.swagger()`), which is made when it is first read. */
 export async function registerDocument(app: FastifyInstance): Promise<void> {
   const routes: RouteDeclaration[] = [];
   app.addHook('onRoute', (route) => {
@@ -74,11 +74,12 @@ export async function registerDocument(app: FastifyInstance): Promise<void> {
       schema: schema as RouteDeclaration['schema'],
     });
   });
-  const document = {};
-  app.addHook('onReady', async () => {
-    Object.assign(document, documentOf(routes));
+  await app.register(swagger, {
+    openapi: { openapi: '3.1.0' },
+    // The document is ours; the plugin caches it and hands it to Swagger UI.
+    transform: ({ url }) => ({ url, schema: { hide: true } }),
+    transformObject: () => documentOf(routes) as never,
   });
-  await app.register(swagger, { mode: 'static', specification: { document: document as never } });
 }
 
 function documentOf(routes: readonly RouteDeclaration[]): object {

@@ -9,7 +9,7 @@ const REQUEST = 'GET / HTTP/1.1\r\nHost: x\r\n\r\n';
 
 const app = Fastify();
 after(() => app.close());
-/** How the next request is answered. */
+/** Answers the next request. */
 let answer: (signal: () => AbortSignal) => Promise<void> = async () => undefined;
 app.get('/', async (_, reply) => {
   await answer(() => disconnectSignal(reply));
@@ -18,12 +18,12 @@ app.get('/', async (_, reply) => {
 await app.listen({ port: 0, host: '127.0.0.1' });
 const { port } = app.server.address() as AddressInfo;
 
-/** Aborted, now or later. */
+/** Resolves once aborted. */
 const aborted = async (signal: AbortSignal) => {
   if (!signal.aborted) await once(signal, 'abort');
 };
 
-test('a caller that hangs up is noticed', async () => {
+test('the signal aborts when the caller disconnects', async () => {
   const socket = connect(port, '127.0.0.1');
   await new Promise<void>((resolve) => {
     answer = async (signal) => {
@@ -34,7 +34,7 @@ test('a caller that hangs up is noticed', async () => {
   });
 });
 
-test('so is one that had hung up before', async () => {
+test('it is aborted already if the caller has disconnected before', async () => {
   const socket = connect(port, '127.0.0.1');
   await new Promise<void>((resolve, reject) => {
     app.server.once('connection', (connection) => {
@@ -48,7 +48,7 @@ test('so is one that had hung up before', async () => {
   });
 });
 
-test('and one whose response waits for another on its connection', async () => {
+test('it aborts for a response that waits for another on its connection', async () => {
   const socket = connect(port, '127.0.0.1');
   const ends = await new Promise<Promise<void>[]>((resolve) => {
     const heard: Promise<void>[] = [];
@@ -63,7 +63,7 @@ test('and one whose response waits for another on its connection', async () => {
   await Promise.all(ends);
 });
 
-test('an answer leaves nothing behind on the connection', async () => {
+test('an answer leaves no listener behind on the connection', async () => {
   const connected = once(app.server, 'connection');
   const socket = connect(port, '127.0.0.1');
   const [connection] = await connected;

@@ -1,4 +1,4 @@
-/** A server's end does not wait for connections on which nobody asks any more. */
+/** A closing server does not wait for idle connections. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { Agent, request } from 'node:http';
@@ -23,7 +23,7 @@ async function serverOf(t: TestContext, grace_ms: number) {
   return { app, asked, answer, port: (app.server.address() as AddressInfo).port };
 }
 
-test('a call that is answered while the server closes is answered, and its connection ends with it', async (t) => {
+test('a call in progress is answered while the server closes, and its connection ends afterwards', async (t) => {
   const { app, asked, answer, port } = await serverOf(t, NEVER_MS);
   const agent = new Agent({ keepAlive: true });
   t.after(() => agent.destroy());
@@ -37,7 +37,7 @@ test('a call that is answered while the server closes is answered, and its conne
   await closed;
 });
 
-test('a connection on which nothing was asked, and a call that is never answered, are cut off in the end', async (t) => {
+test('a connection without a request, and a call without an answer, are cut off after the grace period', async (t) => {
   const { app, asked, port } = await serverOf(t, 100);
   const silent = connect({ host: '127.0.0.1', port });
   await once(silent, 'connect');
