@@ -340,7 +340,7 @@ export type Generation = {
 export type GenerationsKeep = {
   /** How many of the newest generations are kept */
   last: number;
-  /** For how many days the newest generation of each day (UTC) is kept */
+  /** Of older generations, the newest of each day (UTC) is kept for this many days */
   daily_days: number;
 };
 
@@ -557,6 +557,7 @@ export type MarkNotificationRequest = {
 };
 
 export type Member = {
+  /** The id of the user */
   id: string;
   email: string;
   name: string;

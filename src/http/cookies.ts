@@ -5,26 +5,26 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { SESSION_LIFETIME_S } from '../auth/sessions.ts';
 import { SUDO_LIFETIME_S } from '../auth/sudo.ts';
+import { assert } from '../lib/assert.ts';
 
 export const REFRESH_COOKIE = '__Host-berth_refresh';
 export const SUDO_COOKIE = '__Secure-berth_sudo';
 
 export function setRefreshCookie(reply: FastifyReply, token: string): void {
-  reply.header(
-    'set-cookie',
-    `${REFRESH_COOKIE}=${token}; Path=/; Max-Age=${SESSION_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`,
-  );
+  setCookie(reply, `${REFRESH_COOKIE}=${token}; Path=/; Max-Age=${SESSION_LIFETIME_S}`);
 }
 
 export function clearRefreshCookie(reply: FastifyReply): void {
-  reply.header('set-cookie', `${REFRESH_COOKIE}=; Path=/; Max-Age=0; HttpOnly; Secure; SameSite=Strict`);
+  setCookie(reply, `${REFRESH_COOKIE}=; Path=/; Max-Age=0`);
 }
 
 export function setSudoCookie(reply: FastifyReply, token: string): void {
-  reply.header(
-    'set-cookie',
-    `${SUDO_COOKIE}=${token}; Path=/v1; Max-Age=${SUDO_LIFETIME_S}; HttpOnly; Secure; SameSite=Strict`,
-  );
+  setCookie(reply, `${SUDO_COOKIE}=${token}; Path=/v1; Max-Age=${SUDO_LIFETIME_S}`);
+}
+
+function setCookie(reply: FastifyReply, cookie: string): void {
+  assert(reply.request.routeOptions.config.sets_cookie === true, 'the route declares its cookie');
+  reply.header('set-cookie', `${cookie}; HttpOnly; Secure; SameSite=Strict`);
 }
 
 /** A cookie's value; undefined where it is absent or sent twice. */

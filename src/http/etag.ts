@@ -1,6 +1,7 @@
 /** ETag and If-Match (RFC 9110, sections 8.8.3 and 13.1.1): a change is refused if the resource has changed since. */
 import { hash } from 'node:crypto';
 import type { FastifyReply, FastifyRequest } from 'fastify';
+import { assert } from '../lib/assert.ts';
 import { canonicalJson } from '../lib/canonical-json.ts';
 import { AppError } from '../lib/errors.ts';
 
@@ -10,6 +11,7 @@ export function etagOf(value: unknown): string {
 }
 
 export function setEtag(reply: FastifyReply, value: unknown): void {
+  assert(reply.request.routeOptions.config.etag === true, 'the route declares its ETag');
   reply.header('etag', etagOf(value));
 }
 

@@ -39,7 +39,7 @@ export function pathIds<const P extends Record<string, string>>(names: P) {
   return Type.Object(Object.fromEntries(fields) as { [K in keyof P]: ReturnType<typeof pathParameter> });
 }
 export function pathParameter(description: string) {
-  return Type.String({ description: `${description}. If it is malformed: 404` });
+  return Type.String({ description: `${description}; 404 if it is malformed` });
 }
 export const InstanceParams = pathIds({ id: 'the instance' });
 
@@ -178,7 +178,7 @@ export const GenerationsKeep = named('GenerationsKeep', {
   daily_days: Type.Integer({
     minimum: 0,
     maximum: 365,
-    description: 'For how many days the newest generation of each day (UTC) is kept',
+    description: 'Of older generations, the newest of each day (UTC) is kept for this many days',
     examples: [14],
   }),
 });

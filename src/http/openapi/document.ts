@@ -14,7 +14,7 @@ import type { OperationObject } from './types.ts';
 const API_VERSION = '0.1.0';
 
 const TAGS: Readonly<Record<string, string>> = {
-  Accounts: 'Registering, sessions, passwords, sudo, and the caller’s own account.',
+  Accounts: "Registration, sessions, passwords, sudo, and the caller's account.",
   MFA: 'Second factors: TOTP, passkeys and recovery codes.',
   'API keys': 'Keys for programs. The plain key is shown once, at creation and at rotation.',
   'Service accounts': 'Holders of API keys that are not people.',
@@ -37,7 +37,7 @@ const INFO = {
     'Both kinds of credential travel as `Authorization: Bearer …`. An API key acts in the organisation it was created in. A session acts in the one that the header `Berth-Org` names, else in the first one that its user joined.',
     'Errors take precedence in this order: 401, 403 FORBIDDEN, 403 SUDO_REQUIRED, 400, 404, 409 or 412. Unknown fields and query parameters are 400. Lists are newest first; for the next page pass `next_cursor` as `cursor`.',
   ].join('\n\n'),
-  contact: { name: 'Whoever runs this server' },
+  contact: { name: 'The operator of this server' },
   license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
 };
 const SERVERS = [

@@ -47,7 +47,7 @@ const IdleTimeout = nullable(
     minimum: 60,
     maximum: 2_592_000,
     description:
-      'Stop the VM after this time without an SSH connection and without an API call to the VM; null: never',
+      'Stop the VM after this time without an SSH connection, console, command, start, restart or flush; null: never',
   }),
   { examples: [null] },
 );

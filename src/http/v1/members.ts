@@ -23,7 +23,7 @@ export const RoleSchema = Type.Unsafe<(typeof ROLES)[number]>({
   examples: ['member'],
 });
 const Member = named('Member', {
-  id: idOf('usr'),
+  id: idOf('usr', { description: 'The id of the user' }),
   email: Email,
   name: Type.String({ examples: ['Ada Lovelace'] }),
   role: RoleSchema,
