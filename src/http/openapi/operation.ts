@@ -65,7 +65,7 @@ export interface Components {
 }
 
 const MAX_PARAM_LENGTH = 256;
-const DESCRIPTIONS: Readonly<Record<string, string>> = { 200: 'Done.', 201: 'Made.', 202: 'Accepted.' };
+const DESCRIPTIONS: Readonly<Record<string, string>> = { 200: 'Done.', 201: 'Created.', 202: 'Accepted.' };
 
 export function operationOf(route: RouteDeclaration, components: Components): OperationObject {
   const { operationId, summary, tags, description } = route.schema;
@@ -81,7 +81,7 @@ export function operationOf(route: RouteDeclaration, components: Components): Op
     responses: { ...successesOf(route, components), ...errorsOf(route, components) },
     description: [description, describeAccess(access)].filter(Boolean).join('\n\n'),
     security: securityOf(access),
-    ...{ 'x-access': access },
+    'x-access': access,
   };
 }
 

@@ -1,3 +1,5 @@
+import type { RouteAccess } from '../access-of.ts';
+
 /** The part of OpenAPI 3.1 that our document uses. */
 export interface SchemaObject {
   $ref?: string;
@@ -57,6 +59,7 @@ export interface OperationObject {
   parameters?: (ParameterObject | Reference)[];
   requestBody?: { required?: boolean; content: Record<string, MediaObject> };
   responses: Record<string, ResponseObject | Reference>;
-  security?: Record<string, string[]>[];
+  security: Record<string, string[]>[];
+  'x-access': RouteAccess;
 }
 export const JSON_TYPE = 'application/json';

@@ -42,18 +42,18 @@ const Base64url = (max: number) =>
   Type.String({ minLength: 1, maxLength: max, pattern: BASE64URL_PATTERN, examples: ['eyJ0eXBlIjoi'] });
 
 /** Fields of the browser that we do not read are accepted. */
-const AS_MADE = { additionalProperties: true } as const;
+const OPEN = { additionalProperties: true } as const;
 const ANSWER = {
   id: Base64url(1400),
   rawId: Base64url(1400),
   type: Type.Literal('public-key'),
   authenticatorAttachment: Type.Optional(nullable(Type.String({ maxLength: 64, examples: ['platform'] }))),
-  clientExtensionResults: Type.Optional(Type.Object({}, AS_MADE)),
+  clientExtensionResults: Type.Optional(Type.Object({}, OPEN)),
 };
 const RegistrationAnswer = Type.Unsafe<RegistrationResponseJSON>(
   closed({
     ...ANSWER,
-    response: Type.Object({ clientDataJSON: Base64url(8192), attestationObject: Base64url(65_536) }, AS_MADE),
+    response: Type.Object({ clientDataJSON: Base64url(8192), attestationObject: Base64url(65_536) }, OPEN),
   }),
 );
 const AuthenticationAnswer = Type.Unsafe<AuthenticationResponseJSON>(
@@ -66,7 +66,7 @@ const AuthenticationAnswer = Type.Unsafe<AuthenticationResponseJSON>(
         signature: Base64url(8192),
         userHandle: Type.Optional(nullable(Type.String({ maxLength: 128, examples: ['eyJ0eXBlIjoi'] }))),
       },
-      AS_MADE,
+      OPEN,
     ),
   }),
 );
