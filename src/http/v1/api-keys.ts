@@ -252,21 +252,16 @@ function registerRotate(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       const { id } = request.params;
       const grace_seconds = request.body.grace_seconds ?? 0;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'api_key.rotate' },
-        async (tx, principal) => {
-          if (!isId('ak', id)) throw new AppError('NOT_FOUND');
-          const row = await rotateApiKey(tx, principal, id, grace_seconds, (before) =>
-            requireMatch(request, etagValue(before)),
-          );
-          const shown = apiKeyView(row);
-          setEtag(reply, etagValue(row));
-          return { status: 200, body: { ...shown, key: row.key }, target: id, data: { grace_seconds } };
-        },
-      );
+      const mutation = { action: 'api_key.rotate' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        if (!isId('ak', id)) throw new AppError('NOT_FOUND');
+        const row = await rotateApiKey(tx, principal, id, grace_seconds, (before) =>
+          requireMatch(request, etagValue(before)),
+        );
+        const shown = apiKeyView(row);
+        setEtag(reply, etagValue(row));
+        return { status: 200, body: { ...shown, key: row.key }, target: id, data: { grace_seconds } };
+      });
       reply.header('cache-control', 'no-store');
       return body;
     },

@@ -110,16 +110,11 @@ function registerChange(app: App, context: AppContext): void {
       const id = instanceId(request.params);
       const generation = generationNumber(request.params);
       const change = request.body as { name?: string | null; pinned?: boolean };
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'generation.change' },
-        async (tx, principal) => {
-          const row = await changeGeneration(tx, principal, id, generation, change);
-          return { status: 200, body: generationView(row), target: id, data: { generation, change } };
-        },
-      );
+      const mutation = { action: 'generation.change' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await changeGeneration(tx, principal, id, generation, change);
+        return { status: 200, body: generationView(row), target: id, data: { generation, change } };
+      });
       return body;
     },
   });
@@ -146,19 +141,14 @@ function registerRestore(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       const id = instanceId(request.params);
       const { generation } = request.body;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.restore' },
-        async (tx, principal) => {
-          const row = await restoreInstance(tx, principal, id, generation, (version) =>
-            requireMatch(request, version),
-          );
-          setEtag(reply, row.version);
-          return { status: 200, body: instanceView(row), target: id, data: { generation } };
-        },
-      );
+      const mutation = { action: 'instance.restore' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await restoreInstance(tx, principal, id, generation, (version) =>
+          requireMatch(request, version),
+        );
+        setEtag(reply, row.version);
+        return { status: 200, body: instanceView(row), target: id, data: { generation } };
+      });
       return body;
     },
   });
@@ -187,18 +177,13 @@ function registerFork(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       const from = instanceId(request.params);
       const { name, generation = null } = request.body;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.fork' },
-        async (tx, principal) => {
-          const row = await forkInstance(tx, principal, context, from, { name, generation });
-          setEtag(reply, row.version);
-          const data = { name, from, generation: row.generation };
-          return { status: 201, body: instanceView(row), target: row.id, data };
-        },
-      );
+      const mutation = { action: 'instance.fork' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await forkInstance(tx, principal, context, from, { name, generation });
+        setEtag(reply, row.version);
+        const data = { name, from, generation: row.generation };
+        return { status: 201, body: instanceView(row), target: row.id, data };
+      });
       return reply.status(201).send(body);
     },
   });

@@ -118,23 +118,18 @@ function registerKeySet(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       const id = instanceId(request.params);
       const ids = 'ssh_key_ids' in request.body ? request.body.ssh_key_ids : null;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.replace_ssh_keys' },
-        async (tx, principal) => {
-          const check = ({ mode, data }: KeySet) => requireMatch(request, { mode, data });
-          const { mode, data } = await replaceKeys(tx, principal, id, ids, check);
-          setEtag(reply, { mode, data });
-          return {
-            status: 200,
-            body: { mode, data: [...data] },
-            target: id,
-            data: { mode, ssh_keys: data.map((key) => key.id) },
-          };
-        },
-      );
+      const mutation = { action: 'instance.replace_ssh_keys' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const check = ({ mode, data }: KeySet) => requireMatch(request, { mode, data });
+        const { mode, data } = await replaceKeys(tx, principal, id, ids, check);
+        setEtag(reply, { mode, data });
+        return {
+          status: 200,
+          body: { mode, data: [...data] },
+          target: id,
+          data: { mode, ssh_keys: data.map((key) => key.id) },
+        };
+      });
       return body;
     },
   });

@@ -154,17 +154,12 @@ function registerCreate(app: App, context: AppContext): void {
       };
       if (Buffer.byteLength(wanted.user_data ?? '') > USER_DATA_BYTES)
         throw invalid('user_data', 'must be at most 64 KiB in UTF-8');
-      const made = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.create' },
-        async (tx, principal) => {
-          const row = await createInstance(tx, principal, context, wanted);
-          setEtag(reply, row.version);
-          return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
-        },
-      );
+      const mutation = { action: 'instance.create' };
+      const made = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await createInstance(tx, principal, context, wanted);
+        setEtag(reply, row.version);
+        return { status: 201, body: instanceView(row), target: row.id, data: { name: row.name } };
+      });
       return reply.status(201).send(made.body);
     },
   });
@@ -254,19 +249,14 @@ function registerChange(app: App, context: AppContext): void {
         ...rest,
         ...(keep === undefined ? {} : keepColumns(keep ?? DEFAULT_KEEP)),
       } as InstanceChange;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.change' },
-        async (tx, principal) => {
-          const row = await changeInstance(tx, context.quotas, principal, id, change, (version) =>
-            requireMatch(request, version),
-          );
-          setEtag(reply, row.version);
-          return { status: 200, body: instanceView(row), target: id, data: { change } };
-        },
-      );
+      const mutation = { action: 'instance.change' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await changeInstance(tx, context.quotas, principal, id, change, (version) =>
+          requireMatch(request, version),
+        );
+        setEtag(reply, row.version);
+        return { status: 200, body: instanceView(row), target: id, data: { change } };
+      });
       return body;
     },
   });
@@ -287,16 +277,11 @@ function registerDelete(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'instance.delete' },
-        async (tx, principal) => {
-          const row = await deleteInstance(tx, principal, id, (version) => requireMatch(request, version));
-          return { status: 202, body: instanceView(row), target: id, data: { name: row.name } };
-        },
-      );
+      const mutation = { action: 'instance.delete' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const row = await deleteInstance(tx, principal, id, (version) => requireMatch(request, version));
+        return { status: 202, body: instanceView(row), target: id, data: { name: row.name } };
+      });
       return reply.status(202).send(body);
     },
   });

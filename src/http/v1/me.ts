@@ -137,24 +137,19 @@ function registerChange(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const { name } = request.body;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'account.change' },
-        async (tx, principal) => {
-          const id = userOf(principal);
-          await lockUser(tx, id);
-          const before = await findUser(tx, id);
-          // Deleted since the request was authenticated.
-          if (!before) throw new AppError('UNAUTHENTICATED');
-          requireMatch(request, etagValue(before));
-          if (name !== undefined) await updateUser(tx, id, { name });
-          const user = present(await findUser(tx, id), 'user just changed');
-          setEtag(reply, etagValue(user));
-          return { status: 200, body: userView(context, user), target: id, unchanged: name === undefined };
-        },
-      );
+      const mutation = { action: 'account.change' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const id = userOf(principal);
+        await lockUser(tx, id);
+        const before = await findUser(tx, id);
+        // Deleted since the request was authenticated.
+        if (!before) throw new AppError('UNAUTHENTICATED');
+        requireMatch(request, etagValue(before));
+        if (name !== undefined) await updateUser(tx, id, { name });
+        const user = present(await findUser(tx, id), 'user just changed');
+        setEtag(reply, etagValue(user));
+        return { status: 200, body: userView(context, user), target: id, unchanged: name === undefined };
+      });
       return body;
     },
   });

@@ -127,25 +127,20 @@ function registerChange(app: App, context: AppContext): void {
       pathOrganisation(request);
       const user_id = memberId(request.params);
       const { role } = request.body;
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'member.change_role' },
-        async (tx, principal) => {
-          const check = (before: MemberRow) => requireMatch(request, etagValue(before));
-          const { member, previous_role } = await changeRole(tx, principal, user_id, role, check);
-          const unchanged = previous_role === role;
-          setEtag(reply, etagValue(member));
-          return {
-            status: 200,
-            body: memberView(member),
-            target: user_id,
-            data: { role, previous_role },
-            unchanged,
-          };
-        },
-      );
+      const mutation = { action: 'member.change_role' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const check = (before: MemberRow) => requireMatch(request, etagValue(before));
+        const { member, previous_role } = await changeRole(tx, principal, user_id, role, check);
+        const unchanged = previous_role === role;
+        setEtag(reply, etagValue(member));
+        return {
+          status: 200,
+          body: memberView(member),
+          target: user_id,
+          data: { role, previous_role },
+          unchanged,
+        };
+      });
       return body;
     },
   });

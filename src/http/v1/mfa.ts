@@ -233,16 +233,11 @@ function registerVerify(app: App, context: AppContext): void {
       const id = factorIdOf(request.params.id);
       const proof = await proveFactor(context.db, context, userOf(principalOf(request)), id, request.body);
       reply.header('cache-control', 'no-store');
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'mfa.confirm' },
-        async (tx, principal) => {
-          const confirmed = await confirmFactor(tx, userOf(principal), id, proof, request.ip);
-          return { status: 200, body: confirmed, target: id };
-        },
-      );
+      const mutation = { action: 'mfa.confirm' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const confirmed = await confirmFactor(tx, userOf(principal), id, proof, request.ip);
+        return { status: 200, body: confirmed, target: id };
+      });
       return reply.status(200).send(body);
     },
   });

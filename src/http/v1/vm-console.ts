@@ -40,16 +40,11 @@ export function registerVmConsole(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'vm.console' },
-        async (tx, principal) => {
-          const { ticket, expires_at } = await issueConsoleTicket(tx, principal, id);
-          return { status: 201, body: { ticket, expires_at: rfc3339(expires_at) }, target: id };
-        },
-      );
+      const mutation = { action: 'vm.console' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const { ticket, expires_at } = await issueConsoleTicket(tx, principal, id);
+        return { status: 201, body: { ticket, expires_at: rfc3339(expires_at) }, target: id };
+      });
       return reply.status(201).send(body);
     },
   });

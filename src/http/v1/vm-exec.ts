@@ -66,18 +66,13 @@ export function registerVmExec(app: App, context: AppContext): void {
       const id = instanceId(request.params);
       const { command, stdin = '', timeout_seconds = DEFAULT_TIMEOUT_S } = request.body;
       checkCommand({ command, stdin });
-      const { body: place } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'vm.exec' },
-        async (tx, principal) => {
-          const found = await placeOfCommand(tx, principal, id);
-          // Arguments often hold secrets. Half a character, given or cut, is not valid JSON.
-          const program = (command[0] ?? '').slice(0, AUDITED_CHARACTERS).toWellFormed();
-          return { status: 200, body: found, target: id, data: { vm_id: found.vm_id, program } };
-        },
-      );
+      const mutation = { action: 'vm.exec' };
+      const { body: place } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        const found = await placeOfCommand(tx, principal, id);
+        // Arguments often hold secrets. Half a character, given or cut, is not valid JSON.
+        const program = (command[0] ?? '').slice(0, AUDITED_CHARACTERS).toWellFormed();
+        return { status: 200, body: found, target: id, data: { vm_id: found.vm_id, program } };
+      });
       const wanted = { command, stdin, timeout_ms: timeout_seconds * 1000 };
       const { db, host_calls, heartbeat_ms: still_used_ms } = context;
       return runInGuest({ db, host_calls, still_used_ms }, place, wanted, disconnectSignal(reply));

@@ -10,7 +10,7 @@ import { type CallResult, restartVm, startVm, stopVm, suspendVm } from '../../vm
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
-import { mutate } from '../mutate.ts';
+import { type Mutation, mutate } from '../mutate.ts';
 import {
   Consistency,
   closed,
@@ -179,13 +179,9 @@ function registerStart(app: App, context: AppContext): void {
     },
     handler: async (request, reply) => {
       const id = instanceId(request.params);
-      const { status, body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'vm.start' },
-        async (tx, principal) =>
-          outcomeOf(await startVm(tx, context.quotas, principal, id, unlessChanged(request))),
+      const mutation = { action: 'vm.start' };
+      const { status, body } = await mutate(context, request, reply, mutation, async (tx, principal) =>
+        outcomeOf(await startVm(tx, context.quotas, principal, id, unlessChanged(request))),
       );
       return reply.status(status).send(body);
     },
@@ -208,12 +204,9 @@ function registerMoves(app: App, context: AppContext): void {
       },
       handler: async (request, reply) => {
         const id = instanceId(request.params);
-        const { body } = await mutate(
-          context,
-          request,
-          reply,
-          { action: `vm.${verb}` },
-          async (tx, principal) => outcomeOf(await move(tx, principal, id, unlessChanged(request))),
+        const mutation = { action: `vm.${verb}` };
+        const { body } = await mutate(context, request, reply, mutation, async (tx, principal) =>
+          outcomeOf(await move(tx, principal, id, unlessChanged(request))),
         );
         return reply.status(202).send(body);
       },
@@ -242,12 +235,9 @@ function registerStop(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       const force = request.query.force === 'true';
       const id = instanceId(request.params);
-      const { status, body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'vm.stop' },
-        async (tx, principal) => outcomeOf(await stopVm(tx, principal, id, unlessChanged(request), force)),
+      const mutation = { action: 'vm.stop' };
+      const { status, body } = await mutate(context, request, reply, mutation, async (tx, principal) =>
+        outcomeOf(await stopVm(tx, principal, id, unlessChanged(request), force)),
       );
       return reply.status(status).send(body);
     },
@@ -267,17 +257,15 @@ function registerFlush(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       const id = instanceId(request.params);
       // The Idempotency-Key keeps the flush that was begun: a replay waits for the same receipt, unless that flush failed.
-      const { body } = await mutate(
-        context,
-        request,
-        reply,
-        { action: 'vm.flush', holds: (tx, kept) => stillHolds(tx, kept as BegunFlush) },
-        async (tx, principal) => ({
-          status: 200,
-          body: await beginFlush(tx, principal, id),
-          target: id,
-        }),
-      );
+      const mutation: Mutation = {
+        action: 'vm.flush',
+        holds: (tx, kept) => stillHolds(tx, kept as BegunFlush),
+      };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => ({
+        status: 200,
+        body: await beginFlush(tx, principal, id),
+        target: id,
+      }));
       return awaitReceipt(db, hub, id, body, disconnectSignal(reply));
     },
   });
