@@ -9,7 +9,7 @@ import type { QuotaLimits } from '../lib/quotas.ts';
 import type { Sealer } from '../lib/seal.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
 import type { Outbound } from '../webhooks/outbound/outbound.ts';
-import type { RequestMetrics } from './metrics.ts';
+import type { RequestMetrics } from './monitoring/request-metrics.ts';
 import type { RequestLimits } from './rate-limits.ts';
 
 /** What the handlers need, made once by the control plane's role. */

@@ -16,7 +16,7 @@ import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { SilenceWatch } from '../../src/hosts/silence.ts';
 import { listLiveHosts } from '../../src/hosts/store.ts';
-import { createInternalApp } from '../../src/http/internal.ts';
+import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
