@@ -5,7 +5,7 @@
 import type { Principal } from '../auth/principal.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { AppError } from '../lib/errors.ts';
-import { networkWithin } from './networks.ts';
+import { networkWithin } from '../lib/networks.ts';
 
 export interface Bounds {
   /** Null: it does not end by itself. */

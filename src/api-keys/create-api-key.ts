@@ -1,15 +1,14 @@
 import { parseScope, type Scope } from '../auth/permissions.ts';
 import { actorOf, type Principal, userOf } from '../auth/principal.ts';
+import { canonicalScope, requireWithinOwn, scopeWithin } from '../auth/scope-within.ts';
 import { API_KEY_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
 import { isForeignKeyOf, type Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { newId, type ServiceAccountId } from '../lib/ids.ts';
-import { findServiceAccount } from '../service-accounts/store.ts';
+import { canonicalCidrs } from '../lib/networks.ts';
 import { boundsWithin } from './bounds.ts';
-import { canonicalCidrs } from './networks.ts';
-import { canonicalScope, requireWithinOwn, scopeWithin } from './scope-within.ts';
-import { type ApiKeyRow, insertApiKey, type PlainKey } from './store.ts';
+import { type ApiKeyRow, findServiceAccountScope, insertApiKey, type PlainKey } from './store.ts';
 import { apiKeyView } from './view.ts';
 import { refuseServiceAccount, requireKeysOf } from './viewer.ts';
 
@@ -93,11 +92,11 @@ async function requireWithinServiceAccount(
   id: ServiceAccountId,
   scope: string,
 ): Promise<void> {
-  const account = await findServiceAccount(tx, principal.org_id, id);
-  if (!account) throw new AppError('NOT_FOUND');
-  const held: ReadonlySet<Scope> = new Set(parseScope(account.scope));
+  const held_scope = await findServiceAccountScope(tx, principal.org_id, id);
+  if (held_scope === undefined) throw new AppError('NOT_FOUND');
+  const held: ReadonlySet<Scope> = new Set(parseScope(held_scope));
   if (scopeWithin(held, scope)) return;
   throw new AppError('FORBIDDEN', {
-    message: `The requested scope exceeds the service account's, which is: ${account.scope}`,
+    message: `The requested scope exceeds the service account's, which is: ${held_scope}`,
   });
 }

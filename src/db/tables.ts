@@ -19,7 +19,6 @@ import type {
   VmId,
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
-import type { VmState } from '../vms/model.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -300,7 +299,16 @@ export interface Database extends DeliveryTables {
     epoch: number;
     host_id: HostId;
     desired: 'running' | 'suspended' | 'stopped';
-    state: VmState;
+    /** `vms/model.ts` has what they mean. */
+    state:
+      | 'starting'
+      | 'running'
+      | 'restarting'
+      | 'suspending'
+      | 'suspended'
+      | 'stopping'
+      | 'stopped'
+      | 'failed';
     force: Generated<boolean>;
     reboots: Generated<number>;
     /** Of its guest, since this boot began. */

@@ -3,7 +3,7 @@
  * is read: 401, then 403, then sudo, then all the rest.
  */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
-import { Authenticator, type CredentialHeaders, hasToken, type Remembered } from '../auth/authenticate.ts';
+import { authenticate } from '../auth/authenticate.ts';
 import type { Scope } from '../auth/permissions.ts';
 import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
@@ -37,32 +37,11 @@ declare module 'fastify' {
      * the address's owner.
      */
     confirmed_address?: boolean;
-    /**
-     * Begins a look-up that does not depend on who asks, beside the authentication: one round trip instead of two. What
-     * it finds is for the handler, which runs only if the caller is let in. Only for callers with a token of ours.
-     */
-    early?: (request: FastifyRequest) => void;
-    /**
-     * The handler does nothing but one blind `mutate`, whose transaction proves who calls: the look-up of a key that was
-     * looked up within the last minute is left out, which is one round trip instead of two.
-     */
-    proves?: boolean;
   }
   interface FastifyRequest {
-    /** Who calls. Null on public routes, and as long as it is only supposed. */
+    /** Null on public routes. */
     principal: Principal | null;
-    supposed: Supposed | null;
   }
-}
-
-type Check = (principal: Principal) => void;
-
-/** Whom the caller's key stood for a moment ago. */
-export interface Supposed extends Remembered {
-  /** What it was let pass by, to be asked of who calls too. */
-  readonly passed: Check[];
-  /** Looks up who calls after all. @throws AppError where who calls is not let in any more, or does not pass */
-  readonly settle: () => Promise<void>;
 }
 
 export function registerAccess(
@@ -70,9 +49,7 @@ export function registerAccess(
   { db, has_smtp }: Pick<AppContext, 'db' | 'has_smtp'>,
   limits: RateLimits,
 ): void {
-  const authenticator = new Authenticator(db);
   app.decorateRequest('principal', null);
-  app.decorateRequest('supposed', null);
   app.addHook('onRoute', (route) => {
     const { access, sudo } = route.config ?? {};
     assert(access !== undefined, `${String(route.method)} ${route.url} does not say who may call it`);
@@ -81,10 +58,7 @@ export function registerAccess(
   app.addHook('onRequest', async (request, reply) => {
     const { access } = request.routeOptions.config;
     if (access === undefined || access === 'public') return;
-    if (hasToken(request.headers.authorization)) request.routeOptions.config.early?.(request);
-    request.supposed = suppose(authenticator, request, access);
-    if (request.supposed) return limits.countPrincipal(request.supposed.principal, reply);
-    request.principal = await principalNow(authenticator, request);
+    request.principal = await authenticateRequest(db, request);
     await limits.countPrincipal(request.principal, reply);
     authorise(request, request.principal, access);
     if (has_smtp && request.routeOptions.config.confirmed_address === true)
@@ -98,52 +72,17 @@ export function registerAccess(
   });
 }
 
-/** Null: who calls has to be looked up, be it to be refused. */
-function suppose(authenticator: Authenticator, request: FastifyRequest, access: Access): Supposed | null {
-  if (request.routeOptions.config.proves !== true || 'idempotency-key' in request.headers) return null;
-  const remembered = authenticator.remembered(credentialOf(request));
-  if (!remembered || !isAuthorised(request, remembered.principal, access)) return null;
-  const passed: Check[] = [];
-  const settle = async () => {
-    request.supposed = null;
-    const principal = await principalNow(authenticator, request);
-    request.principal = principal;
-    authorise(request, principal, access);
-    for (const check of passed) check(principal);
-  };
-  return { ...remembered, passed, settle };
-}
-
-/** `check` of who calls; where it refuses one who is only supposed to, of who does. @throws what `check` throws */
-export async function checkCaller(request: FastifyRequest, check: Check): Promise<void> {
-  const { supposed } = request;
-  if (supposed) {
-    try {
-      check(supposed.principal);
-      supposed.passed.push(check);
-      return;
-    } catch {
-      await supposed.settle();
-    }
-  }
-  check(principalOf(request));
-}
-
-function principalNow(authenticator: Authenticator, request: FastifyRequest): Promise<Principal> {
-  return authenticator.authenticate(credentialOf(request));
-}
-
-function credentialOf(request: FastifyRequest): CredentialHeaders {
-  return {
+function authenticateRequest(db: Db, request: FastifyRequest): Promise<Principal> {
+  return authenticate(db, {
     authorization: request.headers.authorization,
     org: one(request.headers['berth-org']),
     ip: request.ip,
-  };
+  });
 }
 
-/** For answers that go on: the caller as it is now. @throws AppError where it would not be let in any more */
-export async function authenticateAgain(db: Db, request: FastifyRequest): Promise<Principal> {
-  const principal = await principalNow(new Authenticator(db), request);
+/** The caller as the database has it now, for requests and streams that last. @throws AppError if the route would refuse it */
+export async function reauthorise(db: Db, request: FastifyRequest): Promise<Principal> {
+  const principal = await authenticateRequest(db, request);
   const { access = 'public' } = request.routeOptions.config;
   authorise(request, principal, access);
   return principal;
@@ -181,15 +120,6 @@ function requireConfirmed({ credential }: Principal): void {
     message:
       'The address of your account is not confirmed. Confirm it with the token that was mailed there (POST /v1/me/email/confirm); PUT /v1/me/email with the same address sends another.',
   });
-}
-
-function isAuthorised(request: FastifyRequest, principal: Principal, access: Access): boolean {
-  try {
-    authorise(request, principal, access);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 export function isScope(access: Access): access is Scope {

@@ -200,12 +200,7 @@ function registerConventions(fastify: FastifyInstance, https: boolean): void {
     );
     done();
   });
-  fastify.setErrorHandler(async (error, request, reply) => {
-    // Whoever calls, and is not let in any more, hears that and nothing else.
-    const refusal = await request.supposed?.settle().catch((thrown: unknown) => thrown);
-    sendError(refusal ?? error, request, reply);
-    return reply;
-  });
+  fastify.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   fastify.setNotFoundHandler({}, (request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
   // An empty body is no body, with or without Content-Type.
   fastify.removeContentTypeParser(['application/json', 'text/plain']);

@@ -18,7 +18,7 @@ import { AppError, invalid } from '../lib/errors.ts';
 import { isId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { streamLimit } from '../orgs/quotas.ts';
-import { authenticateAgain, principalOf } from './access.ts';
+import { principalOf, reauthorise } from './access.ts';
 import { hangUp } from './hang-up.ts';
 import type { Places } from './places.ts';
 
@@ -180,7 +180,7 @@ class Pump {
   /** As the credential is now; null once it is not good for this any more, and the stream has said so. */
   async #reader(): Promise<Principal | null> {
     try {
-      const reader = await authenticateAgain(this.#context.db, this.#request);
+      const reader = await reauthorise(this.#context.db, this.#request);
       // A session without Berth-Org is in another organisation once it has left its first: that is another stream.
       if (reader.org_id === principalOf(this.#request).org_id) return reader;
       throw new AppError('FORBIDDEN', { message: 'You are not a member of the organisation any more.' });

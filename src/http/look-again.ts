@@ -7,7 +7,7 @@ import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
 import type { Db } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { authenticateAgain, principalOf } from './access.ts';
+import { principalOf, reauthorise } from './access.ts';
 import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import { inPathOrganisation } from './path-organisation.ts';
 
@@ -18,7 +18,7 @@ export function registerLookAgain(app: FastifyInstance, db: Db, slow_ms = SLOW_M
   const enterPathOrganisation = inPathOrganisation(db);
   const lookAgain = async (request: FastifyRequest, before: Principal) => {
     const { organisation, sudo } = request.routeOptions.config;
-    request.principal = await authenticateAgain(db, request);
+    request.principal = await reauthorise(db, request);
     // One that is the caller's no more is found by the handler not to exist.
     if (organisation !== undefined) await enterPathOrganisation(request);
     // A session without Berth-Org is in another organisation once it has left its first.

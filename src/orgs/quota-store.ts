@@ -1,11 +1,8 @@
 import { sql } from 'kysely';
-import type { Proof } from '../db/blind-writes.ts';
-import { LookUpStatement } from '../db/look-up-statement.ts';
 import type { Tx } from '../db/pool.ts';
 import { present } from '../lib/assert.ts';
 import type { OrgId } from '../lib/ids.ts';
 import {
-  type Limit,
   ORGANISATION_QUOTAS,
   type OrganisationQuota,
   type OwnQuotas,
@@ -91,22 +88,6 @@ export async function updateQuotas(
     .where('id', '=', org_id)
     .executeTakeFirst();
   return numUpdatedRows > 0n;
-}
-
-/** Fails, by a division by zero, where the API keys of an organisation are limited. */
-const KEYS_ARE_UNLIMITED = new LookUpStatement(
-  ['text', 'jsonb'],
-  (values) => `
-  select 1 / (not exists (
-    select from (${values}) as told (org_id, default_limit)
-    where told.org_id is not null and not exists (
-      select from organisations o
-      where o.id = told.org_id and coalesce(o.quotas -> 'api_keys', told.default_limit) = 'null')
-  ))::int`,
-);
-
-export function proofOfUnlimitedKeys(org_id: OrgId, default_limit: Limit): Proof {
-  return { by: KEYS_ARE_UNLIMITED, told: [org_id, JSON.stringify(default_limit)] };
 }
 
 const UNLIMITED_MAX = 1_000;

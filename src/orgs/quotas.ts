@@ -1,5 +1,4 @@
 /** The quotas of organisations: the limits that were set or that are the default, what is used, and refusals. */
-import type { Proof } from '../db/blind-writes.ts';
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
@@ -18,7 +17,6 @@ import {
   countUsed,
   findQuotas,
   lockQuotas,
-  proofOfUnlimitedKeys,
   updateQuotas,
 } from './quota-store.ts';
 
@@ -57,7 +55,7 @@ export async function readQuota<Streams extends number | null>(
 /**
  * Refuses a request past a quota. Call it in the transaction that makes what counts: the organisation is held until
  * its end, so that requests at once do not go past the quota together. An instance is locked before its organisation.
- * What is unlimited is not counted. Answers whether anything was limited.
+ * What is unlimited is not counted.
  * @throws AppError QUOTA_EXCEEDED naming the first quota that does not allow it, NOT_FOUND
  */
 export async function checkQuota(
@@ -65,17 +63,16 @@ export async function checkQuota(
   defaults: QuotaLimits,
   org_id: OrgId,
   more: Partial<Record<CountedQuota, number>>,
-): Promise<boolean> {
+): Promise<void> {
   const own = await lockQuotas(tx, org_id);
   if (!own) throw new AppError('NOT_FOUND');
   const limited = COUNTED_QUOTAS.filter(
     (quota) => more[quota] !== undefined && limitOf(quota, own, defaults) !== null,
   );
-  if (limited.length === 0) return false;
+  if (limited.length === 0) return;
   // A statement after the lock: it sees what was committed while this transaction waited.
   const used = await countUsed(tx, org_id, limited);
   for (const quota of limited) requireWithin(quota, limitOf(quota, own, defaults), used[quota], more[quota]);
-  return true;
 }
 
 /** How many streams the organisation may have. @throws AppError NOT_FOUND */
@@ -103,33 +100,4 @@ export async function setQuota(tx: Tx, org_id: OrgId, change: QuotaChange): Prom
     }
   }
   if (!(await updateQuotas(tx, org_id, set, reset))) throw new AppError('NOT_FOUND');
-}
-
-/** Organisations that are remembered; when there are more, all are forgotten. */
-const MAX_REMEMBERED = 10_000;
-
-/**
- * Organisations whose API keys were unlimited when last one was made there. Their next keys are made by transactions
- * that read nothing, each of which proves that this is still so.
- */
-export class UnlimitedKeys {
-  readonly #defaults: QuotaLimits;
-  readonly #seen = new Set<OrgId>();
-
-  constructor(defaults: QuotaLimits) {
-    this.#defaults = defaults;
-  }
-
-  /** Null where keys have to be counted, as far as is known. */
-  proof(org_id: OrgId): Proof | null {
-    return this.#seen.has(org_id) ? proofOfUnlimitedKeys(org_id, this.#defaults.api_keys) : null;
-  }
-
-  /** Counts one more key, which is made in the same transaction. @throws AppError QUOTA_EXCEEDED */
-  async check(tx: Tx, org_id: OrgId): Promise<void> {
-    this.#seen.delete(org_id);
-    if (await checkQuota(tx, this.#defaults, org_id, { api_keys: 1 })) return;
-    if (this.#seen.size >= MAX_REMEMBERED) this.#seen.clear();
-    this.#seen.add(org_id);
-  }
 }

@@ -17,10 +17,10 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
+import { withSnapshot } from '../../src/backup/dump-data.ts';
 import { makeBackup } from '../../src/backup/make-backup.ts';
 import type { BackupManifest } from '../../src/backup/manifest.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { withSnapshot } from '../../src/db/dump-data.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from '../../src/launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';

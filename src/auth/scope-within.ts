@@ -1,6 +1,6 @@
-import { ALL_SCOPES, parseScope, type Scope } from '../auth/permissions.ts';
-import type { Principal } from '../auth/principal.ts';
 import { AppError } from '../lib/errors.ts';
+import { ALL_SCOPES, parseScope, type Scope } from './permissions.ts';
+import type { Principal } from './principal.ts';
 
 /** The scope as it is kept: `*`, or its parts in one order without doubles. @throws AppError INVALID_REQUEST */
 export function canonicalScope(text: string): string {

@@ -5,7 +5,7 @@
  * the server.
  */
 import { sql } from 'kysely';
-import { type Db, isFull, lacksRoom, transaction } from './pool.ts';
+import { type Db, hasFailedForSpace, isFull, transaction } from './pool.ts';
 
 const ASK_EVERY_MS = 5_000;
 /** Rows of a kilobyte. */
@@ -15,7 +15,7 @@ const asked = new WeakMap<Db, { readonly at_ms: number; readonly full: Promise<b
 
 /** As of a few seconds ago at most, however often it is asked; never rejects. */
 export async function isDiskFull(db: Db): Promise<boolean> {
-  if (lacksRoom(db)) return true;
+  if (hasFailedForSpace(db)) return true;
   const now_ms = performance.now();
   const last = asked.get(db);
   if (last && now_ms - last.at_ms < ASK_EVERY_MS) return last.full;

@@ -6,7 +6,7 @@
  * connection without an answer for too long is ended: the library would take it again, and wait again.
  */
 import pg from 'pg';
-import { isUnavailable, isUnheard, KEEP_ALIVE } from './pool.ts';
+import { isNoAnswer, isUnavailable, KEEP_ALIVE } from '../db/pool.ts';
 
 const CANNOT_CONNECT_NOW = '57P03';
 
@@ -27,7 +27,7 @@ function clientsUntil(isOver: () => boolean): typeof pg.Client {
       const answer = query.apply(this, given);
       if (!(answer instanceof Promise)) return answer as never;
       return answer.catch((error: unknown) => {
-        if (isUnheard(error)) this.end().catch(() => undefined);
+        if (isNoAnswer(error)) this.end().catch(() => undefined);
         if (isOver()) return never();
         throw translated(error);
       }) as never;

@@ -1,11 +1,11 @@
 /** Runs jobs of the job library: a pool of connections for all, slots for each task, again and again until it is told to stop. */
 import { Logger, type LogLevel, type Runner, run } from 'graphile-worker';
 import type pg from 'pg';
+import { NO_ANSWER_MS } from '../db/pool.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
-import { JOBS_SCHEMA } from './jobs.ts';
 import { JobsPool } from './jobs-pool.ts';
-import { UNHEARD_MS } from './pool.ts';
+import { JOBS_SCHEMA } from './store.ts';
 
 export interface JobTask {
   readonly name: string;
@@ -33,7 +33,7 @@ export async function runJobs(
 async function keepRunning(url: string, task: JobTask, log: Log, signal: AbortSignal): Promise<void> {
   for (let attempt = 0; !signal.aborted; attempt++) {
     const began_ms = Date.now();
-    const pool = new JobsPool(url, CONNECTIONS, UNHEARD_MS);
+    const pool = new JobsPool(url, CONNECTIONS, NO_ANSWER_MS);
     const under_way = new Set<Promise<void>>();
     const work = async (payload: unknown) => {
       const job = task.work(payload);

@@ -3,8 +3,8 @@
  * transaction of ours. A job is a hint to look at rows of ours: each has a key, and there is at most one waiting for it.
  */
 import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
 import { JobsPool } from './jobs-pool.ts';
-import type { Tx } from './pool.ts';
 
 export const JOBS_SCHEMA = 'graphile_worker';
 
