@@ -53,9 +53,9 @@ export async function readQuota<Streams extends number | null>(
 }
 
 /**
- * Refuses a request past a quota. Call it in the transaction that makes what counts: the organisation is held until
- * its end, so that requests at once do not go past the quota together. An instance is locked before its organisation.
- * What is unlimited is not counted.
+ * Refuses a request past a quota. Call it in the transaction that creates what counts: if a quota is limited, the
+ * organisation stays locked until the transaction ends, so that concurrent requests do not pass the quota together. Lock
+ * an instance before its organisation. Without a limit nothing is locked or counted.
  * @throws AppError QUOTA_EXCEEDED naming the first quota that does not allow it, NOT_FOUND
  */
 export async function checkQuota(
@@ -64,11 +64,14 @@ export async function checkQuota(
   org_id: OrgId,
   more: Partial<Record<CountedQuota, number>>,
 ): Promise<void> {
+  const wanted = COUNTED_QUOTAS.filter((quota) => more[quota] !== undefined);
+  const limitedBy = (own: OwnQuotas) => wanted.filter((quota) => limitOf(quota, own, defaults) !== null);
+  const unlocked = await findQuotas(tx, org_id);
+  if (!unlocked) throw new AppError('NOT_FOUND');
+  if (limitedBy(unlocked).length === 0) return;
   const own = await lockQuotas(tx, org_id);
   if (!own) throw new AppError('NOT_FOUND');
-  const limited = COUNTED_QUOTAS.filter(
-    (quota) => more[quota] !== undefined && limitOf(quota, own, defaults) !== null,
-  );
+  const limited = limitedBy(own);
   if (limited.length === 0) return;
   // A statement after the lock: it sees what was committed while this transaction waited.
   const used = await countUsed(tx, org_id, limited);
