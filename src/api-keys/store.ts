@@ -20,7 +20,7 @@ const SHOWN = [
 
 export type ApiKeyRow = Pick<Selectable<Database['api_keys']>, (typeof SHOWN)[number]>;
 
-/** What a caller may see of an organisation's keys: a person's own, a service account's own, or also all of these. */
+/** Which of an organisation's keys a caller may see. */
 export interface KeyViewer {
   readonly org_id: OrgId;
   readonly user_id: UserId | null;
@@ -81,7 +81,7 @@ export async function findServiceAccountScope(
   return row?.scope;
 }
 
-/** The time in so many seconds by the database's clock, to the millisecond: what is shown is what is kept. */
+/** The database's time in so many seconds, in the milliseconds that the API shows. */
 function secondsFromNow(seconds: number) {
   return sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${seconds})`;
 }
@@ -124,7 +124,7 @@ export async function findApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId): Promi
     .executeTakeFirst();
 }
 
-/** As {@link findApiKey}, held until the transaction's end, and whether the key is past its time. */
+/** As {@link findApiKey}, and whether the key has expired. Locks the key until the transaction ends. */
 export async function lockApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId) {
   return tx
     .selectFrom('api_keys')
@@ -137,7 +137,7 @@ export async function lockApiKey(tx: Tx, viewer: KeyViewer, id: ApiKeyId) {
     .executeTakeFirst();
 }
 
-/** The keys that these have made, held until the transaction's end. While they are held nothing more is made with them. */
+/** The keys made with these. Locks them until the transaction ends, so that nothing more is made with them. */
 export async function lockMadeBy(tx: Tx, ids: readonly ApiKeyId[]): Promise<ApiKeyRow[]> {
   return tx
     .selectFrom('api_keys')
@@ -148,7 +148,7 @@ export async function lockMadeBy(tx: Tx, ids: readonly ApiKeyId[]): Promise<ApiK
     .execute();
 }
 
-/** Gives the key a new secret; the one before goes on for `grace_seconds`, and any before that one ends. */
+/** Replaces the secret. The previous one works for `grace_seconds` more; one before that ends. */
 export async function replaceSecret(
   tx: Tx,
   id: ApiKeyId,
@@ -167,7 +167,7 @@ export async function replaceSecret(
     .executeTakeFirstOrThrow();
 }
 
-/** Ends a key that is held. What it made hangs under what made it from now on, so that no lineage breaks off. */
+/** Deletes a locked key. The keys it made move to its parent, so that the lineage stays connected. */
 export async function deleteApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
   const above = sql`(select parent_key from api_keys where id = ${id})`;
   await sql`update api_keys set parent_key = ${above} where parent_key = ${id}`.execute(tx);
@@ -175,7 +175,7 @@ export async function deleteApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
   await deleteApiKeys(tx, [id]);
 }
 
-/** Ends keys that are held, with all that they made. */
+/** Deletes locked keys. */
 export async function deleteApiKeys(tx: Tx, ids: readonly ApiKeyId[]): Promise<void> {
   await tx
     .deleteFrom('api_keys')
@@ -183,7 +183,7 @@ export async function deleteApiKeys(tx: Tx, ids: readonly ApiKeyId[]): Promise<v
     .execute();
 }
 
-/** Keys that end within `days` and were not taken for that expiry before; none is taken twice. */
+/** Claims the keys that expire within `days`, each once per expiry. */
 export async function takeExpiring(tx: Tx, days: number, limit: number) {
   const due = tx
     .selectFrom('api_keys')
@@ -203,7 +203,7 @@ export async function takeExpiring(tx: Tx, days: number, limit: number) {
     .execute();
 }
 
-/** All keys that one holder has in an organisation. */
+/** Deletes all keys of a holder in an organisation. */
 export async function deleteKeysOf(
   tx: Tx,
   org_id: OrgId,

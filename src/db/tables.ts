@@ -1,4 +1,4 @@
-/** The tables as the code sees them; `schema.sql` beside it is what the database really has. */
+/** The types of the tables. `schema.sql` is the actual schema. */
 import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type { HostFacts } from '../agent-api/host-types.ts';
 import type { VmReasonCode } from '../agent-api/reasons.ts';
@@ -53,7 +53,7 @@ export interface Database extends DeliveryTables {
     billing_email: string;
     created_at: Generated<Date>;
     quotas: ColumnType<OwnQuotas, string | undefined, string>;
-    /** Null: made before this was kept. */
+    /** Null: created before this column existed. */
     created_by: ColumnType<UserId | null, UserId | undefined, never>;
   };
   memberships: { org_id: OrgId; user_id: UserId; role: Role; created_at: Generated<Date> };

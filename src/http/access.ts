@@ -1,6 +1,6 @@
 /**
- * Who may call a route. Every route says it (registration fails otherwise), and it is checked before the body
- * is read: 401, then 403, then sudo, then all the rest.
+ * Access control. Every route declares its `access` (registration fails otherwise), which is checked before the body is
+ * read: 401, then 403, then sudo, then everything else.
  */
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { authenticate } from '../auth/authenticate.ts';
@@ -16,25 +16,25 @@ import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import type { RateLimits } from './rate-limits.ts';
 
 /**
- * `public`: no credential. `session`: a person's session only. `session_or_401`: the same, where anything else is 401
- * and not 403, since what is missing is a session. `any`: any credential. Otherwise the scope that is needed.
+ * `public`: no credential. `session`: only a person's session. `session_or_401`: the same, but any other credential gets
+ * 401 instead of 403, because a session is missing. `any`: any credential. Otherwise the required scope.
  */
 export type Access = 'public' | 'session' | 'session_or_401' | 'any' | Scope;
 
 declare module 'fastify' {
   interface FastifyContextConfig {
     access?: Access;
-    /** A person's role, one of these. A service account has none; its scope decides, where the route allows it. */
+    /** A person needs one of these roles. For a service account, which has none, the scope decides. */
     roles?: readonly Role[];
-    /** A live sudo grant of this session is needed. */
+    /** Requires a live sudo grant of the session. */
     sudo?: boolean;
-    /** Any one of these scopes; which one decides what is shown. */
+    /** Requires one of these scopes; which one decides what the response shows. */
     any_scope?: readonly Scope[];
-    /** Never with a service account. */
+    /** Rejects service accounts. */
     people_only?: boolean;
     /**
-     * Never in a session of an account whose address nobody has confirmed: what it gets would outlast a password reset by
-     * the address's owner.
+     * Rejects sessions of an account with an unconfirmed address: the result would outlast a password reset by the
+     * address's owner.
      */
     confirmed_address?: boolean;
   }
@@ -64,7 +64,7 @@ export function registerAccess(
     if (has_smtp && request.routeOptions.config.confirmed_address === true)
       requireConfirmed(request.principal);
   });
-  // After every 403 for a role or scope, those of a route's own hooks too, and before the body is read.
+  // After every 403, also of a route's own hooks, and before the body is read.
   app.addHook('preParsing', (request, _reply, _payload, done) => {
     if (request.routeOptions.config.sudo !== true) return done();
     const cookie = readCookie(request, SUDO_COOKIE);
@@ -80,7 +80,7 @@ function authenticateRequest(db: Db, request: FastifyRequest): Promise<Principal
   });
 }
 
-/** The caller as the database has it now, for requests and streams that last. @throws AppError if the route would refuse it */
+/** Looks up the caller again, for long requests and streams. @throws AppError if the route would now reject it */
 export async function reauthorise(db: Db, request: FastifyRequest): Promise<Principal> {
   const principal = await authenticateRequest(db, request);
   const { access = 'public' } = request.routeOptions.config;
@@ -113,7 +113,7 @@ function authorise(request: FastifyRequest, principal: Principal, access: Access
   }
 }
 
-/** An address that was confirmed stays so. An API key is held by an account that had confirmed its own. */
+/** A confirmed address stays confirmed, and only a confirmed account makes API keys. */
 function requireConfirmed({ credential }: Principal): void {
   if (credential.kind !== 'session' || credential.email_confirmed) return;
   throw new AppError('FORBIDDEN', {
@@ -130,7 +130,7 @@ function one(header: string | string[] | undefined): string | undefined {
   return Array.isArray(header) ? header[0] : header;
 }
 
-/** The caller; only for routes that are not public. */
+/** The caller, on routes that are not public. */
 export function principalOf(request: FastifyRequest): Principal {
   return present(request.principal, 'principal');
 }

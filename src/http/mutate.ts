@@ -26,20 +26,20 @@ export interface MutationContext {
 }
 
 export interface Mutation {
-  /** As the audit log has it. */
+  /** The name in the audit log. */
   readonly action: string;
-  /** Of work that goes on after its answer was kept: whether it has not failed since. If it has, it is done again. */
+  /** For work that continues after its response is stored: whether it has not failed since. If it failed, a replay repeats it. */
   readonly holds?: (tx: Tx, kept: unknown) => Promise<boolean>;
 }
 
 export interface Outcome<Status extends number, Body> {
   readonly status: Status;
   readonly body: Body;
-  /** The id of what was changed. */
+  /** The id of the changed resource. */
   readonly target: string | null;
-  /** For the audit log: what is worth knowing, never a secret. */
+  /** For the audit log; never a secret. */
   readonly data?: Record<string, unknown>;
-  /** Nothing was changed: no audit entry. */
+  /** Nothing changed, so no audit entry is written. */
   readonly unchanged?: boolean;
 }
 
@@ -47,7 +47,7 @@ async function always(): Promise<boolean> {
   return true;
 }
 
-/** Runs `work` and answers with its outcome, or with what was answered before to the same key. */
+/** Runs `work` and returns its outcome, or the stored response of the same key. */
 export async function mutate<Status extends number, Body>(
   context: MutationContext,
   request: FastifyRequest,

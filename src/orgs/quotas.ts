@@ -1,4 +1,4 @@
-/** The quotas of organisations: the limits that were set or that are the default, what is used, and refusals. */
+/** The quotas of organisations: their limits (set or default), their use, and the check before something is created. */
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
 import type { OrgId } from '../lib/ids.ts';
@@ -31,7 +31,7 @@ export interface QuotaState<Used> {
   readonly used: Used;
 }
 
-/** `streams`: how many are used, which the control plane has in memory. @throws AppError NOT_FOUND */
+/** `streams`: the number in use, which the control plane counts in memory. @throws AppError NOT_FOUND */
 export async function readQuota<Streams extends number | null>(
   tx: Tx,
   defaults: QuotaLimits,
@@ -73,12 +73,12 @@ export async function checkQuota(
   if (!own) throw new AppError('NOT_FOUND');
   const limited = limitedBy(own);
   if (limited.length === 0) return;
-  // A statement after the lock: it sees what was committed while this transaction waited.
+  // A separate statement after the lock sees commits that this transaction waited for.
   const used = await countUsed(tx, org_id, limited);
   for (const quota of limited) requireWithin(quota, limitOf(quota, own, defaults), used[quota], more[quota]);
 }
 
-/** How many streams the organisation may have. @throws AppError NOT_FOUND */
+/** The limit of streams. @throws AppError NOT_FOUND */
 export async function streamLimit(tx: Tx, defaults: QuotaLimits, org_id: OrgId): Promise<Limit> {
   const own = await findQuotas(tx, org_id);
   if (!own) throw new AppError('NOT_FOUND');
@@ -87,7 +87,7 @@ export async function streamLimit(tx: Tx, defaults: QuotaLimits, org_id: OrgId):
 
 export type QuotaChange = Partial<Record<OrganisationQuota, Limit | 'default'>>;
 
-/** Sets the quotas that are named. What is used already stays, even past its quota. @throws AppError NOT_FOUND, INVALID_REQUEST */
+/** Sets the named quotas. Existing use remains, even beyond its quota. @throws AppError NOT_FOUND, INVALID_REQUEST */
 export async function setQuota(tx: Tx, org_id: OrgId, change: QuotaChange): Promise<void> {
   const set: Partial<Record<OrganisationQuota, Limit>> = {};
   const reset: OrganisationQuota[] = [];
