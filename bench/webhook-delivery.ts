@@ -2,12 +2,12 @@
 import { randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
 import { pathsIn } from '../src/config/paths.ts';
-import { migrateJobs } from '../src/db/jobs.ts';
 import { migrate } from '../src/db/migrate.ts';
 import { NotifyHub } from '../src/db/notify.ts';
 import { type Db, openPool, transaction } from '../src/db/pool.ts';
 import { append } from '../src/events/append.ts';
 import { onCommitted } from '../src/events/wake.ts';
+import { migrateJobs } from '../src/jobs/store.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../src/launch/embedded-postgres.ts';
 import { newId, type OrgId } from '../src/lib/ids.ts';
 import { createLog, type Log } from '../src/lib/log.ts';

@@ -6,7 +6,7 @@ import { apiKeyView } from './view.ts';
 export const TOLD_BEFORE_DAYS = 7;
 const BATCH = 100;
 
-/** Tells of every key that ends within seven days, once for each expiry. */
+/** Raises an event for every key that expires within seven days, once per expiry. */
 export async function tellOfExpiry(db: Db): Promise<void> {
   for (;;) {
     const told = await transaction(db, async (tx) => {

@@ -15,8 +15,7 @@
  * Invariants: a chain has one sealer at a time, who holds the lock of its head; numbers have no gap, and follow
  * `serial` within a batch; an entry whose own MAC does not fit is never sealed.
  */
-import type { CompiledQuery } from 'kysely';
-import { afterCommit, atCommit, type Db, type Tx, transaction } from '../db/pool.ts';
+import { afterCommit, type Db, type Tx, transaction } from '../db/pool.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { type AuditId, newId, type OrgId } from '../lib/ids.ts';
 import { type AuditEntry, AuditMacs } from './macs.ts';
@@ -58,15 +57,10 @@ export class AuditLog {
     this.#macs = new AuditMacs(secret_key);
   }
 
-  /** Written with the COMMIT of the caller's transaction; outside of one, at once. */
   async append(tx: Tx, org_id: OrgId, entry: AuditEntry): Promise<void> {
-    await atCommit(tx, this.#statement(org_id, entry));
-    afterCommit(tx, wakeSealer);
-  }
-
-  #statement(org_id: OrgId, entry: AuditEntry): CompiledQuery {
     const written = { ...entry, org_id, id: newId('aud'), at: rfc3339(new Date()) };
-    return insertEntry(written, this.#macs.own(written));
+    await insertEntry(tx, written, this.#macs.own(written));
+    afterCommit(tx, wakeSealer);
   }
 
   /**

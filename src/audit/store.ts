@@ -1,29 +1,18 @@
-import { type CompiledQuery, sql } from 'kysely';
+import { sql } from 'kysely';
 import { arrayText } from '../db/array-text.ts';
 import type { Tx } from '../db/pool.ts';
-import { RowInsert } from '../db/row-insert.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import type { AuditId, OrgId } from '../lib/ids.ts';
 import type { WrittenEntry } from './macs.ts';
 
-const INSERT = new RowInsert('audit_log', {
-  org_id: 'text',
-  id: 'text',
-  at: 'timestamptz',
-  actor: 'text',
-  action: 'text',
-  target: 'text',
-  ip: 'text',
-  request_id: 'text',
-  data: 'jsonb',
-  mac: 'bytea',
-});
-
-/** For `transaction` to send with COMMIT. `own_mac`: what it is known by until it is sealed. */
-export function insertEntry(entry: WrittenEntry, own_mac: Buffer): CompiledQuery {
+/** `own_mac`: what it is known by until it is sealed. */
+export async function insertEntry(tx: Tx, entry: WrittenEntry, own_mac: Buffer): Promise<void> {
   const { org_id, id, at, actor, action, target, ip, request_id, data } = entry;
-  const values = [org_id, id, at, actor, action, target, ip, request_id, JSON.stringify(data), own_mac];
-  return INSERT.of(values);
+  const values = { org_id, id, at: new Date(at), actor, action, target, ip, request_id, mac: own_mac };
+  await tx
+    .insertInto('audit_log')
+    .values({ ...values, data: JSON.stringify(data) })
+    .execute();
 }
 
 export interface Head {

@@ -8,13 +8,13 @@
 import { mkdir, open, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Paths } from '../config/paths.ts';
-import { type Snapshot, withSnapshot } from '../db/dump-data.ts';
 import { keepObjects } from '../disks/keep-objects.ts';
 import { runCommand } from '../launch/run-command.ts';
 import { errnoOf, messageOf } from '../lib/errors.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { copyImage, imagesOf } from './copy-images.ts';
 import { type SavedObjects, type StoredObject, saveObjects } from './copy-objects.ts';
+import { type Snapshot, withSnapshot } from './dump-data.ts';
 import { writeLines } from './line-files.ts';
 import {
   BACKUP_VERSION,

@@ -2,7 +2,7 @@
  * A backup is a folder: `manifest.json`, written last (a folder without it is no backup), and what it names.
  *
  *     manifest.json            this
- *     database.jsonl.zst       the rows of all tables, of one moment (src/db/dump-data.ts)
+ *     database.jsonl.zst       the rows of all tables, of one moment (src/backup/dump-data.ts)
  *     objects.jsonl.zst        the objects that the disks need: a line each, {key, size_bytes, sha256 or null}
  *     objects/<key>            the objects, unless they are in a bucket that keeps them
  *     images/<image>/<name>/   the base images that the disks are based on

@@ -6,8 +6,6 @@ import { lstat, mkdir, open, readdir, readFile, rm, writeFile } from 'node:fs/pr
 import { join } from 'node:path';
 import type { Config } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
-import { queryTableCount } from '../db/data-tables.ts';
-import { DataError, loadData } from '../db/load-data.ts';
 import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/migrate.ts';
 import { openPool } from '../db/pool.ts';
 import { forgetStoreMark } from '../disks/mark-store.ts';
@@ -24,7 +22,9 @@ import { readMark } from '../object-store/store-mark.ts';
 import { failLost } from '../vms/apply-report.ts';
 import { copyImage, makeNewest } from './copy-images.ts';
 import { bringObjects } from './copy-objects.ts';
+import { queryTableCount } from './data-tables.ts';
 import { fileSha256, readLines } from './line-files.ts';
+import { DataError, loadData } from './load-data.ts';
 import { syncFileSystem } from './make-backup.ts';
 import {
   BackupError,

@@ -5,11 +5,11 @@
  * is still there.
  */
 import { EventEmitter, once } from 'node:events';
-import { CompiledQuery } from 'kysely';
+import { sql } from 'kysely';
 import pg from 'pg';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
-import { atCommit, connectionOptions, type Tx } from './pool.ts';
+import { connectionOptions, type Tx } from './pool.ts';
 
 const CHANNEL = 'berth';
 const ASK_MS = { every: 10_000, answer: 5_000 };
@@ -26,9 +26,9 @@ export type Topic =
   | 'mail'
   | 'webhook';
 
-/** Goes with COMMIT, and wakes, when the transaction commits, everybody who waits for `topic` and `id`, in every process. */
+/** When the transaction commits, wakes every waiter for `topic` and `id`, in every process. */
 export async function notify(tx: Tx, topic: Topic, id = ''): Promise<void> {
-  await atCommit(tx, CompiledQuery.raw('select pg_notify($1, $2)', [CHANNEL, `${topic}:${id}`]));
+  await sql`select pg_notify(${CHANNEL}, ${`${topic}:${id}`})`.execute(tx);
 }
 
 export class NotifyHub {

@@ -3,8 +3,7 @@
  * (webhooks, notifications, streams) read it from here. The order within an instance is `sequence`.
  */
 import { CompiledQuery } from 'kysely';
-import { afterCommit, atCommit, type Tx } from '../db/pool.ts';
-import { RowInsert } from '../db/row-insert.ts';
+import { afterCommit, type Tx } from '../db/pool.ts';
 import { type EventId, type InstanceId, newId, type OrgId, type UserId } from '../lib/ids.ts';
 import type { EventType, PrivateEventType } from './model.ts';
 import { wakeDispatcher } from './wake.ts';
@@ -37,27 +36,20 @@ const INSERT_NUMBERED = `
   with numbered as (update instances set event_sequence = event_sequence + 1 where id = $4 returning event_sequence)
   insert into events (id, org_id, user_id, instance_id, type, data, actor, sequence)
   select $1, $2, $3, $4, $5, $6::jsonb, $7, event_sequence from numbered`;
-const INSERT = new RowInsert('events', {
-  id: 'text',
-  org_id: 'text',
-  user_id: 'text',
-  instance_id: 'text',
-  type: 'text',
-  data: 'jsonb',
-  actor: 'text',
-});
+const INSERT = `
+  insert into events (id, org_id, user_id, instance_id, type, data, actor) values ($1, $2, $3, $4, $5, $6::jsonb, $7)`;
 
 export async function append(tx: Tx, event: NewEvent): Promise<EventId> {
   const [id, values] = valuesOf({ user_id: null, ...event });
-  if (event.instance_id === undefined) await atCommit(tx, INSERT.of(values));
-  else await tx.executeQuery(CompiledQuery.raw(INSERT_NUMBERED, values));
+  const text = event.instance_id === undefined ? INSERT : INSERT_NUMBERED;
+  await tx.executeQuery(CompiledQuery.raw(text, values));
   afterCommit(tx, wakeDispatcher);
   return id;
 }
 
 export async function appendPrivate(tx: Tx, event: NewPrivateEvent): Promise<EventId> {
   const [id, values] = valuesOf(event);
-  await atCommit(tx, INSERT.of(values));
+  await tx.executeQuery(CompiledQuery.raw(INSERT, values));
   afterCommit(tx, wakeDispatcher);
   return id;
 }

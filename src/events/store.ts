@@ -1,5 +1,5 @@
-import { CompiledQuery, sql } from 'kysely';
-import { atCommit, type Db, type Tx } from '../db/pool.ts';
+import { sql } from 'kysely';
+import type { Db, Tx } from '../db/pool.ts';
 import type { EventId, InstanceId, OrgId, UserId } from '../lib/ids.ts';
 
 /** What the outbox hands over of an event: most consumers care for few types, and `data` is the bulk of it. */
@@ -70,7 +70,7 @@ export async function takeSettled(tx: Tx, limit: number, known?: Gap): Promise<S
       if (gap.writers.size === 0) continue;
     }
     if (settled > head.position) {
-      await atCommit(tx, CompiledQuery.raw('update event_head set position = $1', [settled]));
+      await tx.updateTable('event_head').set({ position: settled }).execute();
     }
     return {
       events: seen.filter(({ position }) => position <= settled),

@@ -117,12 +117,7 @@ function addressOf(context: AppContext): (request: IncomingMessage) => string {
 }
 
 function registerErrorHandlers(app: FastifyInstance): void {
-  app.setErrorHandler(async (error, request, reply) => {
-    // A caller whose credential has ended gets that error and no other.
-    const refusal = await request.supposed?.settle().catch((thrown: unknown) => thrown);
-    sendError(refusal ?? error, request, reply);
-    return reply;
-  });
+  app.setErrorHandler((error, request, reply) => sendError(error, request, reply));
   app.setNotFoundHandler({}, (request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
 }
 

@@ -8,7 +8,7 @@ import type { Principal } from '../auth/principal.ts';
 import { requireSudo } from '../auth/sudo.ts';
 import type { Db } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { authenticateAgain, principalOf } from './access.ts';
+import { principalOf, reauthorise } from './access.ts';
 import { readCookie, SUDO_COOKIE } from './cookies.ts';
 import { inPathOrganisation } from './path-organisation.ts';
 
@@ -19,7 +19,7 @@ export function registerReauthorisation(app: FastifyInstance, db: Db, slow_ms = 
   const enterPathOrganisation = inPathOrganisation(db);
   const repeatChecks = async (request: FastifyRequest, before: Principal) => {
     const { organisation, sudo } = request.routeOptions.config;
-    request.principal = await authenticateAgain(db, request);
+    request.principal = await reauthorise(db, request);
     // If the caller has left the organisation of the path, the handler answers 404.
     if (organisation !== undefined) await enterPathOrganisation(request);
     // A session without Berth-Org moves to another organisation when its user leaves the first.

@@ -1,8 +1,5 @@
 import { sql } from 'kysely';
-import { composer } from '../db/composer.ts';
-import { lookUp } from '../db/look-up.ts';
-import { LookUpStatement } from '../db/look-up-statement.ts';
-import type { Db, Tx } from '../db/pool.ts';
+import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
 import type { InstanceId, OrgId } from '../lib/ids.ts';
 import { releasePort } from './port-store.ts';
@@ -51,20 +48,6 @@ function withParts(tx: Tx) {
 
 export async function findInstance(tx: Tx, org_id: OrgId, id: InstanceId) {
   return withParts(tx).where('i.id', '=', id).where('i.org_id', '=', org_id).executeTakeFirst();
-}
-
-const FIND_MANY = new LookUpStatement(
-  ['text'],
-  (values) => `${withParts(composer).compile().sql} join (${values}) as wanted (id) on wanted.id = i.id`,
-);
-
-/** Those of the instances that there are, of whatever organisation: what many ask for at once (`Batched`). */
-export async function findInstances(
-  db: Db,
-  ids: readonly string[],
-): Promise<ReadonlyMap<string, InstanceRow>> {
-  const rows = await lookUp(db, FIND_MANY.of<InstanceRow>(ids.map((id) => [id])));
-  return new Map(rows.map((row) => [row.id, row]));
 }
 
 /** For those who act for no organisation: the agents' reports and the tasks. */

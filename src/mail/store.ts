@@ -1,12 +1,12 @@
 import { sql } from 'kysely';
-import { atCommit, type Tx } from '../db/pool.ts';
+import type { Tx } from '../db/pool.ts';
 import type { MailId } from '../lib/ids.ts';
 
-/** At the commit. */
 export async function insertMail(tx: Tx, id: MailId, sealed: Buffer, good_for_s: number): Promise<void> {
-  const insert = sql`
-    insert into mails (id, sealed, good_until) values (${id}, ${sealed}, now() + make_interval(secs => ${good_for_s}))`;
-  await atCommit(tx, insert.compile(tx));
+  await sql`
+    insert into mails (id, sealed, good_until) values (${id}, ${sealed}, now() + make_interval(secs => ${good_for_s}))`.execute(
+    tx,
+  );
 }
 
 export interface WaitingMail {

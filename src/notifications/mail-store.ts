@@ -3,7 +3,7 @@
  * for it, until that is taken for the first time; so it is the same mail at each try.
  */
 import { sql } from 'kysely';
-import { atCommit, type Tx } from '../db/pool.ts';
+import type { Tx } from '../db/pool.ts';
 import { PLANNED_EACH_TIME } from '../db/statement-names.ts';
 import { present } from '../lib/assert.ts';
 import type { NotificationId, UserId } from '../lib/ids.ts';
@@ -29,7 +29,7 @@ export async function queueMails(tx: Tx, mailed: readonly Mailed[]): Promise<voi
     const more = all.length - told.length;
     return { user_id: first.user_id, batch: batchOf(first), told: told.join(' '), more };
   });
-  const queue = sql`
+  await sql`
     insert into notification_mails as m (user_id, batch, notifications, more)
     select w.user_id, w.batch, string_to_array(w.told, ' '), w.more
     from jsonb_to_recordset(${JSON.stringify(mails)}::jsonb) as w(user_id text, batch text, told text, more integer)
@@ -38,8 +38,7 @@ export async function queueMails(tx: Tx, mailed: readonly Mailed[]): Promise<voi
         more = m.more + excluded.more
           + greatest(0, cardinality(m.notifications || excluded.notifications) - ${sql.lit(MAX_TOLD)})
     -- What repeats is in it.
-    where not m.notifications @> excluded.notifications`;
-  await atCommit(tx, queue.compile(tx));
+    where not m.notifications @> excluded.notifications`.execute(tx);
 }
 
 const batchOf = ({ id, kind }: Mailed): string => (isMailedApart(kind) ? id : kind);

@@ -1,5 +1,5 @@
 import { sql } from 'kysely';
-import { atCommit, type Tx } from '../db/pool.ts';
+import type { Tx } from '../db/pool.ts';
 import { PLANNED_EACH_TIME } from '../db/statement-names.ts';
 import { present } from '../lib/assert.ts';
 import {
@@ -183,18 +183,16 @@ async function raiseRepeated(
   return new Map(rows.map(({ id, repeated }) => [id, repeated]));
 }
 
-/** At the commit. */
 async function insertNotifications(tx: Tx, made: readonly Raise[]): Promise<void> {
   if (made.length === 0) return;
-  const insert = sql`
+  await sql`
     insert into notifications (id, recipient, org_id, kind, title, body, resource_type, resource_id, data, count,
                                position, event_id, created_at, raised_at)
     select id, recipient, org_id, kind, title, body, resource_type, resource_id, data, count, position, event_id,
            raised_at, raised_at
     from jsonb_to_recordset(${JSON.stringify(made)}::jsonb) as w(
       id text, recipient text, org_id text, kind text, title text, body text, resource_type text, resource_id text, data jsonb,
-      count bigint, position bigint, event_id text, raised_at timestamptz)`;
-  await atCommit(tx, insert.compile(tx));
+      count bigint, position bigint, event_id text, raised_at timestamptz)`.execute(tx);
 }
 
 /** What its recipient has muted of these. */

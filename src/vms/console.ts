@@ -3,7 +3,7 @@
  * the credential that asked, because a browser's WebSocket can send none. Who has the line is root in the guest.
  */
 import type { ConsoleLogResult } from '../agent-api/host-calls.ts';
-import { type KnownCredential, principalAgain } from '../auth/authenticate.ts';
+import { type KnownCredential, reauthenticate } from '../auth/authenticate.ts';
 import type { Principal } from '../auth/principal.ts';
 import { CONSOLE_PREFIX, hashToken, newToken, tokenPrefix } from '../auth/tokens.ts';
 import type { Db, Tx } from '../db/pool.ts';
@@ -86,7 +86,7 @@ export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): 
  * @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING
  */
 export async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
-  const { scopes } = await principalAgain(db, holder.credential, holder.org_id, ip);
+  const { scopes } = await reauthenticate(db, holder.credential, holder.org_id, ip);
   if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
   const row = await findInstance(db, holder.org_id, holder.instance_id);
   if (!row) throw new AppError('NOT_FOUND');

@@ -14,6 +14,7 @@
  * when all that the guest wrote is in the object store.
  */
 import type { Observation } from '../agent-api/types.ts';
+import type { Database } from '../db/tables.ts';
 
 export const VM_STATES = [
   'starting',
@@ -24,7 +25,7 @@ export const VM_STATES = [
   'stopping',
   'stopped',
   'failed',
-] as const;
+] as const satisfies readonly Database['vms']['state'][];
 export type VmState = (typeof VM_STATES)[number];
 
 /** States that last until something is asked for or happens; the others have a deadline. */

@@ -1,6 +1,6 @@
 import { actorOf, type Principal } from '../auth/principal.ts';
-import { addJobs } from '../db/jobs.ts';
 import type { Tx } from '../db/pool.ts';
+import { addJobs } from '../jobs/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { WebhookId } from '../lib/ids.ts';

@@ -3,10 +3,10 @@
  * Rows are the truth and jobs are hints: whatever is lost with a process is found again by {@link reviveForgotten}.
  */
 import { randomUUID } from 'node:crypto';
-import { addJobs } from '../db/jobs.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
-import { runJobs } from '../db/run-jobs.ts';
+import { runJobs } from '../jobs/run-jobs.ts';
+import { addJobs } from '../jobs/store.ts';
 import type { WebhookId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import type { Sealer } from '../lib/seal.ts';

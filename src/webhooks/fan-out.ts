@@ -1,6 +1,6 @@
-import { addJobs } from '../db/jobs.ts';
 import type { Tx } from '../db/pool.ts';
 import { type PlacedEvent, readEvents } from '../events/store.ts';
+import { addJobs } from '../jobs/store.ts';
 import type { EventId, OrgId } from '../lib/ids.ts';
 import { type Listener, listListeners } from './delivery-store.ts';
 import { insertBatches } from './fresh-store.ts';

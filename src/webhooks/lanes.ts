@@ -2,7 +2,7 @@
  * The two lanes that webhooks are served in. Each has slots of its own, so receivers that let everybody wait take them
  * from each other only. A job says "look at this webhook"; its key is the webhook, so one waits at most.
  */
-import type { NewJob } from '../db/jobs.ts';
+import type { NewJob } from '../jobs/store.ts';
 import type { WebhookId } from '../lib/ids.ts';
 
 export interface Lane {

@@ -1,8 +1,8 @@
 /** What people ask to be sent: a ping, one delivery again, all events since a time. */
 import { actorOf, type Principal } from '../auth/principal.ts';
-import { addJobs } from '../db/jobs.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
+import { addJobs } from '../jobs/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import type { EventId, WebhookDeliveryId, WebhookId } from '../lib/ids.ts';

@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
-import { type Db, lacksRoom, openPool } from '../../src/db/pool.ts';
-import { isDiskFull } from '../../src/db/room.ts';
+import { isDiskFull } from '../../src/db/disk-space.ts';
+import { type Db, hasFailedForSpace, openPool } from '../../src/db/pool.ts';
 import { startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
 import { SmallDisk } from '../support/small-disk.ts';
 
@@ -45,7 +45,7 @@ test('is said to be, asked at any time, until there is room again', {
   assert.equal(await isDiskFull(db), false, 'it is not asked for each time');
   for (let times = 0; times < 3; times++) {
     passed_ms += LATER_MS;
-    assert.equal(lacksRoom(db), false, 'nothing has failed lately');
+    assert.equal(hasFailedForSpace(db), false, 'nothing has failed lately');
     assert.equal(await isDiskFull(db), true);
     await sql`select 1`.execute(db);
   }

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { sql } from 'kysely';
-import { addJobs } from '../../src/db/jobs.ts';
 import { transaction } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
 import { takeSettled } from '../../src/events/store.ts';
+import { addJobs } from '../../src/jobs/store.ts';
 import { present } from '../../src/lib/assert.ts';
 import type { WebhookId } from '../../src/lib/ids.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';

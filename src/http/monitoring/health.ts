@@ -1,6 +1,6 @@
 import { type Static, Type } from 'typebox';
+import { isDiskFull } from '../../db/disk-space.ts';
 import { ping } from '../../db/pool.ts';
-import { isDiskFull } from '../../db/room.ts';
 import { listLiveHosts } from '../../hosts/store.ts';
 import type { AppContext } from '../context.ts';
 import { closed } from '../schemas.ts';

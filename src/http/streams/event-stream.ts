@@ -18,7 +18,7 @@ import { AppError, invalid } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import type { QuotaLimits } from '../../lib/quotas.ts';
 import { streamLimit } from '../../orgs/quotas.ts';
-import { authenticateAgain, principalOf } from '../access.ts';
+import { principalOf, reauthorise } from '../access.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
 import type { StreamSlots } from './stream-slots.ts';
 
@@ -180,7 +180,7 @@ class Pump {
   /** The caller, reauthorised; null if that failed and the stream has sent `end`. */
   async #reader(): Promise<Principal | null> {
     try {
-      const reader = await authenticateAgain(this.#context.db, this.#request);
+      const reader = await reauthorise(this.#context.db, this.#request);
       // A session without Berth-Org moves to another organisation when its user leaves the first.
       if (reader.org_id === principalOf(this.#request).org_id) return reader;
       throw new AppError('FORBIDDEN', { message: 'You are no longer a member of the organisation.' });

@@ -1,21 +1,21 @@
 import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { createApiKey } from '../../api-keys/create-api-key.ts';
-import { MAX_NETWORKS } from '../../api-keys/networks.ts';
 import { holdLineage, revokeApiKey, revokeApiKeys } from '../../api-keys/revoke-api-key.ts';
 import { MAX_GRACE_S, rotateApiKey } from '../../api-keys/rotate-api-key.ts';
-import { refuseEscalation } from '../../api-keys/scope-within.ts';
 import { type ApiKeyRow, findApiKey, listApiKeys } from '../../api-keys/store.ts';
 import { apiKeyView } from '../../api-keys/view.ts';
 import { requireKeysOf, viewerOf } from '../../api-keys/viewer.ts';
 import type { Principal } from '../../auth/principal.ts';
+import { refuseEscalation } from '../../auth/scope-within.ts';
 import type { Tx } from '../../db/pool.ts';
 import { present } from '../../lib/assert.ts';
 import { AppError } from '../../lib/errors.ts';
 import { type ApiKeyId, isId, type ServiceAccountId } from '../../lib/ids.ts';
-import { UnlimitedKeys } from '../../orgs/quotas.ts';
+import { MAX_NETWORKS } from '../../lib/networks.ts';
+import { checkQuota } from '../../orgs/quotas.ts';
 import { revokeRegisteredBy } from '../../ssh-keys/account-keys.ts';
-import { checkCaller, principalOf } from '../access.ts';
+import { principalOf } from '../access.ts';
 import { appendAudit } from '../append-audit.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';
@@ -131,16 +131,14 @@ export function registerApiKeys(app: App, context: AppContext, cursors: CursorSe
 }
 
 /** 403 comes before 400, so this precedes the validation of the body. @throws AppError FORBIDDEN */
-function refuseBeyondOwn(request: FastifyRequest): Promise<void> {
-  return checkCaller(request, (principal) => {
-    const holder = peek(request.body, 'service_account_id');
-    if (holder !== undefined) requireKeysOf(principal, holder as ServiceAccountId);
-    refuseEscalation(principal, request.body);
-  });
+async function refuseBeyondOwn(request: FastifyRequest): Promise<void> {
+  const principal = principalOf(request);
+  const holder = peek(request.body, 'service_account_id');
+  if (holder !== undefined) requireKeysOf(principal, holder as ServiceAccountId);
+  refuseEscalation(principal, request.body);
 }
 
 function registerCreate(app: App, context: AppContext): void {
-  const unlimited = new UnlimitedKeys(context.quotas);
   app.route({
     method: 'POST',
     url: '/v1/api-keys',
@@ -149,7 +147,6 @@ function registerCreate(app: App, context: AppContext): void {
       people_only: true,
       confirmed_address: true,
       idempotent: true,
-      proves: true,
       etag: true,
       errors: ['NOT_FOUND', 'QUOTA_EXCEEDED'],
     },
@@ -162,13 +159,9 @@ function registerCreate(app: App, context: AppContext): void {
       response: { 201: CreateApiKeyResponse },
     },
     handler: async (request, reply) => {
-      const of_caller = request.body.service_account_id === undefined;
-      const mutation = {
-        action: 'api_key.create',
-        blind: ({ org_id }: Principal) => (of_caller ? unlimited.proof(org_id) : null),
-      };
-      const { body } = await mutate(context, request, reply, mutation, async (tx, principal, blind) => {
-        if (!blind) await unlimited.check(tx, principal.org_id);
+      const mutation = { action: 'api_key.create' };
+      const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
+        await checkQuota(tx, context.quotas, principal.org_id, { api_keys: 1 });
         const made = await createApiKey(tx, principal, request.body);
         const shown = apiKeyView(made);
         setEtag(reply, etagValue(made));

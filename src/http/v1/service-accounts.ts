@@ -1,6 +1,6 @@
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
-import { refuseEscalation } from '../../api-keys/scope-within.ts';
+import { refuseEscalation } from '../../auth/scope-within.ts';
 import { AppError } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import { checkQuota } from '../../orgs/quotas.ts';

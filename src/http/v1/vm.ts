@@ -1,10 +1,8 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
-import { Batched } from '../../db/batched.ts';
-import { findInstances, type InstanceRow } from '../../instances/store.ts';
+import { findInstance, type InstanceRow } from '../../instances/store.ts';
 import { vmView } from '../../instances/view.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
-import { isId } from '../../lib/ids.ts';
 import { awaitReceipt, type BegunFlush, beginFlush, stillHolds } from '../../vms/flush-vm.ts';
 import { type CallResult, restartVm, startVm, stopVm, suspendVm } from '../../vms/vm-calls.ts';
 import { principalOf } from '../access.ts';
@@ -58,23 +56,10 @@ export function registerVm(app: App, context: AppContext): void {
 }
 
 function registerRead(app: App, { db, hub }: AppContext): void {
-  const instances = new Batched((ids) => findInstances(db, ids));
-  /** Look-ups begun while the caller was being authenticated. */
-  const early = new WeakMap<FastifyRequest, Promise<InstanceRow | undefined>>();
   app.route({
     method: 'GET',
     url: '/v1/instances/:id/vm',
-    config: {
-      access: 'vm:read',
-      early: (request) => {
-        const { id } = request.params as { readonly id: string };
-        if (!isId('inst', id)) return;
-        const found = instances.find(id);
-        found.catch(() => undefined); // whoever awaits it hears of it
-        early.set(request, found);
-      },
-      etag: true,
-    },
+    config: { access: 'vm:read', etag: true },
     schema: {
       operationId: 'getVm',
       summary: 'Get the VM; with `wait`, once it reaches that state, fails, or the timeout passes',
@@ -102,13 +87,12 @@ function registerRead(app: App, { db, hub }: AppContext): void {
       const { wait } = request.query;
       const timeout_s = readTimeout(request.query.timeout_seconds, wait !== undefined);
       const id = instanceId(request.params);
-      const of = async (found: Promise<InstanceRow | undefined>) => {
-        const row = await found;
-        if (row?.org_id !== org_id) throw new AppError('NOT_FOUND');
+      const read = async () => {
+        const row = await findInstance(db, org_id, id);
+        if (!row) throw new AppError('NOT_FOUND');
         return row;
       };
-      const read = () => of(instances.find(id));
-      const first = await of(early.get(request) ?? instances.find(id));
+      const first = await read();
       if (wait === undefined) return answerWith(reply, first);
       const reached = (row: InstanceRow) => [wait, 'failed'].includes(row.state ?? 'stopped');
       if (reached(first)) return answerWith(reply, first);

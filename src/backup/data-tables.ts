@@ -1,7 +1,7 @@
 /** The tables whose rows are saved and loaded, in an order in which rows come after those that they refer to. */
 import pg from 'pg';
+import { connectionOptions } from '../db/pool.ts';
 import { assert } from '../lib/assert.ts';
-import { connectionOptions } from './pool.ts';
 
 export interface DataTable {
   readonly name: string;

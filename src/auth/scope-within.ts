@@ -1,8 +1,8 @@
-import { ALL_SCOPES, parseScope, type Scope } from '../auth/permissions.ts';
-import type { Principal } from '../auth/principal.ts';
 import { AppError } from '../lib/errors.ts';
+import { ALL_SCOPES, parseScope, type Scope } from './permissions.ts';
+import type { Principal } from './principal.ts';
 
-/** The scope as it is kept: `*`, or its parts in one order without doubles. @throws AppError INVALID_REQUEST */
+/** The stored form of a scope: `*`, or its parts in a fixed order without duplicates. @throws AppError INVALID_REQUEST */
 export function canonicalScope(text: string): string {
   return text === '*' ? '*' : parseScope(text).join(' ');
 }
@@ -12,7 +12,7 @@ export function scopeWithin(held: ReadonlySet<Scope>, text: string): boolean {
   return parseScope(text).every((scope) => held.has(scope));
 }
 
-/** @throws AppError FORBIDDEN when the scope exceeds the caller's own, INVALID_REQUEST when it is none */
+/** @throws AppError FORBIDDEN if the scope exceeds the caller's, INVALID_REQUEST if it is not a scope */
 export function requireWithinOwn(principal: Principal, text: string): void {
   if (scopeWithin(principal.scopes, text)) return;
   const beyond = parseScope(text).filter((scope) => !principal.scopes.has(scope));
@@ -21,8 +21,8 @@ export function requireWithinOwn(principal: Principal, text: string): void {
 }
 
 /**
- * The same before a body is validated, so that 403 comes before 400: a scope that can be read and is beyond the
- * caller's is refused, whatever else is wrong. What cannot be read is left to the validation.
+ * The same before the body is validated, so that 403 comes before 400: a scope beyond the caller's is rejected whatever
+ * else is wrong. An unreadable scope is left to the validation.
  */
 export function refuseEscalation(principal: Principal, body: unknown): void {
   const scope = typeof body === 'object' && body !== null && 'scope' in body ? body.scope : undefined;

@@ -3,7 +3,7 @@
  * RFC 5952 has it, IPv4-mapped addresses as IPv4, a single address with its full prefix. None: from everywhere.
  */
 import ipaddr from 'ipaddr.js';
-import { invalid } from '../lib/errors.ts';
+import { invalid } from './errors.ts';
 
 export const MAX_NETWORKS = 50;
 /** Of ::ffff:0:0/96, in which IPv4 addresses are mapped. */

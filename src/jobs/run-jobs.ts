@@ -1,26 +1,26 @@
-/** Runs jobs of the job library: a pool of connections for all, slots for each task, again and again until it is told to stop. */
+/** Runs graphile-worker's jobs: one runner and one pool of connections per task, until the signal aborts. */
 import { Logger, type LogLevel, type Runner, run } from 'graphile-worker';
 import type pg from 'pg';
+import { NO_ANSWER_MS } from '../db/pool.ts';
 import { backoffMs, pause } from '../lib/backoff.ts';
 import type { Log } from '../lib/log.ts';
-import { JOBS_SCHEMA } from './jobs.ts';
 import { JobsPool } from './jobs-pool.ts';
-import { UNHEARD_MS } from './pool.ts';
+import { JOBS_SCHEMA } from './store.ts';
 
 export interface JobTask {
   readonly name: string;
-  /** Jobs that run at a time, in this process. */
+  /** Concurrent jobs in this process. */
   readonly slots: number;
   readonly work: (payload: unknown) => Promise<void>;
 }
 
 const POLL_MS = 2_000;
-/** How long what a stopping runner still writes may take once no job runs. */
+/** How long a stopping runner may write after its last job. */
 const LAST_WRITES_MS = 3_000;
-/** A listening one and a few for what the slots do, for each task. */
+/** Per task: one for LISTEN and a few for the slots. */
 const CONNECTIONS = 4;
 
-/** Until `signal` aborts; resolves when no job runs any more. A runner that breaks is started again. */
+/** Runs until `signal` aborts and every job has ended. A broken runner is restarted. */
 export async function runJobs(
   url: string,
   tasks: readonly JobTask[],
@@ -33,7 +33,7 @@ export async function runJobs(
 async function keepRunning(url: string, task: JobTask, log: Log, signal: AbortSignal): Promise<void> {
   for (let attempt = 0; !signal.aborted; attempt++) {
     const began_ms = Date.now();
-    const pool = new JobsPool(url, CONNECTIONS, UNHEARD_MS);
+    const pool = new JobsPool(url, CONNECTIONS, NO_ANSWER_MS);
     const under_way = new Set<Promise<void>>();
     const work = async (payload: unknown) => {
       const job = task.work(payload);
@@ -53,7 +53,7 @@ async function keepRunning(url: string, task: JobTask, log: Log, signal: AbortSi
   }
 }
 
-/** Until the runner has broken, or was stopped and has written what became of its jobs, or could not for too long. */
+/** Resolves when the runner has broken, or has stopped and written its jobs' results, or failed to within the time. */
 async function endOf(
   runner: Runner,
   under_way: ReadonlySet<Promise<void>>,
@@ -66,7 +66,7 @@ async function endOf(
   const onAbort = async () => {
     void stop();
     await Promise.allSettled(under_way);
-    // While the database is away the library would try for hours.
+    // While the database is unavailable, the library would retry for hours.
     await pause(LAST_WRITES_MS, over.signal);
     giveUp();
   };
@@ -87,14 +87,14 @@ function start(pool: pg.Pool, { name, slots, work }: JobTask, log: Log): Promise
         schema: JOBS_SCHEMA,
         concurrentJobs: slots,
         pollInterval: POLL_MS,
-        // One reader for all slots: idle ones would each ask the database.
+        // One reader for all slots: otherwise each idle slot would poll the database.
         localQueue: { size: slots },
       },
     },
   });
 }
 
-/** Its errors are ours to know; it warns of fewer connections than slots, which is what we want. */
+/** Logs errors as warnings. The library warns that there are fewer connections than slots, which is intended. */
 function loggerOf(log: Log): Logger {
   return new Logger(() => (level: LogLevel, message: string) => {
     if (level === 'error' || level === 'warning') {

@@ -1,10 +1,10 @@
 /**
- * The job library, graphile-worker, in its own schema of our database: its tables, and adding jobs within a
- * transaction of ours. A job is a hint to look at rows of ours: each has a key, and there is at most one waiting for it.
+ * graphile-worker's tables in its own schema, and adding jobs within our transactions. A job is a hint to look at our
+ * rows. Each has a key, and at most one job waits per key.
  */
 import { sql } from 'kysely';
+import type { Tx } from '../db/pool.ts';
 import { JobsPool } from './jobs-pool.ts';
-import type { Tx } from './pool.ts';
 
 export const JOBS_SCHEMA = 'graphile_worker';
 
@@ -12,16 +12,16 @@ export interface NewJob {
   readonly task: string;
   readonly key: string;
   readonly payload: Record<string, unknown>;
-  /** Absent: at once. */
+  /** Absent: now. */
   readonly run_at?: Date;
 }
 
-/** Makes or updates the library's tables; any number of processes may at once. */
+/** Migrates the library's tables; processes may do it concurrently. */
 export async function migrateJobs(url: string): Promise<void> {
-  // Not a pool of the library's own: it stops listening for errors before its connections have ended, and the last word
-  // of a server that goes down in between would end the process.
+  // The library's own pool stops listening for errors before its connections are closed, so a server that shuts down in
+  // between would end the process.
   const pool = new JobsPool(url, 2);
-  // Who only adds jobs does without the library.
+  // Adding jobs does not need the library.
   const { runMigrations } = await import('graphile-worker');
   try {
     await runMigrations({ pgPool: pool, schema: JOBS_SCHEMA });
@@ -33,8 +33,8 @@ export async function migrateJobs(url: string): Promise<void> {
 const ATTEMPTS = 5;
 
 /**
- * A job that waits under the same key is replaced; one that runs is left alone, and the new one runs after or beside it.
- * `keep_time`: one that waits keeps its time.
+ * Replaces the waiting job with the same key. A running one is unaffected; the new job runs after or beside it.
+ * `keep_time`: the waiting job keeps its time.
  */
 export async function addJobs(tx: Tx, jobs: readonly NewJob[], keep_time = false): Promise<void> {
   if (jobs.length === 0) return;
@@ -44,8 +44,8 @@ export async function addJobs(tx: Tx, jobs: readonly NewJob[], keep_time = false
     job_key: key,
     run_at: run_at?.toISOString(),
   }));
-  // A waiting job that a worker takes in this very moment is neither replaced nor joined by a new one: the library
-  // skips it in silence. By the next statement it is seen to run.
+  // The library silently skips a job whose key is being taken by a worker at this moment. The next statement sees the
+  // job as running and adds a new one.
   for (let attempt = 0; left.length > 0 && attempt < ATTEMPTS; attempt++) {
     const { rows } = await sql<{ key: string }>`
       select added.key from graphile_worker.add_jobs(
@@ -56,7 +56,7 @@ export async function addJobs(tx: Tx, jobs: readonly NewJob[], keep_time = false
   }
 }
 
-/** Removes what processes that died have left of jobs which have long been replaced. */
+/** Deletes jobs that failed for good, such as those left by dead processes. */
 export async function deleteDeadJobs(tx: Tx): Promise<void> {
   await sql`
     delete from graphile_worker._private_jobs

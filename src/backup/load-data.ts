@@ -1,8 +1,8 @@
 /** Puts the rows that `dump-data.ts` wrote into a database whose tables are empty, all in one transaction. */
 import pg from 'pg';
+import { connectionOptions } from '../db/pool.ts';
 import { type DataTable, dataTables, PLAIN_TEXT_SETTINGS } from './data-tables.ts';
 import type { SavedSequence } from './dump-data.ts';
-import { connectionOptions } from './pool.ts';
 
 const BATCH_ROWS = 1_000;
 const BATCH_CHARACTERS = 1024 * 1024;

@@ -6,9 +6,9 @@
  *     {"sequences":[{"table":…,"column":…,"last":…}]}      {"complete":true,"rows":…}
  */
 import pg from 'pg';
+import { type AppliedMigration, appliedMigrations } from '../db/migrate.ts';
+import { connectionOptions } from '../db/pool.ts';
 import { type DataTable, dataTables, PLAIN_TEXT_SETTINGS } from './data-tables.ts';
-import { type AppliedMigration, appliedMigrations } from './migrate.ts';
-import { connectionOptions } from './pool.ts';
 
 /** Rows held in memory at once. */
 const FETCH_ROWS = 200;

@@ -1,21 +1,20 @@
 /**
- * Whether the database's disk has room. Most small updates go into pages and logs that are there already, so a full disk
- * goes unnoticed until something grows. So the question is answered by a temporary file of PostgreSQL's that grows: what
- * does not fit into `work_mem` goes into one. It leaves nothing behind and writes no log, which on a full disk would end
- * the server.
+ * Checks whether the database's disk has free space. Small updates reuse allocated pages and logs, so they succeed on a
+ * full disk. The probe makes PostgreSQL grow a temporary file, by a query whose rows exceed `work_mem`. It leaves nothing
+ * behind and writes no WAL, which on a full disk would end the server.
  */
 import { sql } from 'kysely';
-import { type Db, isFull, lacksRoom, transaction } from './pool.ts';
+import { type Db, hasFailedForSpace, isFull, transaction } from './pool.ts';
 
 const ASK_EVERY_MS = 5_000;
-/** Rows of a kilobyte. */
+/** Each row is one kilobyte. */
 const PROBE_ROWS = 1_024;
 
 const asked = new WeakMap<Db, { readonly at_ms: number; readonly full: Promise<boolean> }>();
 
-/** As of a few seconds ago at most, however often it is asked; never rejects. */
+/** The result may be a few seconds old. Never rejects. */
 export async function isDiskFull(db: Db): Promise<boolean> {
-  if (lacksRoom(db)) return true;
+  if (hasFailedForSpace(db)) return true;
   const now_ms = performance.now();
   const last = asked.get(db);
   if (last && now_ms - last.at_ms < ASK_EVERY_MS) return last.full;
@@ -36,7 +35,7 @@ async function tryToGrow(db: Db): Promise<boolean> {
     });
     return false;
   } catch (error) {
-    // Anything else says nothing about room; a database that is away is found to be by others.
+    // Other errors say nothing about space; `ping` finds an unavailable database.
     return isFull(error);
   }
 }

@@ -1,12 +1,12 @@
 /**
- * Connections for the job library. It writes the end of a job without waiting for it, and tries that again for some
- * SQLSTATEs only: any other failure would be a rejection that nobody handles, which ends the process. So a database that
- * cannot be reached is told to it as one that "cannot connect now", which it does try again; and once the pool has ended,
- * whoever still asks waits for ever: a job whose end was not written is one more hint, and hints are harmless. A
- * connection without an answer for too long is ended: the library would take it again, and wait again.
+ * Connections for graphile-worker. The library writes the end of a job without awaiting it and retries only some
+ * SQLSTATEs; any other failure is an unhandled rejection, which ends the process. So every error of an unavailable
+ * database is reported as "cannot connect now", which it retries. After the pool has ended, queries never settle: a job
+ * whose end was not written runs again, and jobs are idempotent. A connection that does not answer is closed, because
+ * the library would reuse it.
  */
 import pg from 'pg';
-import { isUnavailable, isUnheard, KEEP_ALIVE } from './pool.ts';
+import { isNoAnswer, isUnavailable, KEEP_ALIVE } from '../db/pool.ts';
 
 const CANNOT_CONNECT_NOW = '57P03';
 
@@ -19,7 +19,7 @@ function translated(error: unknown): unknown {
   return Object.assign(new Error(error.message, { cause: error }), { code: CANNOT_CONNECT_NOW });
 }
 
-/** Whose queries fail as the library understands it, and no more once `isOver`. */
+/** Clients whose errors the library retries; once `isOver`, their queries never settle. */
 function clientsUntil(isOver: () => boolean): typeof pg.Client {
   return class extends pg.Client {
     override query(...given: unknown[]): never {
@@ -27,7 +27,7 @@ function clientsUntil(isOver: () => boolean): typeof pg.Client {
       const answer = query.apply(this, given);
       if (!(answer instanceof Promise)) return answer as never;
       return answer.catch((error: unknown) => {
-        if (isUnheard(error)) this.end().catch(() => undefined);
+        if (isNoAnswer(error)) this.end().catch(() => undefined);
         if (isOver()) return never();
         throw translated(error);
       }) as never;
@@ -42,18 +42,18 @@ export class JobsPool extends pg.Pool {
   #over = false;
   readonly #lent = new Set<Release>();
 
-  /** Of up to `max` connections; idle ones that break are replaced. `unheard_ms`: an answer takes no longer (absent: it may). */
-  constructor(url: string, max: number, unheard_ms = 0) {
+  /** Up to `max` connections; broken idle ones are replaced. `no_answer_ms` bounds each query; 0: no bound. */
+  constructor(url: string, max: number, no_answer_ms = 0) {
     const Client = clientsUntil(() => this.#over);
     super({
       ...KEEP_ALIVE,
       connectionString: url,
       max,
       connectionTimeoutMillis: 5_000,
-      query_timeout: unheard_ms,
+      query_timeout: no_answer_ms,
       Client,
     });
-    // The pool listens to idle connections only.
+    // The pool listens only to idle connections.
     this.on('connect', (client) => client.on('error', () => undefined));
     this.on('error', () => undefined);
   }
@@ -78,7 +78,7 @@ export class JobsPool extends pg.Pool {
     );
   }
 
-  /** Gives it back once: the library does so twice with a listening one that breaks while it stops, and the pool throws. */
+  /** Releases a client at most once: the library releases its listening client twice if it breaks during a stop, and the pool would throw. */
   #lend(client: pg.PoolClient): pg.PoolClient {
     const release = client.release.bind(client);
     const giveBack: Release = (error) => {
@@ -90,7 +90,7 @@ export class JobsPool extends pg.Pool {
     return client;
   }
 
-  /** Ends what is lent too: a library that was not waited for any longer still has its listening connection. */
+  /** Also closes connections in use: a library that was abandoned still holds its listening connection. */
   override async end(): Promise<void> {
     this.#over = true;
     for (const giveBack of this.#lent) giveBack(true);

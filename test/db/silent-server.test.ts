@@ -4,9 +4,9 @@ import { after, before, type TestContext, test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { sql } from 'kysely';
 import { pino } from 'pino';
-import { JobsPool } from '../../src/db/jobs-pool.ts';
 import { NotifyHub, notify } from '../../src/db/notify.ts';
-import { isUnavailable, openPool, UNHEARD_MS } from '../../src/db/pool.ts';
+import { isUnavailable, NO_ANSWER_MS, openPool } from '../../src/db/pool.ts';
+import { JobsPool } from '../../src/jobs/jobs-pool.ts';
 import { CuttableWay } from '../support/cuttable.ts';
 import { startDatabase, type TestDatabase } from '../support/database.ts';
 import { until, untilWorks } from '../support/waiting.ts';
@@ -57,7 +57,7 @@ test('one of the pool: its statement ends as with a database that is away, and t
   });
   // It may not be under way at once.
   while (!over) {
-    t.mock.timers.tick(UNHEARD_MS);
+    t.mock.timers.tick(NO_ANSWER_MS);
     await turn();
   }
   await unheard;
