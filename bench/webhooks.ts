@@ -6,7 +6,7 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { FAST } from '../src/webhooks/lanes.ts';
+import { PARALLEL } from '../src/webhooks/sender.ts';
 import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import { Delivery } from './webhook-delivery.ts';
 import { fairness, GOOD } from './webhook-fairness.ts';
@@ -72,7 +72,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
 /** As many posts of the loop as one of the backlogs: what sends those is compiled by now. */
 async function warmUp({ bare, receiver, signal }: Stage): Promise<void> {
   const origins = receiver.origins.slice(0, BACKLOG_ENDPOINTS);
-  const in_flight = FAST.parallel.first * BACKLOG_ENDPOINTS;
+  const in_flight = PARALLEL.fast.in_order * BACKLOG_ENDPOINTS;
   const loop = { origins, requests: BACKLOG, in_flight, headers: HEADERS, body: BODY };
   await receiver.count(BACKLOG, false, signal, async () => void (await bare.post(loop)));
 }
@@ -82,7 +82,7 @@ async function throughput(stage: Stage, endpoints: number): Promise<Measured> {
   const { delivery, receiver, bare, runs, signal, say } = stage;
   const origins = receiver.origins.slice(0, endpoints);
   const org_id = await delivery.organisation(origins);
-  const in_flight = FAST.parallel.first * endpoints;
+  const in_flight = PARALLEL.fast.in_order * endpoints;
   const loop = { origins, requests: DELIVERIES, in_flight, headers: HEADERS, body: BODY };
   const values: number[] = [];
   const beside_values: number[] = [];
@@ -198,7 +198,13 @@ async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Me
       paced(ticks, () => delivery.happen(org_id, a_tick)),
     );
     const posts_ms: number[] = [];
-    const loop = { origins, requests: a_tick, in_flight: FAST.parallel.first, headers: HEADERS, body: BODY };
+    const loop = {
+      origins,
+      requests: a_tick,
+      in_flight: PARALLEL.fast.in_order,
+      headers: HEADERS,
+      body: BODY,
+    };
     const post = async () => void posts_ms.push(...(await bare.post(loop)));
     await receiver.count(a_tick * ticks, false, signal, () => paced(ticks, post));
     say(`at ${a_tick * (1000 / LOAD_TICK_MS)} a second: ${JSON.stringify(percentilesOf(delays_ms))}`);

@@ -20,6 +20,7 @@ import type {
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
 import type { VmState } from '../vms/model.ts';
+import type { WebhookTables } from '../webhooks/tables.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
@@ -38,7 +39,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends DeliveryTables {
+export interface Database extends DeliveryTables, WebhookTables {
   users: {
     id: UserId;
     email: string;

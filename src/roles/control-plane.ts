@@ -60,9 +60,9 @@ import { sweepOrphans } from '../tasks/sweep-orphans.ts';
 import { watchDeadlines } from '../vms/apply-report.ts';
 import { DeadlineWatch } from '../vms/deadline-watch.ts';
 import { loseSilentHosts } from '../vms/lose-hosts.ts';
-import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
+import { runSenders } from '../webhooks/senders.ts';
 import { aborted } from './shutdown.ts';
 
 /** Made by `console/build.ts`. */
@@ -108,10 +108,10 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
   const tasks = runTasks(tasksOf(context, store, deliver, signal), hub, log, signal);
-  const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
+  const senders = runSenders({ db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
-  // They write what becomes of the requests under way, and are woken by the hub.
-  await deliveries;
+  // They record the outcomes of the requests in flight, and are woken by the hub.
+  await senders;
   await context.webhooks.outbound.close();
   // Ends the long polls first: they would hold the servers open.
   context.host_calls.close();
@@ -282,7 +282,6 @@ function tasksOf(
       gap_ms: 250,
       run: () => sealAudit(db, audit, log),
     },
-    { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
     { name: 'mails', every_ms: 5_000, wake_by: onPosted, run: () => sendMails(mails, signal) },
     {
       name: 'notification-mails',
