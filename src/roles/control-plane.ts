@@ -14,7 +14,6 @@ import { type Config, localOrigin } from '../config/config.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import type { Address, Setting } from '../config/settings.ts';
 import { weakSettings } from '../config/weak-settings.ts';
-import { migrateJobs } from '../db/jobs.ts';
 import { MigrationError, migrate } from '../db/migrate.ts';
 import { NotifyHub } from '../db/notify.ts';
 import { type Db, openPool, transaction } from '../db/pool.ts';
@@ -134,7 +133,6 @@ async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
 async function bringUpToDate(database_url: string): Promise<void> {
   try {
     await migrate(database_url);
-    await migrateJobs(database_url);
   } catch (error) {
     if (error instanceof MigrationError)
       throw new StartError(`database: ${error.message}`, 2, { cause: error });

@@ -2,7 +2,6 @@ import { deleteOldPlaces } from '../auth/known-place-store.ts';
 import { sweepUnconfirmedFactors } from '../auth/mfa/store.ts';
 import { deleteExpired } from '../auth/store.ts';
 import { deleteOldAnswers } from '../db/idempotency-store.ts';
-import { deleteDeadJobs } from '../db/jobs.ts';
 import type { Db } from '../db/pool.ts';
 import { deleteOldEvents } from '../events/store.ts';
 import { deleteOldMailCounts } from '../mail/count-store.ts';
@@ -21,7 +20,6 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteExpired,
   deleteOldEvents,
   pruneDeliveries,
-  deleteDeadJobs,
   deleteOldNotifications,
   deleteOldMailCounts,
   deleteOldPlaces,
