@@ -74,7 +74,7 @@ test('a delivery that is claimed is not added again until it is released', () =>
   assert.equal(queue.canSend(PARALLEL), true);
 });
 
-test('releasing what is unsent leaves what is in flight', () => {
+test('releasing unsent deliveries keeps those in flight', () => {
   const queue = new DeliveryQueue<Delivery>();
   const [, instance] = INSTANCES;
   const first = delivery(1, instance, true);

@@ -1,7 +1,7 @@
 /**
  * The deliveries that a sender has claimed. Pure.
- * Invariants: of one instance, at most one delivery that is sent in order is ready or in flight, and they become ready
- * in the order they were added; retries have a share of their own, so they never hold up what is sent in order.
+ * Invariants: of the deliveries in order, at most one per instance is ready or in flight, and they become ready in the
+ * order of their adding; retries have a separate share, so they never hold up deliveries in order.
  *
  *   add ─▶ (behind the same instance) ─▶ ready ─▶ in flight ─▶ answered ─▶ (outcome recorded) release
  */
@@ -32,7 +32,7 @@ export interface Parallel {
 export class DeliveryQueue<D extends Queued> {
   readonly #in_order = new Share<D>();
   readonly #retries = new Share<D>();
-  /** By instance with a delivery that is ready or in flight: those that wait behind it. */
+  /** By instance: the deliveries behind the one that is ready or in flight. */
   readonly #behind = new Map<InstanceId, D[]>();
 
   /** How many are claimed and not released. */
@@ -48,7 +48,7 @@ export class DeliveryQueue<D extends Queued> {
     return this.#in_order.claimed.size + this.#retries.claimed.size === 0;
   }
 
-  /** Does nothing with one that is claimed already. */
+  /** Does nothing if it is claimed already. */
   add(delivery: D): void {
     const { id, instance_id, in_order } = delivery;
     if (this.#in_order.claimed.has(id) || this.#retries.claimed.has(id)) return;

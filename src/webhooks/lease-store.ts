@@ -7,7 +7,7 @@ import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import type { OrgId, WebhookId } from '../lib/ids.ts';
 
-/** True when `owner` holds the lease now, for `lease_s`. Otherwise its holder is told to look for new deliveries. */
+/** True when `owner` holds the lease now, for `lease_s`. Otherwise wakes its holder. */
 export async function takeLease(
   tx: Tx,
   webhook_id: WebhookId,
@@ -28,14 +28,14 @@ export async function takeLease(
       .returning('owner')
       .executeTakeFirst();
     if (taken) return true;
-    const told = await tx
+    const woken = await tx
       .updateTable('webhook_leases')
       .set({ woken: true })
       .where('webhook_id', '=', webhook_id)
       .returning('owner')
       .executeTakeFirst();
-    // Released between the two statements: nobody was told, and it can be taken.
-    if (!told) continue;
+    // Released between the two statements: nobody was woken, and the lease is free.
+    if (!woken) continue;
     await notify(tx, 'webhook', webhook_id);
     return false;
   }

@@ -1,7 +1,7 @@
 /**
  * Sends the deliveries of one webhook, under its lease. Requests run beside the state machine, which claims pages of due
  * deliveries, records outcomes, and releases the lease.
- * Invariants: the outcome of a request is recorded before its claim ends; what was not sent is let go without a trace.
+ * Invariants: the outcome of a request is recorded before its claim ends; an unsent delivery stays pending.
  *
  *   starting ─lease taken─▶ fetching ─▶ sending ─nothing claimed─▶ waiting ─50 ms─▶ released
  *      │                       ▲           │ ▲                       │
@@ -34,7 +34,7 @@ export interface SenderParts {
   readonly lease_s: number;
   /** Aborts the requests in flight, without outcomes. */
   readonly give_up: AbortSignal;
-  /** How many deliveries that are sent in order may be claimed now. */
+  /** How many deliveries in order may be claimed now. */
   readonly window: () => number;
   readonly unproven: UnprovenRequests;
 }
@@ -70,9 +70,9 @@ export class Sender {
   #target: Target | undefined;
   #failing = false;
   #outcomes: Outcome[] = [];
-  /** What is sent in order was read up to this position. */
+  /** Deliveries in order were read up to this position. */
   #after = 0;
-  /** There may be deliveries beyond it; retries that were not read. */
+  /** There may be deliveries beyond it, and retries that were not read. */
   #more = { in_order: true, retries: false };
   /** The webhook's row or the order of its deliveries has changed. */
   #outdated = false;
@@ -93,11 +93,11 @@ export class Sender {
   get state(): SenderState {
     return this.#state;
   }
-  /** There is more to send than this sender has looked at. */
+  /** There may be due deliveries that this sender has not read. */
   get leavesMore(): boolean {
     return this.#woken || this.#outdated || this.#ended === 'turn';
   }
-  /** A slow one that has answered everything in time is fast again. */
+  /** A slow receiver that has answered all requests in time is fast again. */
   get isSlow(): boolean {
     return this.#is_slow && (this.#sent === 0 || this.#slowest_ms > SLOW_MS);
   }
@@ -114,7 +114,7 @@ export class Sender {
     this.#changed();
   }
 
-  /** Lets go of what was not sent. Requests in flight are waited for. */
+  /** Ends the claims of unsent deliveries. The sender drains: it waits for the requests in flight. */
   end(why: Ending): void {
     if (this.#ended !== null) return;
     this.#ended = why;
@@ -122,16 +122,12 @@ export class Sender {
     this.#changed();
   }
 
-  /** Resolves when the lease is released, or was not to be had. @throws what the database throws, without the lease */
+  /** Resolves when the lease is released, or held elsewhere. @throws errors of the database, after releasing the lease */
   async run(): Promise<void> {
     const { db, owner, lease_s } = this.#parts;
-    this.#woken = false;
-    if (!(await takeLease(db, this.webhook_id, owner, lease_s))) {
-      this.#state = 'released';
-      return;
-    }
-    this.#beginTurn();
     try {
+      if (!(await takeLease(db, this.webhook_id, owner, lease_s))) return;
+      this.#beginTurn();
       while (!(await this.#step()));
       if (this.#ended === 'disabled') await failLeftBehind(db, this.webhook_id);
       if (this.#fault !== undefined) throw this.#fault;
@@ -265,7 +261,7 @@ export class Sender {
     this.#outcomes.push(outcome);
   }
 
-  /** Repeats the write while the database is away: what was sent once need not be sent twice. */
+  /** Repeats the write while the database is away: without its outcome a delivery would be sent again. */
   async #record(): Promise<void> {
     const outcomes = this.#outcomes;
     this.#outcomes = [];
@@ -283,7 +279,7 @@ export class Sender {
     for (const { id } of outcomes) this.#queue.release(id);
   }
 
-  /** The requests in flight go on, and so does its sender, without a slot among the fast. */
+  /** The sender goes on, with fewer requests at a time and without a fast slot. */
   #turnSlow(): void {
     if (this.#is_slow) return;
     this.#is_slow = true;

@@ -153,6 +153,8 @@ class Senders {
 
   async stop(): Promise<void> {
     this.#stopping = true;
+    this.#ready.fast.clear();
+    this.#ready.slow.clear();
     const active = [...this.#active.values()];
     for (const { sender } of active) sender.end('stopped');
     const grace = setTimeout(() => this.#give_up.abort(), GRACE_MS);

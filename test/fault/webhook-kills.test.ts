@@ -91,7 +91,7 @@ describe('webhooks and the death of', { timeout: 3_600_000 }, () => {
     await lab.killControlPlane(1);
     await some(0.45);
     await lab.killReceiver('busy');
-    // These find no receiver, whatever was sent before the kill.
+    // These find no receiver.
     await lab.happen(first + EVENTS, 50);
     await until('some are tried in vain', async () => {
       const failed = lab.db

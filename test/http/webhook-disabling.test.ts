@@ -40,7 +40,7 @@ async function failingFor(id: string, ms: number): Promise<void> {
 }
 
 describe('410', () => {
-  test('disables at once, fails what is pending, and other webhooks get the event', async () => {
+  test('disables at once, fails pending deliveries, and other webhooks get the event', async () => {
     const owner = await api.person();
     const [gone, other] = [await startRecorder(), await startRecorder()];
     const webhook = await makeWebhook(api, owner, gone.url);
@@ -132,7 +132,7 @@ describe('nothing but failure', () => {
       assert.deepEqual(await told(), []);
       await untilRetried(api, webhook, receiver, attempts, attempts + 1);
     }
-    await until('it is told', async () => (await told()).length === 1);
+    await until('the event is raised', async () => (await told()).length === 1);
     await untilRetried(api, webhook, receiver, 5, 6);
     await until('it is recorded', async () => {
       const [delivery] = await deliveriesOf(api, owner, webhook);
@@ -147,7 +147,7 @@ describe('nothing but failure', () => {
     await webhookWhen(api, owner, webhook, 'failing', ({ failing_since }) => failing_since !== null);
     await failingFor(webhook.id, HOUR_MS + 1_000);
     await happen(api, owner.org_id, 4);
-    await until('it is told again', async () => (await told()).length === 2);
+    await until('it is raised again', async () => (await told()).length === 2);
     const [event] = await told();
     assert.equal((event?.data as { webhook: { id: string } } | undefined)?.webhook.id, webhook.id);
     assert.equal(event?.user_id, null);

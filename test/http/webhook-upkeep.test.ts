@@ -34,7 +34,7 @@ const dispatched = () =>
   });
 
 describe('the lease', () => {
-  test('has one holder, who is woken by others, and is taken over once it has expired', async () => {
+  test('has one holder, which others wake, and is taken over once it has expired', async () => {
     const id = newId('wh');
     assert.equal(await takeLease(db, id, 'a', 15), true);
     assert.equal(await takeLease(db, id, 'b', 15), false);
@@ -60,7 +60,7 @@ describe('the lease', () => {
     assert.equal(got.filter(Boolean).length, 1);
   });
 
-  test('of a process that died expires, and another process sends what was pending', async () => {
+  test('of a process that died expires, and another process sends the pending deliveries', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
     const { id } = await makeWebhook(api, owner, receiver.url);

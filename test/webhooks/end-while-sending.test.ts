@@ -108,7 +108,7 @@ for (const knows of [true, false]) {
     await before.has(1);
     const path = `/v1/webhooks/${webhook.id}`;
     assert.equal((await api.as(owner).patch(path, { url: after.url })).status, 200);
-    await until('its sender is told', () => told.mock.callCount() > 0);
+    await until('its sender is notified', () => told.mock.callCount() > 0);
     release();
     await until(
       'it is recorded',

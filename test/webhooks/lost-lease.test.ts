@@ -29,7 +29,7 @@ const warnings: string[] = [];
 const log = createLog('webhooks', 'warn', { write: (line) => void warnings.push(line) });
 sendWebhooks(api, { ...NO_POLL, lease_s: 4, log });
 
-test('requests in flight end and are recorded; what was not sent is sent by the next sender', async () => {
+test('requests in flight end and are recorded; the next sender sends the rest', async () => {
   const owner = await api.person();
   const recorder = await startRecorder();
   const { id } = await makeWebhook(api, owner, recorder.url);
