@@ -20,6 +20,7 @@ import type {
 } from '../lib/ids.ts';
 import type { OwnQuotas } from '../lib/quotas.ts';
 import type { DeliveryTables } from './delivery-tables.ts';
+import type { WebhookTables } from './webhook-tables.ts';
 
 type Json<T> = ColumnType<T, string, string>;
 type NullableJson<T> = ColumnType<T | null, string | null, string | null>;
@@ -37,7 +38,7 @@ export interface StoredCredential {
   readonly transports: readonly string[];
 }
 
-export interface Database extends DeliveryTables {
+export interface Database extends DeliveryTables, WebhookTables {
   users: {
     id: UserId;
     email: string;

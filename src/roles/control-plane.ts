@@ -31,7 +31,6 @@ import type { InternalContext } from '../http/internal/internal-context.ts';
 import { createMetricsApp } from '../http/monitoring/metrics.ts';
 import { RequestMetrics } from '../http/monitoring/request-metrics.ts';
 import { offerPorts } from '../instances/port-store.ts';
-import { migrateJobs } from '../jobs/store.ts';
 import { readSecrets, type Secrets } from '../launch/data-folder.ts';
 import { keepFirstLogin } from '../launch/first-login.ts';
 import { type Say, StartError } from '../launch/start-error.ts';
@@ -62,9 +61,9 @@ import { sweepOrphans } from '../tasks/sweep-orphans.ts';
 import { watchDeadlines } from '../vms/apply-report.ts';
 import { DeadlineWatch } from '../vms/deadline-watch.ts';
 import { loseSilentHosts } from '../vms/lose-hosts.ts';
-import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
+import { runSenders } from '../webhooks/senders.ts';
 import { aborted } from './shutdown.ts';
 
 /** Made by `console/build.ts`. */
@@ -110,10 +109,10 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   await listen(apps, config, paths);
   log.info({ listen: `${config.listen.host}:${config.listen.port}` }, 'control plane listens');
   const tasks = runTasks(tasksOf(context, store, deliver, signal), hub, log, signal);
-  const deliveries = runDeliveries({ url: database_url, db, hub, log, ...context.webhooks }, signal);
+  const senders = runSenders({ db, hub, log, ...context.webhooks }, signal);
   await aborted(signal);
-  // They write what becomes of the requests under way, and are woken by the hub.
-  await deliveries;
+  // They record the outcomes of the requests in flight, and are woken by the hub.
+  await senders;
   await context.webhooks.outbound.close();
   // Ends the long polls first: they would hold the servers open.
   context.host_calls.close();
@@ -136,7 +135,6 @@ async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
 async function bringUpToDate(database_url: string): Promise<void> {
   try {
     await migrate(database_url);
-    await migrateJobs(database_url);
   } catch (error) {
     if (error instanceof MigrationError)
       throw new StartError(`database: ${error.message}`, 2, { cause: error });
@@ -284,7 +282,6 @@ function tasksOf(
       gap_ms: 250,
       run: () => sealAudit(db, audit, log),
     },
-    { name: 'forgotten-webhooks', every_ms: 5_000, run: () => reviveForgotten(db) },
     { name: 'mails', every_ms: 5_000, wake_by: onPosted, run: () => sendMails(mails, signal) },
     {
       name: 'notification-mails',

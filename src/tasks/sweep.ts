@@ -4,7 +4,6 @@ import { deleteExpired } from '../auth/store.ts';
 import type { Db } from '../db/pool.ts';
 import { deleteOldEvents } from '../events/store.ts';
 import { deleteExpiredResponses } from '../idempotency/store.ts';
-import { deleteDeadJobs } from '../jobs/store.ts';
 import { deleteOldMailCounts } from '../mail/count-store.ts';
 import { deleteOldNotifications } from '../notifications/store.ts';
 import { deleteExpiredInvitations } from '../orgs/invitation-store.ts';
@@ -21,7 +20,6 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteExpired,
   deleteOldEvents,
   pruneDeliveries,
-  deleteDeadJobs,
   deleteOldNotifications,
   deleteOldMailCounts,
   deleteOldPlaces,

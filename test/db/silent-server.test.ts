@@ -6,7 +6,6 @@ import { sql } from 'kysely';
 import { pino } from 'pino';
 import { NotifyHub, notify } from '../../src/db/notify.ts';
 import { isUnavailable, NO_ANSWER_MS, openPool } from '../../src/db/pool.ts';
-import { JobsPool } from '../../src/jobs/jobs-pool.ts';
 import { CuttableWay } from '../support/cuttable.ts';
 import { startDatabase, type TestDatabase } from '../support/database.ts';
 import { until, untilWorks } from '../support/waiting.ts';
@@ -63,16 +62,4 @@ test('one of the pool: its statement ends as with a database that is away, and t
   await unheard;
   t.mock.timers.reset();
   await untilWorks('the next is answered', () => sql`select 3`.execute(db));
-});
-
-test('one of the job library: it is told that it cannot connect now, and the next has another', async (t) => {
-  const way = await openWay(t);
-  const pool = new JobsPool(way.url, 1, 3_000);
-  t.after(() => pool.end());
-  await pool.query('select 1');
-  way.silence();
-  const client = await pool.connect();
-  await assert.rejects(client.query('select 2'), { code: '57P03' });
-  client.release();
-  await untilWorks('the next is answered', () => pool.query('select 3'));
 });

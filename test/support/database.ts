@@ -21,7 +21,6 @@ import pg from 'pg';
 import { pathsIn } from '../../src/config/paths.ts';
 import { migrate } from '../../src/db/migrate.ts';
 import { type Db, openPool } from '../../src/db/pool.ts';
-import { migrateJobs } from '../../src/jobs/store.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launch/embedded-postgres.ts';
 import { runningServer, stopServer } from '../../src/launch/postgres-process.ts';
 import { isAlive } from '../../src/launch/process-life.ts';
@@ -118,7 +117,6 @@ export async function clusterTemplate(): Promise<string> {
     const server = await startEmbeddedPostgres(paths, { say: () => undefined });
     try {
       await migrate(server.database_url);
-      await migrateJobs(server.database_url);
     } finally {
       await server.stop();
     }

@@ -30,7 +30,7 @@ before(async () => {
       });
       request.on('end', () => {
         seen.push({ url: request.url ?? '', body, host: request.headers.host ?? '' });
-        // Every request is a connection of its own, and so judged anew.
+        // Each request needs a new connection, and a check.
         response.writeHead(200, { connection: 'close' }).end('thanks');
       });
     },

@@ -15,8 +15,6 @@ create table webhooks (
   -- Since when every attempt has failed.
   failing_since       timestamptz,
   failing_told        boolean not null default false,
-  -- It answers so slowly that it is served in the slow lane.
-  slow                boolean not null default false,
   version             bigint not null default 1,
   created_by          text not null,
   created_at          timestamptz not null default now(),
@@ -27,37 +25,38 @@ create table webhooks (
 );
 create index webhooks_page on webhooks (org_id, id desc);
 
--- One event for one webhook, however often it is sent. No foreign keys: checking them would cost as much as the insert.
--- The sweep deletes rows whose webhook or event is gone.
+-- One row for each event and webhook.
+-- No foreign keys here and in webhook_attempts: checking them costs as much as the insert. The sweep removes rows whose
+-- webhook is gone.
 create table webhook_deliveries (
-  id               text primary key,
-  webhook_id       text not null,
-  event_id         text not null,
-  position         bigint not null,
-  instance_id      text,
-  state            text not null default 'pending' check (state in ('pending', 'delivered', 'failed')),
-  -- All attempts, and those of the present retry schedule.
-  attempts         integer not null default 0,
-  tries            smallint not null default 0,
-  next_attempt_at  timestamptz,
-  created_at       timestamptz not null default now(),
-  first_at         timestamptz,
-  first_status     smallint,
-  first_latency_ms integer,
-  first_error      text,
-  first_response   text,
+  id              text primary key,
+  webhook_id      text not null,
+  event_id        text not null,
+  -- Of the event.
+  position        bigint not null,
+  instance_id     text,
+  state           text not null default 'pending' check (state in ('pending', 'delivered', 'failed')),
+  -- A first attempt or a replay: sent in the order of positions. Otherwise a retry or a redelivery.
+  in_order        boolean not null default true,
+  -- Over its life, and since it was last asked for.
+  attempts        integer not null default 0,
+  tries           smallint not null default 0,
+  -- Null unless it is pending.
+  next_attempt_at timestamptz default now(),
+  created_at      timestamptz not null default now(),
   unique (webhook_id, position)
 );
-create index webhook_deliveries_first on webhook_deliveries (webhook_id, position)
-  where state = 'pending' and next_attempt_at is null;
-create index webhook_deliveries_again on webhook_deliveries (webhook_id, next_attempt_at)
-  where state = 'pending' and next_attempt_at is not null;
+create index webhook_deliveries_in_order on webhook_deliveries (webhook_id, position)
+  where state = 'pending' and in_order;
+create index webhook_deliveries_retries on webhook_deliveries (webhook_id, next_attempt_at)
+  where state = 'pending' and not in_order;
 create index webhook_deliveries_failed on webhook_deliveries (webhook_id, position) where state = 'failed';
 
 create table webhook_attempts (
   delivery_id text not null,
   number      integer not null,
   at          timestamptz not null,
+  -- Null: there was no answer.
   status      smallint,
   latency_ms  integer not null,
   error       text,
@@ -66,20 +65,11 @@ create table webhook_attempts (
 );
 create index webhook_attempts_at on webhook_attempts using brin (at);
 
-create table webhook_batches (
-  webhook_id text not null,
-  position   bigint not null,
-  positions  bigint[] not null,
-  ids        text[] not null,
-  size       integer not null,
-  created_at timestamptz not null default now(),
-  primary key (webhook_id, position)
-);
-
--- The lease of the process that sends a webhook's deliveries.
-create table webhook_drains (
+-- The process that sends to a webhook, for as long as it renews its lease.
+create table webhook_leases (
   webhook_id text primary key,
   owner      text not null,
   until      timestamptz not null,
-  again      boolean not null default false
+  -- Another process has seen new deliveries since the owner last looked.
+  woken      boolean not null default false
 );

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { MAX_DELAY_MS, MAX_TRIES, retryDelayMs } from './schedule.ts';
+import { MAX_DELAY_MS, MAX_TRIES, retryDelayMs } from './backoff.ts';
 
-/** As the interface says it: before the attempts 2 to 10. */
+/** Published in the interface, before attempts 2 to 10. */
 const PUBLISHED_S = [5, 30, 120, 600, 1_800, 7_200, 21_600, 43_200, 86_400];
 
 const chance = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true });
@@ -20,7 +20,7 @@ test('ten attempts, the waits between them as published, within 20 %', () => {
   );
 });
 
-test('both ends of the spread are reached', () => {
+test('the jitter reaches both of its ends', () => {
   assert.equal(
     retryDelayMs(1, null, () => 0),
     4_000,
@@ -31,7 +31,7 @@ test('both ends of the spread are reached', () => {
   );
 });
 
-test('Retry-After makes a wait longer, never shorter, and never longer than the longest', () => {
+test('Retry-After lengthens a wait, up to the maximum, and never shortens it', () => {
   fc.assert(
     fc.property(tries, fc.nat({ max: 10_000_000 }), chance, (after, asked_s, random) => {
       const plain_ms = retryDelayMs(after, null, () => random) ?? 0;
@@ -41,7 +41,7 @@ test('Retry-After makes a wait longer, never shorter, and never longer than the 
   );
 });
 
-test('after the last attempt there is none, whatever the receiver asks for', () => {
+test('no retry follows the last attempt, whatever the receiver asks for', () => {
   fc.assert(
     fc.property(fc.integer({ min: MAX_TRIES, max: 1_000 }), fc.option(fc.nat()), (after, asked_s) => {
       assert.equal(retryDelayMs(after, asked_s), null);

@@ -1,26 +1,24 @@
-/** A webhook that is woken between its drain's last look and its end: nothing waits for a sweep. And when it is looked at next. */
+/** A webhook that is woken while its sender ends: nothing waits for a poll. And when a retry is sent. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import pg from 'pg';
-import { Drain } from '../../src/webhooks/drain.ts';
+import { Sender } from '../../src/webhooks/sender.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
-import { happen, makeWebhook, sendWebhooks, startRecorder } from '../support/webhooks.ts';
+import { happen, makeWebhook, NO_POLL, sendWebhooks, startRecorder } from '../support/webhooks.ts';
 
 const api = await apiForFile();
 const { url } = api.database;
-// Without the task that finds what was forgotten.
-sendWebhooks(api);
+sendWebhooks(api, NO_POLL);
 
 const counted = async (text: string, values: unknown[]) => {
   const [row] = await queryOnce<{ count: number }>(url, `select count(*)::int as count from ${text}`, values);
   return row?.count ?? 0;
 };
+const PENDING = "webhook_deliveries where webhook_id = $1 and state = 'pending'";
 
-const jobs = 'graphile_worker._private_jobs where key = $1';
-
-test('what happens while the lease is being given back is sent by the same drain', async () => {
+test('an event during the release of the lease is sent by the same sender', async () => {
   const owner = await api.person();
   const recorder = await startRecorder();
   const { id } = await makeWebhook(api, owner, recorder.url);
@@ -28,24 +26,22 @@ test('what happens while the lease is being given back is sent by the same drain
   await happen(api, owner.org_id, 1);
   await recorder.has(1);
 
-  // Whoever gives the lease back from here on waits for us.
+  // The release waits for this lock.
   const holder = new pg.Client({ connectionString: url });
   await holder.connect();
   try {
     await holder.query('begin');
-    const held = await holder.query('select owner from webhook_drains where webhook_id = $1 for update', [
+    const locked = await holder.query('select owner from webhook_leases where webhook_id = $1 for update', [
       id,
     ]);
-    assert.equal(held.rowCount, 1);
+    assert.equal(locked.rowCount, 1);
     release();
-    const giving =
-      "pg_stat_activity where wait_event_type = 'Lock' and query like '%delete from webhook_drains%' and $1 <> ''";
-    await until('the lease is being given back', async () => (await counted(giving, [id])) === 1);
+    const releasing =
+      "pg_stat_activity where wait_event_type = 'Lock' and query like '%delete from \"webhook_leases\"%' and $1 <> ''";
+    await until('the lease is being released', async () => (await counted(releasing, [id])) === 1);
 
     await happen(api, owner.org_id, 2);
-    const waiting = 'webhook_batches where webhook_id = $1';
-    await until('there is a delivery of it', async () => (await counted(waiting, [id])) === 1);
-    await until('its job is over', async () => (await counted(jobs, [id])) === 0);
+    await until('its delivery is pending', async () => (await counted(PENDING, [id])) === 1);
     assert.equal(recorder.got.length, 1);
     await holder.query('rollback');
   } finally {
@@ -55,8 +51,8 @@ test('what happens while the lease is being given back is sent by the same drain
   assert.deepEqual(second?.event.data['n'], 2);
 });
 
-test('one that is enabled again while a request of before its disabling is under way gets what is new', async (t) => {
-  const ended = t.mock.method(Drain.prototype, 'end');
+test('a webhook that is enabled again while a request from before its disabling is in flight gets new events', async (t) => {
+  const ended = t.mock.method(Sender.prototype, 'end');
   const owner = await api.person();
   const recorder = await startRecorder();
   const { id } = await makeWebhook(api, owner, recorder.url, { events: ['member.added'] });
@@ -68,16 +64,14 @@ test('one that is enabled again while a request of before its disabling is under
   await until('its sender knows', () => ended.mock.calls.some((call) => call.arguments[0] === 'disabled'));
   await api.as(owner).patch(path, { status: 'enabled' });
   await happen(api, owner.org_id, 2);
-  const waiting = 'webhook_batches where webhook_id = $1';
-  await until('there is a delivery of it', async () => (await counted(waiting, [id])) === 1);
-  await until('its job is over', async () => (await counted(jobs, [id])) === 0);
+  await until('its delivery is pending', async () => (await counted(PENDING, [id])) === 1);
   assert.equal(recorder.got.length, 1);
   release();
   const [, second] = await recorder.has(2);
   assert.equal(second?.event.data['n'], 2);
 });
 
-test('a retry is looked at when it is due by the clock of the database, and not before', async (t) => {
+test('a retry is due by the clock of the database, not by that of the process', async (t) => {
   const { now } = Date;
   t.mock.method(Date, 'now', () => now() - 60_000);
   const owner = await api.person();
@@ -85,6 +79,6 @@ test('a retry is looked at when it is due by the clock of the database, and not 
   recorder.reply = () => ({ status: 503, headers: { 'retry-after': '30' } });
   const { id } = await makeWebhook(api, owner, recorder.url);
   await happen(api, owner.org_id, 1);
-  const due = `${jobs} and run_at >= (select next_attempt_at from webhook_deliveries where webhook_id = $1)`;
-  await until('its job waits for that', async () => (await counted(due, [id])) === 1);
+  const later = `${PENDING} and attempts = 1 and next_attempt_at > now() + interval '20 seconds'`;
+  await until('it waits for its retry', async () => (await counted(later, [id])) === 1);
 });
