@@ -6,10 +6,10 @@
 import { sql } from 'kysely';
 import type { MapRef, SegmentRef } from '../agent-api/types.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { getInstance, lockInstance } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { insertObjects } from './segment-store.ts';
+import { findPresentDisk, lockDisk } from './store.ts';
 
 /** Chains that are longer get a full map, and so do those whose deltas outweigh half of the last one and this. */
 const LINKS_MAX = 32;
@@ -113,9 +113,9 @@ export async function readLinks(db: Db, instance_id: InstanceId): Promise<DiskLi
       select from segment_holders o where o.key = h.key and o.instance_id <> h.instance_id) as shared
     from segment_holders h join segments s using (key)
     where h.instance_id = ${instance_id}`.execute(db);
-  const instance = await getInstance(db, instance_id);
-  if (!instance || instance.deleting || instance.generation === 0) return null;
-  const { size_bytes, disk_epoch: epoch, generation } = instance;
+  const disk = await findPresentDisk(db, instance_id);
+  if (!disk || disk.generation === 0) return null;
+  const { size_bytes, epoch, generation } = disk;
   const links = await readRows(db, instance_id, generation);
   return { instance_id, size_bytes, epoch, generation, links, held };
 }
@@ -206,9 +206,7 @@ export async function placeCompaction(
 
 /** Under the instance's lock: nobody commits, restores, forks or deletes it until the transaction's end. */
 async function isUnchanged(tx: Tx, before: DiskLinks): Promise<boolean> {
-  await lockInstance(tx, before.instance_id);
-  const instance = await getInstance(tx, before.instance_id);
-  if (!instance || instance.deleting) return false;
+  if (!(await lockDisk(tx, before.instance_id))) return false;
   const rows = await readRows(tx, before.instance_id, before.generation);
   return JSON.stringify(rows.map(chainPart)) === JSON.stringify(before.links.map(chainPart));
 }

@@ -17,6 +17,31 @@ import type { HostId, InstanceId } from '../lib/ids.ts';
 import { markKeyUsed } from './data-key-store.ts';
 import { insertObjects } from './segment-store.ts';
 
+/** Undefined when there is none, or its instance is being deleted. */
+export async function findPresentDisk(tx: Tx, instance_id: InstanceId) {
+  return tx
+    .selectFrom('disks as d')
+    .innerJoin('instances as i', 'i.id', 'd.instance_id')
+    .select(['d.size_bytes', 'd.epoch', 'd.generation'])
+    .where('d.instance_id', '=', instance_id)
+    .where('i.deleting', '=', false)
+    .executeTakeFirst();
+}
+
+/**
+ * Takes the lock of the disk's instance until the transaction's end: no commit, restore, fork or deletion happens
+ * meanwhile. False when the instance is gone or being deleted.
+ */
+export async function lockDisk(tx: Tx, instance_id: InstanceId): Promise<boolean> {
+  const row = await tx
+    .selectFrom('instances')
+    .select('deleting')
+    .where('id', '=', instance_id)
+    .forUpdate()
+    .executeTakeFirst();
+  return row !== undefined && !row.deleting;
+}
+
 /** The durable state of a disk, without its keys. @throws Error when the chain of its generations is broken */
 export async function readDisk(
   tx: Tx,

@@ -1,8 +1,8 @@
-/** Leases of hosts, as the database knows them. Who judges them is `silence.ts`. */
+/** Leases of hosts, as the database knows them. Who judges them is `lease-monitor.ts`. */
 import { sql } from 'kysely';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
-import type { LeaseState } from './silence.ts';
+import type { LeaseState } from './lease-monitor.ts';
 
 /**
  * The host lives, and keeps a lease of `kept_ms`. Answers the lease that it is to keep: `lease_ms`, or none while it is
@@ -54,7 +54,7 @@ export async function listLeases(tx: Tx): Promise<LeaseState[]> {
  * Says that the host is lost, if it has not been heard of since `beat`; a renewal waits until the transaction's end.
  * `already`: it was said before. Whoever holds an instance as well has locked that first.
  */
-export async function markLost(tx: Tx, id: HostId, beat: number): Promise<'lost' | 'already' | 'heard'> {
+export async function markLost(tx: Tx, id: HostId, beat: number): Promise<'lost' | 'already' | 'renewed'> {
   const row = await tx
     .selectFrom('hosts')
     .select(['lost_at'])
@@ -62,7 +62,7 @@ export async function markLost(tx: Tx, id: HostId, beat: number): Promise<'lost'
     .where('beat', '=', beat)
     .forUpdate()
     .executeTakeFirst();
-  if (!row) return 'heard';
+  if (!row) return 'renewed';
   if (row.lost_at !== null) return 'already';
   await tx.updateTable('hosts').set({ lost_at: sql`now()` }).where('id', '=', id).execute();
   return 'lost';

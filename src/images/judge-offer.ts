@@ -1,7 +1,7 @@
 import type { OfferedImage, OfferResponse } from '../agent-api/host-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { HostId } from '../lib/ids.ts';
-import { currentImage, diskNeeds, findVersion, whoNeeds } from './store.ts';
+import { currentImage, diskNeeds, findVersion, instancesOfVersion } from './store.ts';
 
 /** What a host is to do with an image that it has. Of a remote one only what a disk there is based on is taken. */
 export async function judgeOffer(
@@ -17,5 +17,5 @@ export async function judgeOffer(
   if (!current) return 'wanted';
   const of_that = await findVersion(tx, id, current.version);
   if (of_that?.recipe !== recipe) return 'wanted';
-  return (await whoNeeds(tx, id, version)).length > 0 ? 'wanted' : 'unneeded';
+  return (await instancesOfVersion(tx, id, version)).length > 0 ? 'wanted' : 'unneeded';
 }

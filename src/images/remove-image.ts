@@ -1,6 +1,6 @@
 import type { Tx } from '../db/pool.ts';
 import { AppError } from '../lib/errors.ts';
-import { lockVersions, markRemoved, whoIsOf, whoNeeds } from './store.ts';
+import { instancesOfImage, instancesOfVersion, lockVersions, markRemoved } from './store.ts';
 
 /**
  * Takes versions of an image out of use: the one whose hash begins with `prefix`, or without it all of them. Objects are
@@ -11,7 +11,7 @@ export async function removeImage(tx: Tx, id: string, prefix: string | null): Pr
   const versions = await lockVersions(tx, id);
   if (versions.length === 0) throw new AppError('NOT_FOUND', { message: `No image "${id}" is stored.` });
   if (prefix === null) {
-    const instances = await whoIsOf(tx, id);
+    const instances = await instancesOfImage(tx, id);
     if (instances.length > 0) throw refused(`instances are made of it: ${instances.join(', ')}`);
     if (id === 'debian-12') throw refused('it is what instances are made of unless they say otherwise');
     for (const { version } of versions) await markNeededByNobody(tx, id, version);
@@ -27,7 +27,7 @@ export async function removeImage(tx: Tx, id: string, prefix: string | null): Pr
 }
 
 async function markNeededByNobody(tx: Tx, id: string, version: string): Promise<void> {
-  const instances = await whoNeeds(tx, id, version);
+  const instances = await instancesOfVersion(tx, id, version);
   if (instances.length > 0) throw refused(`disks are based on it: ${instances.join(', ')}`);
   await markRemoved(tx, id, version);
 }

@@ -171,7 +171,7 @@ export async function markRemoved(tx: Tx, id: string, version: string): Promise<
 }
 
 /** Names of up to five instances whose disks are deltas of that version, or may be. */
-export async function whoNeeds(tx: Tx, id: string, version: string): Promise<string[]> {
+export async function instancesOfVersion(tx: Tx, id: string, version: string): Promise<string[]> {
   const rows = await tx
     .selectFrom('instances as i')
     .innerJoin('disks as d', 'd.instance_id', 'i.id')
@@ -200,7 +200,7 @@ export async function diskNeeds(tx: Tx, host_id: HostId, id: string, version: st
 }
 
 /** Names of up to five instances that are made of the image, whatever version their disks are of. */
-export async function whoIsOf(tx: Tx, id: string): Promise<string[]> {
+export async function instancesOfImage(tx: Tx, id: string): Promise<string[]> {
   const rows = await tx
     .selectFrom('instances')
     .select('name')

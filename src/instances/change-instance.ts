@@ -8,12 +8,12 @@ import { AppError, invalid } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { checkQuota } from '../orgs/quotas.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
 import {
   findInstance,
   growDisk,
   type InstanceChange,
   type InstanceRow,
-  lockInstance,
   markDeleting,
   updateInstance,
 } from './store.ts';
@@ -36,13 +36,11 @@ export async function changeInstance(
   check: (version: number) => void,
 ): Promise<InstanceRow> {
   try {
-    await lockInstance(tx, id);
-    const row = await findInstance(tx, principal.org_id, id);
-    if (!row) throw new AppError('NOT_FOUND');
+    const row = await lockInstanceOf(tx, principal, id);
     const more_gib = (change.disk_gib ?? row.disk_gib) - row.disk_gib;
     if (more_gib < 0) throw invalid('disk_gib', `a disk only grows, and it has ${row.disk_gib} GiB`);
     check(row.version);
-    if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+    refuseDeleting(row);
     const state = row.state ?? 'stopped';
     if (SIZES.some((size) => change[size] !== undefined) && state !== 'stopped') {
       throw new AppError('CONFLICT', {
@@ -77,9 +75,7 @@ export async function deleteInstance(
   id: InstanceId,
   check: (version: number) => void,
 ): Promise<InstanceRow> {
-  await lockInstance(tx, id);
-  const row = await findInstance(tx, principal.org_id, id);
-  if (!row) throw new AppError('NOT_FOUND');
+  const row = await lockInstanceOf(tx, principal, id);
   check(row.version);
   if (row.deleting) return row;
   await markDeleting(tx, id);

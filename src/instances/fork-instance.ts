@@ -6,8 +6,9 @@ import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
 import { checkQuota } from '../orgs/quotas.ts';
 import { announce, type CreationContext, insertNew } from './create-instance.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
 import { noSuchGeneration } from './restore-instance.ts';
-import { findInstance, type InstanceRow, lockInstance } from './store.ts';
+import type { InstanceRow } from './store.ts';
 
 export interface ForkRequest {
   readonly name: string;
@@ -29,12 +30,10 @@ export async function forkInstance(
   { name, generation }: ForkRequest,
 ): Promise<InstanceRow> {
   // The instance before its organisation, as a start takes them.
-  await lockInstance(tx, from);
-  const parent = await findInstance(tx, principal.org_id, from);
-  if (!parent) throw new AppError('NOT_FOUND');
+  const parent = await lockInstanceOf(tx, principal, from);
   const wanted = generation ?? parent.generation;
   if (generation !== null && !(await findRetained(tx, from, generation))) throw noSuchGeneration(generation);
-  if (parent.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  refuseDeleting(parent);
   if (wanted === 0) {
     throw new AppError('CONFLICT', {
       message: 'The disk has no durable generation yet. Start the VM and flush it (POST …/vm/flush) first.',
@@ -44,15 +43,18 @@ export async function forkInstance(
   const { image, cpus, memory_mib, disk_gib, auto_flush_seconds, idle_timeout_seconds } = parent;
   const { keep_last, keep_daily_days } = parent;
   const id = await insertNew(tx, principal, context, {
-    ...{ name, labels: {}, image, cpus, memory_mib, disk_gib },
-    ...{
-      auto_flush_seconds,
-      idle_timeout_seconds,
-      wake_on_connect: false,
-      user_data: null,
-      keep_last,
-      keep_daily_days,
-    },
+    name,
+    labels: {},
+    image,
+    cpus,
+    memory_mib,
+    disk_gib,
+    auto_flush_seconds,
+    idle_timeout_seconds,
+    wake_on_connect: false,
+    user_data: null,
+    keep_last,
+    keep_daily_days,
   });
   await shareDataKeys(tx, context.disk_keys, from, id, parent.generation);
   await copyDisk(tx, from, id, wanted);

@@ -6,7 +6,8 @@ import { append } from '../events/append.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
-import { findInstance, type InstanceRow, lockInstance, setHostKeys, updateInstance } from './store.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
+import { findInstance, type InstanceRow, setHostKeys, updateInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
 /**
@@ -23,12 +24,10 @@ export async function restoreInstance(
   /** Called with the version found under the lock; throws to refuse. */
   check: (version: number) => void,
 ): Promise<InstanceRow> {
-  await lockInstance(tx, id);
-  const row = await findInstance(tx, principal.org_id, id);
-  if (!row) throw new AppError('NOT_FOUND');
+  const row = await lockInstanceOf(tx, principal, id);
   if (!(await findRetained(tx, id, generation))) throw noSuchGeneration(generation);
   check(row.version);
-  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  refuseDeleting(row);
   const state = row.state ?? 'stopped';
   if (state !== 'stopped') {
     const message = `The VM is ${state}; a disk is restored while it is stopped. Stop it (DELETE …/vm) first.`;

@@ -23,7 +23,7 @@ import { dropOldGenerations } from '../disks/generation-store.ts';
 import { knownMarks } from '../disks/mark-store.ts';
 import { onCommitted } from '../events/wake.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
-import { SilenceWatch } from '../hosts/silence.ts';
+import { LeaseMonitor } from '../hosts/lease-monitor.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
@@ -57,9 +57,9 @@ import { sealAudit } from '../tasks/seal-audit.ts';
 import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { sweepOrphans } from '../tasks/sweep-orphans.ts';
-import { watchDeadlines } from '../vms/apply-report.ts';
-import { DeadlineWatch } from '../vms/deadline-watch.ts';
-import { loseSilentHosts } from '../vms/lose-hosts.ts';
+import { enforceDeadlines } from '../vms/apply-report.ts';
+import { DeadlineMonitor } from '../vms/deadline-monitor.ts';
+import { expireHosts } from '../vms/expire-hosts.ts';
 import { reviveForgotten, runDeliveries } from '../webhooks/deliveries.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
@@ -254,12 +254,12 @@ function tasksOf(
   const mail: MailParts = { db, log, deliver, public_url };
   const mails = { db, log, deliver, mailbox };
   const disks = { db, store, disk_keys };
-  const leases = new SilenceWatch();
-  const deadlines = new DeadlineWatch();
+  const leases = new LeaseMonitor();
+  const deadlines = new DeadlineMonitor();
   return [
     { name: 'claim-store', every_ms: 5_000, run: () => store.verified() },
-    { name: 'silent-hosts', every_ms: 1_000, run: () => loseSilentHosts(db, leases, log) },
-    { name: 'deadlines', every_ms: 2_000, run: () => watchDeadlines(db, deadlines) },
+    { name: 'silent-hosts', every_ms: 1_000, run: () => expireHosts(db, leases, log) },
+    { name: 'deadlines', every_ms: 2_000, run: () => enforceDeadlines(db, deadlines) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-memory', every_ms: 600_000, run: () => freeMemory(db, store, log) },
     { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },

@@ -5,6 +5,7 @@ import { append } from '../events/append.ts';
 import { AppError } from '../lib/errors.ts';
 import { type ApiKeyId, type HostId, newId, type OrgId, type SshKeyId, type UserId } from '../lib/ids.ts';
 import { type QuotaLimits, requireWithin } from '../lib/quotas.ts';
+import { notifyKeyChange } from './notify-key-change.ts';
 import { parsePublicKey } from './public-key.ts';
 import {
   countSshKeys,
@@ -19,7 +20,6 @@ import {
   organisationsGranted,
   type SshKeyRow,
 } from './store.ts';
-import { tellOfKeys } from './tell-of-keys.ts';
 import { sshKeyView } from './view.ts';
 
 /** A key that was added or revoked, and the organisations that concerns: each gets the event and is to get an audit entry. */
@@ -71,7 +71,7 @@ export async function addSshKey(
       ...(each === principal.org_id ? { user_id } : {}),
     });
   }
-  await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
+  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
   return { row, org_ids };
 }
 
@@ -101,7 +101,7 @@ export async function revokeSshKey(tx: Tx, principal: Principal, id: SshKeyId): 
   if (!row) throw new AppError('NOT_FOUND');
   const hosts = await hostsOfUserKeys(tx, view.user_id);
   const changed = await endKey(tx, principal, row);
-  await tellOfKeys(tx, hosts);
+  await notifyKeyChange(tx, hosts);
   return changed;
 }
 
@@ -117,7 +117,7 @@ export async function revokeRegisteredBy(
     for (const host_id of await hostsOfUserKeys(tx, user_id)) hosts.add(host_id);
     changed.push(await endKey(tx, principal, row));
   }
-  await tellOfKeys(tx, [...hosts]);
+  await notifyKeyChange(tx, [...hosts]);
   return changed;
 }
 

@@ -17,9 +17,9 @@ import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import { invalid } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
-import type { DeadlineWatch } from './deadline-watch.ts';
+import type { DeadlineMonitor } from './deadline-monitor.ts';
 import { answerFlushes, failFlushes, tellOfFailure } from './flushes.ts';
-import { isMemoryKey, keepMemory, spendMemory } from './memory-store.ts';
+import { isMemoryKey, orphanMemory, recordMemory } from './memory-store.ts';
 import { observe, TROUBLE_CODES, type VmState } from './model.ts';
 import {
   findVm,
@@ -53,7 +53,7 @@ export async function applyReport(
       const { memory } = report.observed;
       await checkMemory(tx, vm, memory);
       if (RUNS_ON.includes(vm.state) || memory.generation !== instance.generation) return 'unwanted';
-      await keepMemory(tx, vm, memory, vm.state === 'suspending');
+      await recordMemory(tx, vm, memory, vm.state === 'suspending');
     }
     await move(tx, vm, instance, report.observed, host_id);
     return 'accepted';
@@ -108,7 +108,7 @@ async function move(
   // Unless it was in trouble: if it still is, that is said anew.
   if (adopted && !TROUBLE_CODES.includes(vm.reason_code ?? '')) change.reason = reasonOf(vm);
   await updateVm(tx, vm, change);
-  if (seen.kind === 'running') await spendMemory(tx, vm.id);
+  if (seen.kind === 'running') await orphanMemory(tx, vm.id);
   if (seen.kind === 'running' && (instance.host_keys === null || another))
     await setHostKeys(tx, instance.id, [...seen.host_keys]);
   // A receipt would say that what is lost is durable.
@@ -243,7 +243,7 @@ const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
 };
 
 /** {@link applyDeadlines} of a task that runs every few seconds: once the hosts could be heard since it was away. */
-export async function watchDeadlines(db: Db, watch: DeadlineWatch, now_ms = Date.now()): Promise<void> {
+export async function enforceDeadlines(db: Db, watch: DeadlineMonitor, now_ms = Date.now()): Promise<void> {
   try {
     await ping(db);
   } catch (error) {

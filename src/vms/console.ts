@@ -8,6 +8,7 @@ import type { Principal } from '../auth/principal.ts';
 import { CONSOLE_PREFIX, hashToken, newToken, tokenPrefix } from '../auth/tokens.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { HostCalls } from '../hosts/host-calls.ts';
+import { lockInstanceOf, refuseDeleting } from '../instances/lock-instance.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
 import type { ApiKeyId, HostId, InstanceId, OrgId, SessionId } from '../lib/ids.ts';
@@ -15,7 +16,6 @@ import { insertTicket, takeTicket } from './console-ticket-store.ts';
 import { type CommandPlace, placeOf } from './exec-command.ts';
 import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
-import { lockedInstance } from './vm-calls.ts';
 
 const LOG_WITHIN_MS = 10_000;
 /** While a guest comes up or goes down its console is most worth looking at. */
@@ -40,7 +40,7 @@ export async function issueConsoleTicket(
   principal: Principal,
   id: InstanceId,
 ): Promise<{ ticket: string; expires_at: Date }> {
-  requireMachine(await lockedInstance(tx, principal, id));
+  requireMachine(await lockInstanceOf(tx, principal, id));
   await markUsed(tx, id);
   const ticket = newToken(CONSOLE_PREFIX);
   const { credential, org_id } = principal;
@@ -97,7 +97,7 @@ export async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): P
 
 /** @throws AppError CONFLICT, VM_NOT_RUNNING */
 export function requireMachine(row: InstanceRow): void {
-  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  refuseDeleting(row);
   const state = row.state ?? 'stopped';
   if (!WITH_A_MACHINE.includes(state))
     throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });

@@ -3,12 +3,13 @@ import { EXEC_INPUT_BYTES, type ExecResult } from '../agent-api/host-calls.ts';
 import type { Principal } from '../auth/principal.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import type { HostCalls } from '../hosts/host-calls.ts';
+import { lockInstanceOf } from '../instances/lock-instance.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { invalid } from '../lib/errors.ts';
 import type { HostId, InstanceId, VmId } from '../lib/ids.ts';
+import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';
-import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
 
 /** Beyond the command's own time: for its start, its end, and the way. */
 const MARGIN_MS = 15_000;
@@ -36,8 +37,8 @@ export interface CommandPlace {
 
 /** @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
 export async function placeOfCommand(tx: Tx, principal: Principal, id: InstanceId): Promise<CommandPlace> {
-  const row = await lockedInstance(tx, principal, id);
-  ruleOrRefuse(row, 'exec');
+  const row = await lockInstanceOf(tx, principal, id);
+  ruleOrThrow(row, 'exec');
   await markUsed(tx, id);
   return placeOf(row);
 }

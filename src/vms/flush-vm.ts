@@ -8,14 +8,15 @@ import type { Principal } from '../auth/principal.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { isLost } from '../hosts/lease-store.ts';
+import { lockInstanceOf } from '../instances/lock-instance.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { present } from '../lib/assert.ts';
 import { AppError } from '../lib/errors.ts';
 import { type FlushId, type InstanceId, newId, type VmId } from '../lib/ids.ts';
 import { findFinalFlush, findFlush, findQueuedFlush, insertFlush } from './flush-store.ts';
 import { unchanged } from './flushes.ts';
+import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';
-import { lockedInstance, ruleOrRefuse } from './vm-calls.ts';
 
 /** How long a caller is kept waiting; the flush itself goes on after that. */
 export const FLUSH_WAIT_MS = 300_000;
@@ -28,8 +29,8 @@ export type BegunFlush =
 
 /** Asks for a flush of everything written so far. @throws AppError CONFLICT */
 export async function beginFlush(tx: Tx, principal: Principal, id: InstanceId): Promise<BegunFlush> {
-  const row = await lockedInstance(tx, principal, id);
-  const rule = ruleOrRefuse(row, 'flush');
+  const row = await lockInstanceOf(tx, principal, id);
+  const rule = ruleOrThrow(row, 'flush');
   await markUsed(tx, id);
   const state = row.state ?? 'stopped';
   if (state === 'stopped' || state === 'suspended') return { kind: 'nothing_to_do', receipt: unchanged(row) };

@@ -7,13 +7,13 @@ import type { InstanceId, VmId } from '../lib/ids.ts';
 /**
  * The VM's one memory, if it is `wanted`; else it is spent as it comes, and only to be removed. Said twice it is kept once.
  */
-export async function keepMemory(
+export async function recordMemory(
   tx: Tx,
   vm: { readonly id: VmId; readonly instance_id: InstanceId },
   ref: MemoryRef,
   wanted: boolean,
 ): Promise<void> {
-  if (wanted) await spendMemory(tx, vm.id, ref.key);
+  if (wanted) await orphanMemory(tx, vm.id, ref.key);
   await tx
     .insertInto('memory_images')
     .values({
@@ -38,7 +38,7 @@ export async function isMemoryKey(tx: Tx, instance_id: InstanceId, key_id: strin
 }
 
 /** Nobody goes on from what the VM had, but for `key`: its guest has gone on from there, or was saved anew. */
-export async function spendMemory(tx: Tx, vm_id: VmId, key = ''): Promise<void> {
+export async function orphanMemory(tx: Tx, vm_id: VmId, key = ''): Promise<void> {
   await tx
     .updateTable('memory_images')
     .set({ vm_id: null })
@@ -48,12 +48,12 @@ export async function spendMemory(tx: Tx, vm_id: VmId, key = ''): Promise<void> 
 }
 
 /** From here on `to` alone may go on from it. */
-export async function handMemoryOn(tx: Tx, from: VmId, to: VmId): Promise<void> {
+export async function reassignMemory(tx: Tx, from: VmId, to: VmId): Promise<void> {
   await tx.updateTable('memory_images').set({ vm_id: to }).where('vm_id', '=', from).execute();
 }
 
 /** Keys of what nobody will go on from any more. */
-export async function listSpentMemory(db: Db, limit: number): Promise<string[]> {
+export async function listOrphanedMemory(db: Db, limit: number): Promise<string[]> {
   const { rows } = await sql<{ key: string }>`
     select m.key from memory_images m
     where not exists (select from vms v where v.id = m.vm_id and v.state in ('suspended', 'starting')
@@ -62,6 +62,6 @@ export async function listSpentMemory(db: Db, limit: number): Promise<string[]> 
   return rows.map(({ key }) => key);
 }
 
-export async function forgetMemory(db: Db, key: string): Promise<void> {
+export async function deleteMemory(db: Db, key: string): Promise<void> {
   await db.deleteFrom('memory_images').where('key', '=', key).execute();
 }

@@ -1,9 +1,9 @@
 import type { DiskReport } from '../agent-api/host-types.ts';
 import type { Db } from '../db/pool.ts';
+import { placedOn } from '../disks/placement-store.ts';
+import { recordDirtyBytes } from '../disks/store.ts';
 import type { HostId } from '../lib/ids.ts';
 import { noteRootUse } from './note-root-use.ts';
-import { placedOn } from './placement-store.ts';
-import { recordDirtyBytes } from './store.ts';
 
 /** What a host says of the disks that it has; of others its word counts for nothing. */
 export async function recordDisks(db: Db, host_id: HostId, disks: readonly DiskReport[]): Promise<void> {

@@ -1,6 +1,6 @@
 import type { InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
-import { remedy } from '../vms/model.ts';
+import { remedy } from './model.ts';
 
 /** The user of the built-in images. */
 const SSH_USER = 'root';

@@ -26,7 +26,7 @@ export function marginMs(lease_ms: number): number {
   return 2_000 + lease_ms / 4;
 }
 
-export class SilenceWatch {
+export class LeaseMonitor {
   readonly #since = new Map<HostId, { readonly beat: number; readonly seen_ms: number }>();
   #looked_ms: number | null = null;
 

@@ -9,9 +9,9 @@
 /** Looks further apart than this do not count as watching. */
 const GAP_MS = 10_000;
 /** For an agent that comes back, too: it adopts its VMs first. */
-export const HEARING_MS = 60_000;
+export const GRACE_MS = 60_000;
 
-export class DeadlineWatch {
+export class DeadlineMonitor {
   #looked_ms: number | null = null;
   #since_ms = 0;
 
@@ -19,7 +19,7 @@ export class DeadlineWatch {
   look(now_ms: number): boolean {
     if (this.#looked_ms === null || Math.abs(now_ms - this.#looked_ms) > GAP_MS) this.#since_ms = now_ms;
     this.#looked_ms = now_ms;
-    return now_ms - this.#since_ms >= HEARING_MS;
+    return now_ms - this.#since_ms >= GRACE_MS;
   }
 
   /** The database was not seen: it begins anew. */

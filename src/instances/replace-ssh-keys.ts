@@ -1,13 +1,14 @@
 import { actorOf, type Principal } from '../auth/principal.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
-import { findInstance, lockInstance } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, isId, type SshKeyId } from '../lib/ids.ts';
-import { allowedKeys, holdMemberKeys, replaceKeySet } from './store.ts';
-import { tellOfKeys } from './tell-of-keys.ts';
+import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
+import { allowedKeys, holdMemberKeys, replaceKeySet } from '../ssh-keys/store.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
+import { findInstance } from './store.ts';
+import { instanceView } from './view.ts';
 
 export interface KeySet {
   readonly mode: 'account' | 'explicit';
@@ -52,10 +53,8 @@ export async function replaceKeys(
       'ssh_key_ids',
       `"${bad.slice(0, 60)}" is no SSH key of a member that this organisation may use`,
     );
-  await lockInstance(tx, id);
-  const row = await findInstance(tx, principal.org_id, id);
-  if (!row) throw new AppError('NOT_FOUND');
-  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  const row = await lockInstanceOf(tx, principal, id);
+  refuseDeleting(row);
   check(await readKeySet(tx, principal, id));
   const known = await holdMemberKeys(tx, principal.org_id, wanted as SshKeyId[]);
   const foreign = wanted.find((each) => !known.has(each));
@@ -71,6 +70,6 @@ export async function replaceKeys(
     data: { instance: instanceView(after), ssh_keys: { mode: set.mode, data: set.data } },
     actor: actorOf(principal),
   });
-  await tellOfKeys(tx, row.host_id === null ? [] : [row.host_id]);
+  await notifyKeyChange(tx, row.host_id === null ? [] : [row.host_id]);
   return set;
 }

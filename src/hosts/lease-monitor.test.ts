@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { HostId } from '../lib/ids.ts';
-import { type LeaseState, marginMs, SilenceWatch } from './silence.ts';
+import { LeaseMonitor, type LeaseState, marginMs } from './lease-monitor.ts';
 
 const LEASE_MS = 40_000;
 const OVER_MS = LEASE_MS + marginMs(LEASE_MS);
@@ -11,26 +11,26 @@ function host(name: string, beat: number, change: Partial<LeaseState> = {}): Lea
 }
 
 /** Looks every second from `from_ms` until `until_ms`; what the last look said. */
-function watched(watch: SilenceWatch, hosts: readonly LeaseState[], from_ms: number, until_ms: number) {
+function watched(watch: LeaseMonitor, hosts: readonly LeaseState[], from_ms: number, until_ms: number) {
   for (let now_ms = from_ms; now_ms < until_ms; now_ms += 1_000) watch.look(hosts, now_ms);
   return watch.look(hosts, until_ms).map(({ name }) => name);
 }
 
 test('a host is silent once lease and margin have passed since its last renewal was seen, and not before', () => {
-  const watch = new SilenceWatch();
+  const watch = new LeaseMonitor();
   assert.deepEqual(watched(watch, [host('a', 1)], 0, OVER_MS - 1), []);
   assert.deepEqual(watched(watch, [host('a', 1)], OVER_MS - 1, OVER_MS), ['a']);
   assert.deepEqual(watch.look([host('a', 2)], OVER_MS + 1), [], 'it is back');
 });
 
 test('each renewal begins the lease anew', () => {
-  const watch = new SilenceWatch();
+  const watch = new LeaseMonitor();
   watched(watch, [host('a', 1)], 0, OVER_MS - 1_000);
   assert.deepEqual(watched(watch, [host('a', 2)], OVER_MS - 1_000, 2 * OVER_MS - 2_000), []);
 });
 
 test('who has just begun to watch, or was away for a while, gives every host its whole lease', () => {
-  const watch = new SilenceWatch();
+  const watch = new LeaseMonitor();
   assert.deepEqual(watch.look([host('a', 1)], 1e9), [], 'however long ago that beat was');
   watched(watch, [host('a', 1)], 1e9, 1e9 + OVER_MS - 1_000);
   assert.deepEqual(watch.look([host('a', 1)], 2e9), [], 'after a gap');
@@ -40,7 +40,7 @@ test('who has just begun to watch, or was away for a while, gives every host its
 });
 
 test('a host without a lease is never silent; one that was removed always is', () => {
-  const watch = new SilenceWatch();
+  const watch = new LeaseMonitor();
   const hosts = [host('alone', 1, { lease_ms: null }), host('gone', 1, { removed: true })];
   assert.deepEqual(watched(watch, hosts, 0, 10 * OVER_MS), ['gone']);
 });

@@ -2,12 +2,12 @@
 import type { MapRef, SegmentRef } from '../agent-api/types.ts';
 import type { Db } from '../db/pool.ts';
 import { type DataKey, KeyRing } from '../disk-format/key-ring.ts';
-import { getInstance, type InstanceRow } from '../instances/store.ts';
+import { type DiskKeys, openDataKeys } from '../disks/data-keys.ts';
+import { findRetained } from '../disks/generation-store.ts';
+import { readDisk, readLayers } from '../disks/store.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
-import { type DiskKeys, openDataKeys } from './data-keys.ts';
-import { findRetained } from './generation-store.ts';
-import { readDisk, readLayers } from './store.ts';
+import { getInstance, type InstanceRow } from './store.ts';
 
 export interface OpenedDisk {
   readonly instance: InstanceRow;

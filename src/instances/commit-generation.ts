@@ -1,16 +1,16 @@
 import type { CommitRequest, CommitResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import { checkCommit } from '../disks/check-commit.ts';
+import { mayWriteWith } from '../disks/data-keys.ts';
+import { mayWrite } from '../disks/placement-store.ts';
+import { advanceHead, eraseGivenUserData, findGeneration, keysOf, totalBytes } from '../disks/store.ts';
 import { append } from '../events/append.ts';
-import { getInstance, lockInstance } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { invalid } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
-import { checkCommit } from './check-commit.ts';
-import { mayWriteWith } from './data-keys.ts';
-import { mayWrite } from './placement-store.ts';
-import { advanceHead, eraseGivenUserData, findGeneration, keysOf, totalBytes } from './store.ts';
+import { getInstance, lockInstance } from './store.ts';
+import { instanceView } from './view.ts';
 
 /**
  * Commits a generation whose segments are all in the object store, or says that the writer is fenced: another

@@ -6,8 +6,8 @@
 
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import type { LeaseMonitor, LeaseState } from '../hosts/lease-monitor.ts';
 import { listLeases, markLost } from '../hosts/lease-store.ts';
-import type { LeaseState, SilenceWatch } from '../hosts/silence.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
 import type { InstanceId, VmId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
@@ -19,9 +19,9 @@ import { findVm, listOnHost, markReleased } from './store.ts';
 const NOBODYS = 'The host that holds its disk is lost.';
 
 /** Gives up the VMs of every host that `watch` finds silent. */
-export async function loseSilentHosts(
+export async function expireHosts(
   db: Db,
-  watch: SilenceWatch,
+  watch: LeaseMonitor,
   log: Log,
   now_ms = performance.now(),
 ): Promise<void> {
@@ -37,7 +37,7 @@ export async function loseSilentHosts(
 
 async function loseHost(db: Db, host: LeaseState, log: Log): Promise<void> {
   const outcome = await transaction(db, (tx) => markLost(tx, host.id, host.beat));
-  if (outcome === 'heard') return;
+  if (outcome === 'renewed') return;
   if (outcome === 'lost') log.error({ host_id: host.id, name: host.name }, 'a host is lost');
   for (const { id, instance_id } of await listOnHost(db, host.id)) {
     await giveUp(db, host, id, instance_id);
@@ -47,7 +47,7 @@ async function loseHost(db: Db, host: LeaseState, log: Log): Promise<void> {
 async function giveUp(db: Db, host: LeaseState, id: VmId, instance_id: InstanceId): Promise<void> {
   await transaction(db, async (tx) => {
     await lockInstance(tx, instance_id);
-    if ((await markLost(tx, host.id, host.beat)) === 'heard') return;
+    if ((await markLost(tx, host.id, host.beat)) === 'renewed') return;
     const [vm, instance] = [await findVm(tx, id), await getInstance(tx, instance_id)];
     if (vm?.host_id !== host.id || !instance) return;
     if (instance.deleting) {

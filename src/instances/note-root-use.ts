@@ -1,10 +1,10 @@
 import type { FileSystemUse } from '../agent-api/host-types.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import { markNearlyFull } from '../disks/store.ts';
 import { appendPrivate } from '../events/append.ts';
-import { getInstance } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
-import { markNearlyFull } from './store.ts';
+import { getInstance } from './store.ts';
+import { instanceView } from './view.ts';
 
 const FULL_ABOVE = 0.9;
 const ROOM_BELOW = 0.85;
