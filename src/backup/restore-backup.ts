@@ -10,9 +10,9 @@ import { queryTableCount } from '../db/data-tables.ts';
 import { DataError, loadData } from '../db/load-data.ts';
 import { knownMigrations, MigrationError, migrate, refuseUnknown } from '../db/migrate.ts';
 import { openPool } from '../db/pool.ts';
-import { forgetStoreMark } from '../disks/mark-store.ts';
-import { disownOverlays, forgetDirtyBytes } from '../disks/store.ts';
-import { forgetStoredImages } from '../images/store.ts';
+import { deleteStoreMark } from '../disks/mark-store.ts';
+import { clearAllDirtyBytes, invalidateOverlays } from '../disks/store.ts';
+import { deleteImageVersions } from '../images/store.ts';
 import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../launch/data-folder.ts';
 import { startEmbeddedPostgres } from '../launch/embedded-postgres.ts';
 import { lockDataFolder } from '../launch/single.ts';
@@ -21,7 +21,7 @@ import type { Log } from '../lib/log.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { readMark } from '../object-store/store-mark.ts';
-import { failLost } from '../vms/apply-report.ts';
+import { failLost } from '../vms/fail-vm.ts';
 import { copyImage, makeNewest } from './copy-images.ts';
 import { bringObjects } from './copy-objects.ts';
 import { fileSha256, readLines } from './line-files.ts';
@@ -247,11 +247,11 @@ async function load(
   await migrate(url);
   const db = openPool(url, () => undefined, 2);
   try {
-    await forgetDirtyBytes(db);
-    await disownOverlays(db);
-    if (!marked) await forgetStoreMark(db);
+    await clearAllDirtyBytes(db);
+    await invalidateOverlays(db);
+    if (!marked) await deleteStoreMark(db);
     // The images come with the backup as folders; their host brings them into the store again.
-    if (objects.included) await forgetStoredImages(db);
+    if (objects.included) await deleteImageVersions(db);
     return await failLost(db, LOST_MESSAGE, 'operator');
   } finally {
     await db.destroy();

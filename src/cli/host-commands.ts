@@ -6,7 +6,7 @@ import { HOST_PREFIX, hashToken, newToken } from '../auth/tokens.ts';
 import { pathsIn } from '../config/paths.ts';
 import { type Tx, transaction } from '../db/pool.ts';
 import {
-  countLeft,
+  countUnreleased,
   type FleetHost,
   insertRemoteHost,
   listFleet,
@@ -65,7 +65,7 @@ export async function addHost(
   const token = newToken(HOST_PREFIX);
   await transaction(db, async (tx) => {
     // Under a host that is back they would be taken for its own, and begun again from their heads as if nothing were lost.
-    const left = await countLeft(tx, name);
+    const left = await countUnreleased(tx, name);
     if (left > 0)
       throw new CommandError(
         `${left} VMs of the ${name} that was removed are not given up yet: Berth does so within seconds while it runs`,

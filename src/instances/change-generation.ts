@@ -15,7 +15,7 @@ import { noSuchGeneration } from './restore-instance.ts';
 
 const PINNED_MAX = 100;
 
-/** Names a generation, or keeps it whatever the instance's rules say. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
+/** Names a generation, or pins it against the instance's retention rules. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
 export async function changeGeneration(
   tx: Tx,
   principal: Principal,
@@ -28,7 +28,7 @@ export async function changeGeneration(
   if (!before) throw noSuchGeneration(generation);
   refuseDeleting(row);
   if (change.pinned === true && !before.pinned && (await countPinned(tx, id)) >= PINNED_MAX) {
-    const message = `An instance pins at most ${PINNED_MAX} generations.`;
+    const message = `An instance can pin at most ${PINNED_MAX} generations. Unpin one first.`;
     throw new AppError('QUOTA_EXCEEDED', { message });
   }
   if (change.name !== undefined || change.pinned !== undefined)

@@ -13,8 +13,8 @@ import { getInstance, lockInstance } from './store.ts';
 import { instanceView } from './view.ts';
 
 /**
- * Commits a generation whose segments are all in the object store, or says that the writer is fenced: another
- * placement, another head. The same commit said twice (its answer was lost) is accepted once.
+ * Commits a generation whose segments are all in the object store. The answer is `fenced` when the writer is not the
+ * instance's newest VM, or does not follow the head. A repeated commit (its answer was lost) is accepted once.
  * @throws AppError INVALID_REQUEST for objects that are not this disk's
  */
 export async function commitGeneration(
@@ -36,7 +36,7 @@ export async function commitGeneration(
     }
     if (!mayWrite(row)) return fenced(`the VM is ${row.state}`);
     if (!(await mayWriteWith(tx, commit.instance_id, keysOf(commit.segments), commit.generation)))
-      throw invalid('segments', 'are encrypted with a key that this disk is not written with any more');
+      throw invalid('segments', 'are encrypted with a retired key of this disk');
     const durable_at = await advanceHead(tx, commit, commit);
     if (durable_at === null)
       return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);

@@ -12,14 +12,15 @@ import type { InstanceRow } from './store.ts';
 
 export interface ForkRequest {
   readonly name: string;
-  /** Null: the last durable one. */
+  /** Null: the last durable generation. */
   readonly generation: number | null;
 }
 
 /**
- * Makes an instance whose disk begins as a generation of another's, whatever that one's VM does. Nothing is copied: it holds
- * the same objects and has the keys to them, so that it outlives the other; its parent writes with a new one from here on. It has
- * a data key, an SSH port and, from its first boot on, a host key of its own; its maker's keys let in, and nothing wakes it.
+ * Creates an instance whose disk begins as a generation of another's, in any state of that one's VM. No object is copied: the
+ * fork holds the same objects and gets the keys to them, so it outlives its parent. The parent writes with a new data key
+ * from then on. The fork has its own data keys and SSH port, a new host key at its first boot, the caller's SSH keys, and
+ * `wake_on_connect` off.
  * @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED, UNAVAILABLE
  */
 export async function forkInstance(
@@ -29,7 +30,7 @@ export async function forkInstance(
   from: InstanceId,
   { name, generation }: ForkRequest,
 ): Promise<InstanceRow> {
-  // The instance before its organisation, as a start takes them.
+  // Lock order, as in a start: the instance before its organisation.
   const parent = await lockInstanceOf(tx, principal, from);
   const wanted = generation ?? parent.generation;
   if (generation !== null && !(await findRetained(tx, from, generation))) throw noSuchGeneration(generation);

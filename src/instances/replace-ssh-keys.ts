@@ -22,7 +22,7 @@ export interface KeySet {
   readonly version: number;
 }
 
-/** The keys that an instance lets in. @throws AppError NOT_FOUND */
+/** The SSH keys that an instance allows. @throws AppError NOT_FOUND */
 export async function readKeySet(tx: Tx, principal: Principal, id: InstanceId): Promise<KeySet> {
   const row = await findInstance(tx, principal.org_id, id);
   if (!row) throw new AppError('NOT_FOUND');
@@ -37,29 +37,24 @@ export async function readKeySet(tx: Tx, principal: Principal, id: InstanceId): 
   return { mode: row.ssh_key_mode, data, version: row.version };
 }
 
-/** Replaces the set as a whole, or goes back to mode `account` (ids null). It holds at once. */
+/** Replaces the whole set, or returns to mode `account` (ids null). Takes effect at once. */
 export async function replaceKeys(
   tx: Tx,
   principal: Principal,
   id: InstanceId,
   ids: readonly string[] | null,
-  /** Called with the set found under the lock; throws to refuse. */
+  /** Gets the set found under the lock; throws to refuse. */
   check: (present: KeySet) => void,
 ): Promise<KeySet> {
   const wanted = [...new Set(ids ?? [])];
-  const bad = wanted.find((each) => !isId('key', each));
-  if (bad !== undefined)
-    throw invalid(
-      'ssh_key_ids',
-      `"${bad.slice(0, 60)}" is no SSH key of a member that this organisation may use`,
-    );
+  const malformed = wanted.find((each) => !isId('key', each));
+  if (malformed !== undefined) throw notUsable(malformed.slice(0, 60));
   const row = await lockInstanceOf(tx, principal, id);
   refuseDeleting(row);
   check(await readKeySet(tx, principal, id));
   const known = await holdMemberKeys(tx, principal.org_id, wanted as SshKeyId[]);
   const foreign = wanted.find((each) => !known.has(each));
-  if (foreign !== undefined)
-    throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of a member that this organisation may use`);
+  if (foreign !== undefined) throw notUsable(foreign);
   await replaceKeySet(tx, id, ids === null ? 'account' : 'explicit', wanted as SshKeyId[]);
   const set = await readKeySet(tx, principal, id);
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
@@ -72,4 +67,8 @@ export async function replaceKeys(
   });
   await notifyKeyChange(tx, row.host_id === null ? [] : [row.host_id]);
   return set;
+}
+
+function notUsable(id: string): AppError {
+  return invalid('ssh_key_ids', `"${id}" is not an SSH key of a member that this organisation may use`);
 }

@@ -11,9 +11,8 @@ import { findInstance, type InstanceRow, setHostKeys, updateInstance } from './s
 import { instanceView } from './view.ts';
 
 /**
- * Makes a new generation that equals an older one; those between stay. Its epoch is new: what a host kept of the disk before
- * is not believed any more. Which host key the guest shows is asked at its next boot: that of a fork which goes back to what
- * it began with is made anew there.
+ * Makes a new generation that equals an older one; those between stay. The new epoch makes every host's overlay stale. The
+ * next boot reports the guest's host key, which a fork that goes back to its first generation generates again.
  * @throws AppError NOT_FOUND, CONFLICT
  */
 export async function restoreInstance(
@@ -21,7 +20,7 @@ export async function restoreInstance(
   principal: Principal,
   id: InstanceId,
   generation: number,
-  /** Called with the version found under the lock; throws to refuse. */
+  /** Gets the version found under the lock; throws to refuse. */
   check: (version: number) => void,
 ): Promise<InstanceRow> {
   const row = await lockInstanceOf(tx, principal, id);
@@ -30,11 +29,11 @@ export async function restoreInstance(
   refuseDeleting(row);
   const state = row.state ?? 'stopped';
   if (state !== 'stopped') {
-    const message = `The VM is ${state}; a disk is restored while it is stopped. Stop it (DELETE …/vm) first.`;
+    const message = `The VM is ${state}. Stop it (DELETE …/vm) before you restore its disk.`;
     throw new AppError('CONFLICT', { message });
   }
   await insertRestored(tx, id, generation);
-  // Whoever has seen the disk before has not seen this one.
+  // Raises the version: an ETag from before the restore must fail.
   await updateInstance(tx, id, {});
   await setHostKeys(tx, id, null);
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its restore');
@@ -50,5 +49,7 @@ export async function restoreInstance(
 }
 
 export function noSuchGeneration(generation: number): AppError {
-  return new AppError('NOT_FOUND', { message: `The instance has no generation ${generation} (any more).` });
+  return new AppError('NOT_FOUND', {
+    message: `The instance has no generation ${generation}, or no longer.`,
+  });
 }

@@ -53,6 +53,8 @@ export interface EmbeddedPostgresOptions {
   readonly say?: Say;
   /** How long the server may take until it answers; recovery after a crash is part of it. */
   readonly ready_timeout_ms?: number;
+  /** On top of those for a small machine: `max_connections` and the like. */
+  readonly settings?: Readonly<Record<string, string>>;
 }
 
 /** What a start and every restart need. */
@@ -63,6 +65,7 @@ interface Server {
   readonly socket_dir: string;
   readonly log_path: string;
   readonly ready_timeout_ms: number;
+  readonly settings: Readonly<Record<string, string>>;
 }
 
 /**
@@ -91,6 +94,7 @@ export async function startEmbeddedPostgres(
     socket_dir: join(paths.postgres, 'socket'),
     log_path: paths.postgres_log,
     ready_timeout_ms: options.ready_timeout_ms ?? 60_000,
+    settings: options.settings ?? {},
   };
   await ensureCluster({ ...server, say });
   const adopted = await adoptable(server);

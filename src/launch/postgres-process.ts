@@ -48,6 +48,8 @@ export interface SpawnServerOptions {
   readonly cluster_dir: string;
   readonly socket_dir: string;
   readonly log_path: string;
+  /** On top of those for a small machine. */
+  readonly settings?: Readonly<Record<string, string>>;
 }
 
 export interface SpawnedServer {
@@ -62,7 +64,11 @@ export async function spawnServer(options: SpawnServerOptions): Promise<SpawnedS
   const { binaries, owner, cluster_dir, socket_dir, log_path } = options;
   await using log = await open(log_path, 'a', 0o600);
   const log_start = (await log.stat()).size;
-  const settings = { ...SERVER_SETTINGS, unix_socket_directories: quoted(socket_dir) };
+  const settings = {
+    ...SERVER_SETTINGS,
+    ...options.settings,
+    unix_socket_directories: quoted(socket_dir),
+  };
   const args = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
   const child = spawn(binaries.postgres, ['-D', cluster_dir, ...args], {
     ...owner,

@@ -1,7 +1,7 @@
 /** The agent of this host as a process. */
 import { join } from 'node:path';
 import { type ControlPlaneAddress, ControlPlaneClient } from '../agent-api/client.ts';
-import { tellNegotiated } from '../agent-api/tell-negotiated.ts';
+import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
 import { pathsIn } from '../config/paths.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
@@ -70,7 +70,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
   log.info(choice, 'accelerator');
-  const client = new ControlPlaneClient(await controlPlaneOf(config), tellNegotiated(log));
+  const client = new ControlPlaneClient(await controlPlaneOf(config), logNegotiated(log));
   const pool = new CompressPool();
   const store = hostStore(client, await openStore({ s3: config.s3, folder: paths.objects, log }));
   const lease = new HostLease({

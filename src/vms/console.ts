@@ -1,6 +1,6 @@
 /**
- * The serial console: its log, and tickets for the live line. A ticket is for one use within a minute; it stands for
- * the credential that asked, because a browser's WebSocket can send none. Who has the line is root in the guest.
+ * The serial console: its log, and tickets for the live line. A browser's WebSocket cannot send a credential, so a ticket
+ * stands for one: single use, within a minute. Access to the line is root access to the guest.
  */
 import type { ConsoleLogResult } from '../agent-api/host-calls.ts';
 import { type KnownCredential, principalAgain } from '../auth/authenticate.ts';
@@ -18,10 +18,10 @@ import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
 
 const LOG_WITHIN_MS = 10_000;
-/** While a guest comes up or goes down its console is most worth looking at. */
-const WITH_A_MACHINE: readonly VmState[] = ['starting', 'running', 'restarting', 'suspending', 'stopping'];
+/** The states with a QEMU process. A guest that boots or shuts down is when its console helps most. */
+const WITH_MACHINE: readonly VmState[] = ['starting', 'running', 'restarting', 'suspending', 'stopping'];
 
-/** The end of what the guest has printed, this boot and before; '' where it never ran. @throws AppError UNAVAILABLE */
+/** The end of the log, earlier boots included; '' when the instance never ran. @throws AppError UNAVAILABLE */
 export async function readConsoleLog(
   calls: HostCalls,
   row: InstanceRow,
@@ -55,14 +55,14 @@ export async function issueConsoleTicket(
   return { ticket, expires_at };
 }
 
-/** Who was let in by a ticket, and onto which console. */
+/** The credential that a consumed ticket stands for, and its console. */
 export interface ConsoleHolder {
   readonly credential: KnownCredential;
   readonly org_id: OrgId;
   readonly instance_id: InstanceId;
 }
 
-/** Uses a ticket of this instance up. @throws AppError UNAUTHENTICATED */
+/** Consumes a ticket of this instance. @throws AppError UNAUTHENTICATED */
 export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<ConsoleHolder> {
   const found =
     tokenPrefix(ticket) === CONSOLE_PREFIX
@@ -70,7 +70,7 @@ export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): 
       : undefined;
   if (!found) {
     throw new AppError('UNAUTHENTICATED', {
-      message: 'The ticket is unknown, used or too old; ask for another.',
+      message: 'The ticket is unknown, used or expired. Request another.',
     });
   }
   const { credential_id, secret_hash, org_id, instance_id } = found;
@@ -82,7 +82,8 @@ export async function consumeConsoleTicket(tx: Tx, id: string, ticket: string): 
 }
 
 /**
- * Where the console is, if its holder may still have it. Asked again and again while one is open: the VM is in use.
+ * Reauthorises the holder and finds the console's host. Called periodically while a console is open, which also marks the
+ * VM as used.
  * @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING
  */
 export async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
@@ -99,6 +100,5 @@ export async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): P
 export function requireMachine(row: InstanceRow): void {
   refuseDeleting(row);
   const state = row.state ?? 'stopped';
-  if (!WITH_A_MACHINE.includes(state))
-    throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
+  if (!WITH_MACHINE.includes(state)) throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
 }

@@ -1,29 +1,30 @@
 /**
- * When deadlines of transient states count. Pure.
+ * Decides when deadlines of transient states are enforced. Pure.
  *
- * They are times of day, and pass while nobody watches: the control plane or its database was away, or the whole machine
- * slept. What the hosts had to say meanwhile waits, and comes within seconds of each other; until then nothing is overdue, or
- * a VM that has been running for long would be ended because its start was not heard of.
+ * Deadlines are times of day, and pass while nobody watches: the control plane or its database was down, or the machine
+ * slept. The hosts' queued reports arrive within seconds after that, so enforcement waits for a grace period. Without
+ * it, a VM that has long been running would fail because its report had not arrived yet.
  */
 
-/** Looks further apart than this do not count as watching. */
+/** A longer gap between two checks counts as an interruption. */
 const GAP_MS = 10_000;
-/** For an agent that comes back, too: it adopts its VMs first. */
+/** Long enough for a restarted agent, which adopts its VMs before it reports. */
 export const GRACE_MS = 60_000;
 
 export class DeadlineMonitor {
-  #looked_ms: number | null = null;
-  #since_ms = 0;
+  #checked_ms: number | null = null;
+  #watching_since_ms = 0;
 
-  /** Whether deadlines count by now. `now_ms`: of the time of day, as they are. */
-  look(now_ms: number): boolean {
-    if (this.#looked_ms === null || Math.abs(now_ms - this.#looked_ms) > GAP_MS) this.#since_ms = now_ms;
-    this.#looked_ms = now_ms;
-    return now_ms - this.#since_ms >= GRACE_MS;
+  /** Whether to enforce deadlines now. `now_ms` is the time of day. */
+  check(now_ms: number): boolean {
+    if (this.#checked_ms === null || Math.abs(now_ms - this.#checked_ms) > GAP_MS)
+      this.#watching_since_ms = now_ms;
+    this.#checked_ms = now_ms;
+    return now_ms - this.#watching_since_ms >= GRACE_MS;
   }
 
-  /** The database was not seen: it begins anew. */
-  forget(): void {
-    this.#looked_ms = null;
+  /** The database was unreachable: the grace period starts again. */
+  reset(): void {
+    this.#checked_ms = null;
   }
 }

@@ -107,7 +107,7 @@ describe('with a second host', () => {
       assert.deepEqual([vm.state, vm.reason?.code, vm.reason?.actor], ['failed', 'host_lost', 'system']);
     }
     const { reason } = await stateOf(api, owner, instance.id);
-    assert.match(reason?.message ?? '', /host b is not heard of.*continues from generation 1/);
+    assert.match(reason?.message ?? '', /host b is lost.*continues from generation 1/);
     const told = db.selectFrom('events').select('id').where('type', '=', 'vm.failed');
     assert.equal((await told.where('instance_id', '=', instance.id).execute()).length, 1);
     const route = (await listRoutes(db)).find((each) => each.instance_id === instance.id);

@@ -10,7 +10,7 @@ import { FolderStore } from '../../src/object-store/folder-store.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
 import { freeMemory } from '../../src/tasks/free-memory.ts';
 import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
-import { applyDeadlines } from '../../src/vms/apply-report.ts';
+import { applyDeadlines } from '../../src/vms/enforce-deadlines.ts';
 import { listOrphanedMemory } from '../../src/vms/memory-store.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
