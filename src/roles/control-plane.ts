@@ -1,5 +1,4 @@
-/** The control plane as a process: API, internal API for the agents, background tasks. Its state is the database's. */
-
+/** The process `control-plane`: API, internal API for agents, background tasks. Its only state is the database. */
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -65,7 +64,7 @@ import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { aborted } from './shutdown.ts';
 
-/** Made by `console/build.ts`. */
+/** Built by `console/build.ts`. */
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
 
 export interface ControlPlaneOptions {
@@ -75,7 +74,7 @@ export interface ControlPlaneOptions {
   readonly signal: AbortSignal;
 }
 
-/** Runs until `signal` aborts. @throws StartError for what the operator must mend */
+/** Runs until `signal` aborts. @throws StartError for what the operator must fix */
 export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
   const secrets = await readSecrets(paths, config.secret_key);
@@ -113,14 +112,14 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   // They write what becomes of the requests under way, and are woken by the hub.
   await deliveries;
   await context.webhooks.outbound.close();
-  // Ends the long polls first: they would hold the servers open.
+  // Ends the long polls, which would keep the servers open.
   context.host_calls.close();
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
   await db.destroy();
 }
 
-/** One that is away now is claimed as soon as it is there: until then nothing of it is used. */
+/** A store that is unreachable now is claimed later, and not used until then. */
 async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
   try {
     await store.verified();
@@ -146,7 +145,7 @@ async function bringUpToDate(database_url: string): Promise<void> {
 
 const PASSWORD_ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';
 
-/** A generated password is the launcher's to tell, once all is ready: it would scroll by here. */
+/** The launcher prints a generated password once everything is ready. */
 async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Say): Promise<void> {
   const { email, password } = config.admin;
   if (password !== null) {
@@ -209,7 +208,7 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
-/** For hosts on other machines. Called before anything listens: what cannot be served is refused at the start. */
+/** The listener for remote hosts. Comes before the other listeners, so that a wrong address fails the start. */
 async function listenToHosts(
   { hosts_listen }: Config,
   { hosts_tls_cert, hosts_tls_key }: Paths,
@@ -238,11 +237,11 @@ async function listenAt(app: FastifyInstance, setting: Setting, address: Address
   try {
     await app.listen({ ...address });
   } catch (error) {
-    throw new StartError(`${setting}: can't listen there: ${messageOf(error)}`, 2, { cause: error });
+    throw new StartError(`${setting}: cannot listen there: ${messageOf(error)}`, 2, { cause: error });
   }
 }
 
-/** What reads the outbox, each event once. */
+/** The consumers of the outbox; each gets each event once. */
 const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
 
 function tasksOf(

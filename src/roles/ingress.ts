@@ -1,4 +1,4 @@
-/** The ingress as a process: every instance's SSH port. */
+/** The process `ingress`: every instance's SSH port. */
 import { ControlPlaneClient } from '../agent-api/client.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
