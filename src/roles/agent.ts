@@ -54,18 +54,13 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
     }
   }
   const { jail, problem: jail_problem } = separate_users ? await openJail(paths.jail_etc) : NO_JAIL;
-  const choice = await chooseAccelerator({
+  const choice = await requireAccelerator({
     setting: config.accel,
     qemu_binary: QEMU,
     kernel_path: image.kernel_path,
     initrd_path: image.initrd_path,
     cache_path: join(paths.run, 'accelerator.json'),
     ...(separate_users ? { run_as: { uid: PROBE_UID, gid: kvm_gid }, jail } : {}),
-  }).catch((error: unknown) => {
-    if (error instanceof AcceleratorError) {
-      throw new StartError(`BERTH_ACCEL: ${error.message}`, 2, { cause: error });
-    }
-    throw error;
   });
   const vm_gid = choice.accel === 'kvm' ? kvm_gid : VM_GID;
   say(`accelerator: ${choice.accel} (${choice.reason})`);
@@ -116,6 +111,16 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   await agent.run(signal);
   await pool.close();
   await client.close();
+}
+
+/** @throws StartError when the accelerator that BERTH_ACCEL names does not work */
+async function requireAccelerator(options: Parameters<typeof chooseAccelerator>[0]) {
+  try {
+    return await chooseAccelerator(options);
+  } catch (error) {
+    if (!(error instanceof AcceleratorError)) throw error;
+    throw new StartError(`BERTH_ACCEL: ${error.message}`, 2, { cause: error });
+  }
 }
 
 /** A joined host has its own parent group, in case the first host is on this machine too. */
