@@ -13,8 +13,8 @@ import type { OrgId, UserId } from '../lib/ids.ts';
 import type { Mailbox } from '../mail/mailbox.ts';
 import { acceptInvitation, findInvitation } from '../orgs/invitations.ts';
 import { type LeftOrganisation, leaveAllOrganisations } from '../orgs/members.ts';
+import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
-import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import { postConfirmation } from './change-email.ts';
 
 export interface Registration {
@@ -129,6 +129,6 @@ export async function deleteAccount(
   // What it came to be a member of meanwhile: now nobody can add to that.
   left.push(...(await leaveAllOrganisations(tx, user_id)));
   await deleteUser(tx, user_id);
-  await tellOfKeys(tx, hosts);
+  await notifyKeyChange(tx, hosts);
   return left;
 }

@@ -205,7 +205,7 @@ test('a bucket takes its credentials from the variables of AWS, or leaves them t
 test('half a pair of credentials and a region that is none are refused, a line each', () => {
   const S3 = { BERTH_S3_BUCKET: 'berth' };
   assert.deepEqual(problems({ ...S3, AWS_SECRET_ACCESS_KEY: 'hidden' }), [
-    'AWS_ACCESS_KEY_ID is missing; AWS_SECRET_ACCESS_KEY is set, and S3 takes both or neither',
+    'AWS_ACCESS_KEY_ID is missing; AWS_SECRET_ACCESS_KEY is set, and S3 needs both or neither',
   ]);
   assert.match(problems({ ...S3, AWS_ACCESS_KEY_ID: 'id' })[0] ?? '', /^AWS_SECRET_ACCESS_KEY is missing/);
   assert.match(problems({ ...S3, AWS_REGION: 'a/b' })[0] ?? '', /^AWS_REGION: "a\/b" is not valid/);

@@ -50,12 +50,12 @@ export async function findInstance(tx: Tx, org_id: OrgId, id: InstanceId) {
   return withParts(tx).where('i.id', '=', id).where('i.org_id', '=', org_id).executeTakeFirst();
 }
 
-/** For those who act for no organisation: the agents' reports and the tasks. */
+/** Of any organisation: for agents' reports and tasks. */
 export async function getInstance(tx: Tx, id: InstanceId) {
   return withParts(tx).where('i.id', '=', id).executeTakeFirst();
 }
 
-/** Locks the row until the transaction's end, so that calls on one instance come one after the other. */
+/** Locks the row until the transaction's end: this serialises all calls on the instance. */
 export async function lockInstance(tx: Tx, id: InstanceId): Promise<void> {
   await tx.selectFrom('instances').select('id').where('id', '=', id).forUpdate().executeTakeFirst();
 }
@@ -162,7 +162,7 @@ export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceCha
     .where('id', '=', id)
     .execute();
   if (change.idle_timeout_seconds === undefined) return;
-  // What happened before was not counted for it: the time begins now.
+  // A new timeout starts now.
   await tx
     .updateTable('vms')
     .set({ active_at: sql`now()` })
@@ -171,7 +171,7 @@ export async function updateInstance(tx: Tx, id: InstanceId, change: InstanceCha
     .execute();
 }
 
-/** What is stored of it stays as it is: past its old end the disk reads as zeroes. */
+/** Stored objects stay as they are: past its old end the disk reads as zeroes. */
 export async function growDisk(tx: Tx, id: InstanceId, disk_gib: number): Promise<void> {
   await tx
     .updateTable('disks')
@@ -188,7 +188,7 @@ export async function markDeleting(tx: Tx, id: InstanceId): Promise<void> {
     .execute();
 }
 
-/** Removes the last of an instance, and gives its port back. */
+/** Deletes the instance's row, and returns its port. */
 export async function removeInstance(tx: Tx, id: InstanceId): Promise<void> {
   const ran = await tx
     .selectFrom('vms')
@@ -213,7 +213,7 @@ export async function setHostKeys(
     .execute();
 }
 
-/** All that are not being deleted. */
+/** The instances that are not being deleted. */
 export async function listPresent(tx: Tx): Promise<InstanceId[]> {
   const rows = await tx
     .selectFrom('instances')
@@ -224,7 +224,7 @@ export async function listPresent(tx: Tx): Promise<InstanceId[]> {
   return rows.map(({ id }) => id);
 }
 
-/** Instances whose deletion has begun and that no host holds any more. */
+/** Deleted instances that every host has released. */
 export async function listFreed(tx: Tx): Promise<{ id: InstanceId; org_id: OrgId; name: string }[]> {
   return tx
     .selectFrom('instances as i')

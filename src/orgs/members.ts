@@ -8,8 +8,8 @@ import { AppError } from '../lib/errors.ts';
 import type { OrgId, UserId } from '../lib/ids.ts';
 import type { QuotaLimits } from '../lib/quotas.ts';
 import { revokeKeysOfMember } from '../ssh-keys/account-keys.ts';
+import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
 import { hostsOfUserKeys } from '../ssh-keys/store.ts';
-import { tellOfKeys } from '../ssh-keys/tell-of-keys.ts';
 import { ensureOrganisation } from './create-organisation.ts';
 import { deleteInvitationsBeyond } from './invitation-store.ts';
 import {
@@ -49,7 +49,7 @@ export async function changeRole(
   if (before.role === 'owner' && (await isLastOwner(tx, org_id))) throw lastOwnerStays('be demoted');
   await updateRole(tx, org_id, user_id, role);
   // In mode `account` the role decides whether the member's keys count.
-  await tellOfKeys(tx, await hostsOfUserKeys(tx, user_id));
+  await notifyKeyChange(tx, await hostsOfUserKeys(tx, user_id));
   await deleteInvitationsBeyond(tx, org_id, user_id, role);
   const member = { ...before, role };
   await append(tx, {
@@ -136,6 +136,6 @@ async function endMembership(
   await deleteInvitationsBeyond(tx, org_id, user_id, null);
   await deleteMembership(tx, org_id, user_id);
   await append(tx, { org_id, type: 'member.removed', data: { member: memberView(member) }, actor });
-  await tellOfKeys(tx, hosts);
+  await notifyKeyChange(tx, hosts);
   return true;
 }

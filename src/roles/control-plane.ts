@@ -1,5 +1,4 @@
-/** The control plane as a process: API, internal API for the agents, background tasks. Its state is the database's. */
-
+/** The process `control-plane`: API, internal API for agents, background tasks. Its only state is the database. */
 import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -22,7 +21,7 @@ import { dropOldGenerations } from '../disks/generation-store.ts';
 import { knownMarks } from '../disks/mark-store.ts';
 import { onCommitted } from '../events/wake.ts';
 import { HostCalls } from '../hosts/host-calls.ts';
-import { SilenceWatch } from '../hosts/silence.ts';
+import { LeaseMonitor } from '../hosts/lease-monitor.ts';
 import { upsertHost } from '../hosts/store.ts';
 import { createApp } from '../http/app.ts';
 import type { AppContext } from '../http/context.ts';
@@ -58,15 +57,15 @@ import { sealAudit } from '../tasks/seal-audit.ts';
 import { stopIdle } from '../tasks/stop-idle.ts';
 import { sweep } from '../tasks/sweep.ts';
 import { sweepOrphans } from '../tasks/sweep-orphans.ts';
-import { watchDeadlines } from '../vms/apply-report.ts';
-import { DeadlineWatch } from '../vms/deadline-watch.ts';
-import { loseSilentHosts } from '../vms/lose-hosts.ts';
+import { DeadlineMonitor } from '../vms/deadline-monitor.ts';
+import { enforceDeadlines } from '../vms/enforce-deadlines.ts';
+import { expireHosts } from '../vms/expire-hosts.ts';
 import { fanOutToWebhooks } from '../webhooks/fan-out.ts';
 import { Outbound } from '../webhooks/outbound/outbound.ts';
 import { runSenders } from '../webhooks/senders.ts';
 import { aborted } from './shutdown.ts';
 
-/** Made by `console/build.ts`. */
+/** Built by `console/build.ts`. */
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', 'console', 'dist');
 
 export interface ControlPlaneOptions {
@@ -76,7 +75,7 @@ export interface ControlPlaneOptions {
   readonly signal: AbortSignal;
 }
 
-/** Runs until `signal` aborts. @throws StartError for what the operator must mend */
+/** Runs until `signal` aborts. @throws StartError for what the operator must fix */
 export async function runControlPlane({ config, log, say, signal }: ControlPlaneOptions): Promise<void> {
   const paths = pathsIn(config.data_dir);
   const secrets = await readSecrets(paths, config.secret_key);
@@ -114,14 +113,14 @@ export async function runControlPlane({ config, log, say, signal }: ControlPlane
   // They record the outcomes of the requests in flight, and are woken by the hub.
   await senders;
   await context.webhooks.outbound.close();
-  // Ends the long polls first: they would hold the servers open.
+  // Ends the long polls, which would keep the servers open.
   context.host_calls.close();
   await hub.stop();
   await Promise.all([...apps.map((app) => app.close()), far?.close(), scraped?.close(), tasks]);
   await db.destroy();
 }
 
-/** One that is away now is claimed as soon as it is there: until then nothing of it is used. */
+/** A store that is unreachable now is claimed later, and not used until then. */
 async function refuseWrongStore(store: MarkedStore, log: Log): Promise<void> {
   try {
     await store.verified();
@@ -146,7 +145,7 @@ async function bringUpToDate(database_url: string): Promise<void> {
 
 const PASSWORD_ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';
 
-/** A generated password is the launcher's to tell, once all is ready: it would scroll by here. */
+/** The launcher prints a generated password once everything is ready. */
 async function ensureAdministrator(db: Db, config: Config, paths: Paths, say: Say): Promise<void> {
   const { email, password } = config.admin;
   if (password !== null) {
@@ -209,7 +208,7 @@ async function listen(
   await app.listen({ host: config.listen.host, port: config.listen.port });
 }
 
-/** For hosts on other machines. Called before anything listens: what cannot be served is refused at the start. */
+/** The listener for remote hosts. Comes before the other listeners, so that a wrong address fails the start. */
 async function listenToHosts(
   { hosts_listen }: Config,
   { hosts_tls_cert, hosts_tls_key }: Paths,
@@ -238,11 +237,11 @@ async function listenAt(app: FastifyInstance, setting: Setting, address: Address
   try {
     await app.listen({ ...address });
   } catch (error) {
-    throw new StartError(`${setting}: can't listen there: ${messageOf(error)}`, 2, { cause: error });
+    throw new StartError(`${setting}: cannot listen there: ${messageOf(error)}`, 2, { cause: error });
   }
 }
 
-/** What reads the outbox, each event once. */
+/** The consumers of the outbox; each gets each event once. */
 const CONSUMERS: readonly EventConsumer[] = [fanOutToWebhooks, raiseNotifications];
 
 function tasksOf(
@@ -254,12 +253,12 @@ function tasksOf(
   const mail: MailParts = { db, log, deliver, public_url };
   const mails = { db, log, deliver, mailbox };
   const disks = { db, store, disk_keys };
-  const leases = new SilenceWatch();
-  const deadlines = new DeadlineWatch();
+  const leases = new LeaseMonitor();
+  const deadlines = new DeadlineMonitor();
   return [
     { name: 'claim-store', every_ms: 5_000, run: () => store.verified() },
-    { name: 'silent-hosts', every_ms: 1_000, run: () => loseSilentHosts(db, leases, log) },
-    { name: 'deadlines', every_ms: 2_000, run: () => watchDeadlines(db, deadlines) },
+    { name: 'silent-hosts', every_ms: 1_000, run: () => expireHosts(db, leases, log) },
+    { name: 'deadlines', every_ms: 2_000, run: () => enforceDeadlines(db, deadlines) },
     { name: 'free-deleted', every_ms: 30_000, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-memory', every_ms: 600_000, run: () => freeMemory(db, store, log) },
     { name: 'free-segments', every_ms: 600_000, run: () => freeSegments(db, store, log) },

@@ -125,7 +125,7 @@ export function parsePublicKey(text: string): PublicKey {
   if (blob.toString('base64').replace(/=+$/, '') !== base64.replace(/=+$/, ''))
     refuse('the key is not proper base64');
   const reader = new Reader(blob);
-  if (reader.text() !== type) refuse('the key inside is of another type than the line says');
+  if (reader.text() !== type) refuse('the encoded key is of another type than the line says');
   read(reader);
   reader.end();
   const canonical = `${type} ${blob.toString('base64')}`;

@@ -170,7 +170,7 @@ describe('berth backup and restore-backup', () => {
     assert.equal((await backup(saved)).code, 5);
     const empty = join(folder, 'empty');
     await mkdir(empty);
-    assert.match((await restore(empty, newTarget())).err, /is no backup, or one that was not finished/);
+    assert.match((await restore(empty, newTarget())).err, /is not a complete backup/);
     const newer = join(folder, 'newer');
     await cp(saved, newer, { recursive: true });
     const manifest = await manifestOf(newer);

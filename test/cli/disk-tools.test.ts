@@ -391,7 +391,7 @@ describe('berth disk export and import', () => {
     await api.as(owner).post(`/v1/instances/${id}/vm`);
     const running = await berth('disk', 'import', id, large);
     assert.equal(running.code, 5);
-    assert.match(running.err, /starting; a disk is imported while it is stopped/);
+    assert.match(running.err, /starting. Stop it before you import a disk/);
     await rm(large);
   });
 });

@@ -14,14 +14,14 @@ import { addHost, drainHost, listHosts, removeHost } from '../../src/cli/host-co
 import type { ServerContext } from '../../src/cli/server-context.ts';
 import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { SilenceWatch } from '../../src/hosts/silence.ts';
+import { LeaseMonitor } from '../../src/hosts/lease-monitor.ts';
 import { listLiveHosts } from '../../src/hosts/store.ts';
 import { createInternalApp } from '../../src/http/internal/internal-app.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
 import { ensureHostsCertificate } from '../../src/launch/hosts-certificate.ts';
 import { createLog } from '../../src/lib/log.ts';
-import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
+import { expireHosts } from '../../src/vms/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent } from '../support/scripted-agent.ts';
@@ -268,7 +268,7 @@ test('a drained host gets no VM; one with VMs is not taken out, but for good', a
   await removeHost(onServer(), 'far', true);
   await assert.rejects(far.heartbeat(), /401/);
   await assert.rejects(addHost(onServer(), 'far'), /3 VMs of the far that was removed are not given up yet/);
-  await loseSilentHosts(api.db, new SilenceWatch(), log);
+  await expireHosts(api.db, new LeaseMonitor(), log);
   const lost = await stateOf(api, owner, there.id);
   assert.deepEqual([lost.state, lost.reason?.code], ['failed', 'host_lost']);
   assert.doesNotMatch(await listHosts(onServer()), /far/);

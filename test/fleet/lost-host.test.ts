@@ -7,14 +7,14 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { hashToken } from '../../src/auth/tokens.ts';
+import { LeaseMonitor, marginMs } from '../../src/hosts/lease-monitor.ts';
 import { isLost, listLeases, markLost } from '../../src/hosts/lease-store.ts';
-import { marginMs, SilenceWatch } from '../../src/hosts/silence.ts';
 import { upsertHost } from '../../src/hosts/store.ts';
 import { listFreed } from '../../src/instances/store.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { sweepOrphans } from '../../src/tasks/sweep-orphans.ts';
-import { loseSilentHosts } from '../../src/vms/lose-hosts.ts';
+import { expireHosts } from '../../src/vms/expire-hosts.ts';
 import { listRoutes } from '../../src/vms/route-store.ts';
 import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';
 import { FACTS, ScriptedAgent, segmentOf } from '../support/scripted-agent.ts';
@@ -46,13 +46,13 @@ async function newHost(name: string) {
 
 /** All hosts but `silent` renew, and time passes beyond the lease. */
 async function timePasses(silent: ScriptedAgent | null, others: readonly ScriptedAgent[]): Promise<void> {
-  const watch = new SilenceWatch();
+  const watch = new LeaseMonitor();
   for (let now_ms = 0; now_ms <= OVER_MS; now_ms += 5_000) {
     for (const agent of others) if (agent !== silent) await renew(agent);
-    await loseSilentHosts(db, watch, log, now_ms);
+    await expireHosts(db, watch, log, now_ms);
   }
   for (const agent of others) if (agent !== silent) await renew(agent);
-  await loseSilentHosts(db, watch, log, OVER_MS);
+  await expireHosts(db, watch, log, OVER_MS);
 }
 
 test('a host alone keeps no lease, and is never lost', async () => {
@@ -107,7 +107,7 @@ describe('with a second host', () => {
       assert.deepEqual([vm.state, vm.reason?.code, vm.reason?.actor], ['failed', 'host_lost', 'system']);
     }
     const { reason } = await stateOf(api, owner, instance.id);
-    assert.match(reason?.message ?? '', /host b is not heard of.*continues from generation 1/);
+    assert.match(reason?.message ?? '', /host b is lost.*continues from generation 1/);
     const told = db.selectFrom('events').select('id').where('type', '=', 'vm.failed');
     assert.equal((await told.where('instance_id', '=', instance.id).execute()).length, 1);
     const route = (await listRoutes(db)).find((each) => each.instance_id === instance.id);
@@ -211,7 +211,7 @@ describe('with a second host', () => {
     await renew(b.agent);
     const [lease] = (await listLeases(db)).filter(({ id }) => id === b.id);
     await renew(b.agent);
-    assert.equal(await markLost(db, b.id, lease?.beat ?? 0), 'heard');
+    assert.equal(await markLost(db, b.id, lease?.beat ?? 0), 'renewed');
     assert.equal(await isLost(db, b.id), false);
   });
 

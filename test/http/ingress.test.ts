@@ -187,7 +187,7 @@ describe('a wake', () => {
     const answer = await wake(id);
     await db.deleteFrom('image_versions').execute();
     assert(answer.outcome === 'refused');
-    assert.match(answer.why, /takes a disk of 2 GiB/);
+    assert.match(answer.why, /needs a disk of 2 GiB/);
   });
 });
 

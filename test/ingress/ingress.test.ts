@@ -227,7 +227,7 @@ test('a port that another program holds is reported, keeps no change waiting, an
       answer('e2', [route(port), route(other, change)]);
     }
   });
-  assert.deepEqual(await reported.promise, [{ port, problem: 'another program has the port' }]);
+  assert.deepEqual(await reported.promise, [{ port, problem: 'another program uses the port' }]);
   await until('the other is open', () => isOpen(other));
   await new Promise((resolve) => blocker.close(resolve));
   await until('it is open', () => isOpen(port));

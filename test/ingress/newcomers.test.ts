@@ -28,7 +28,7 @@ async function portWith(t: TestContext, limits: Partial<IngressLimits>, totals =
     limits: { ...LIMITS, ...limits },
     totals,
     log: createLog('test', 'silent'),
-    events: { waits: () => undefined, active: () => undefined, look: async () => undefined },
+    events: { waiting: () => undefined, active: () => undefined, refresh: async () => undefined },
   });
   await open.listen(HOST);
   t.after(() => open.destroy());

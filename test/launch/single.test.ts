@@ -86,7 +86,7 @@ test('a listen address in use is refused with one line', async (t) => {
   await assert.rejects(checkListenAddress({ host: '127.0.0.1', port }), {
     name: 'StartError',
     exit_code: 2,
-    message: `BERTH_LISTEN: can't listen on 127.0.0.1:${port}: another program listens there; BERTH_LISTEN=127.0.0.1:PORT takes another port`,
+    message: `BERTH_LISTEN: cannot listen on 127.0.0.1:${port}: another program listens there; set another port by BERTH_LISTEN=127.0.0.1:PORT`,
   });
   await assert.rejects(checkListenAddress({ host: '192.0.2.1', port }), /this machine has no such address/);
 });

@@ -190,5 +190,5 @@ test('a TLS certificate that can not be read ends with 2 and a line', async (t) 
   const settings = { BERTH_TLS_CERT: 'no.pem', BERTH_TLS_KEY: 'no.key' };
   const { code, output } = await launch(t, project, settings).ended;
   assert.equal(code, 2);
-  assert.match(output, /^berth: BERTH_TLS_CERT: \S+no\.pem can't be read: ENOENT[^\n]*\n$/);
+  assert.match(output, /^berth: BERTH_TLS_CERT: \S+no\.pem cannot be read: ENOENT[^\n]*\n$/);
 });

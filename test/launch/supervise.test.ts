@@ -43,7 +43,7 @@ function supervised(
     timing: { backoff_min_ms: 10, backoff_max_ms: 50, ...timing },
   });
   cleanUp(t, async () => {
-    supervisor.hurry();
+    supervisor.kill();
     await supervisor.stop();
   });
   return supervisor;
@@ -89,7 +89,7 @@ test('hurry ends a stop that waits', async (t) => {
   await until('both run', async () => (await linesOf(journal)).length === 2);
   const stopped = supervisor.stop();
   await until('b is asked', async () => (await linesOf(journal)).includes('b asked'));
-  supervisor.hurry();
+  supervisor.kill();
   await stopped;
 });
 

@@ -27,7 +27,7 @@ export function registerHostCalls(
   { admit, tunnels }: { admit: AdmitHost; tunnels: boolean },
 ): void {
   serve(app, ROUTES.calls, async ({ host, body, reply }) => {
-    if (body.fresh) host_calls.forget(host.id);
+    if (body.fresh) host_calls.failTaken(host.id);
     return { calls: await host_calls.take(host.id, POLL_HOLD_MS, disconnectSignal(reply)) };
   });
   serve(app, ROUTES.answerCall, async ({ host, body }) =>

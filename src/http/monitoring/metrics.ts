@@ -11,7 +11,7 @@ import { listLiveHosts } from '../../hosts/store.ts';
 import { countMails } from '../../mail/store.ts';
 import { countNotificationMails } from '../../notifications/mail-store.ts';
 import { countOpenFlushes, countVmStates } from '../../vms/count-store.ts';
-import { listLively } from '../../vms/store.ts';
+import { listActive } from '../../vms/store.ts';
 import { countPendingDeliveries } from '../../webhooks/delivery-store.ts';
 import type { AppContext } from '../context.ts';
 import { sendError } from '../errors.ts';
@@ -135,7 +135,7 @@ class Gauges {
       hosts.map(({ id }) => host_calls.ask<UsageResult>(id, { kind: 'usage' }, USAGE_WITHIN_MS, signal)),
     );
     // A host reports only for the VMs that are on it.
-    const places = new Map((await listLively(db)).map((vm) => [vm.instance_id, vm.host_id]));
+    const places = new Map((await listActive(db)).map((vm) => [vm.instance_id, vm.host_id]));
     for (const [gauge] of this.#of_vms) gauge.reset();
     for (const [i, answer] of answers.entries()) {
       if (answer.status === 'rejected') continue;

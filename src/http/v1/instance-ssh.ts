@@ -1,9 +1,9 @@
 import { Type } from 'typebox';
+import { type KeySet, readKeySet, replaceKeys } from '../../instances/replace-ssh-keys.ts';
 import { findInstance } from '../../instances/store.ts';
 import { AppError } from '../../lib/errors.ts';
-import { connectionDetails } from '../../ssh-keys/connection-details.ts';
-import { type KeySet, readKeySet, replaceKeys } from '../../ssh-keys/instance-keys.ts';
 import { listMemberKeys } from '../../ssh-keys/store.ts';
+import { connectionDetails } from '../../vms/connection-details.ts';
 import { principalOf } from '../access.ts';
 import type { AppContext } from '../context.ts';
 import { requireMatch, setEtag } from '../etag.ts';

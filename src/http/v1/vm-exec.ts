@@ -74,8 +74,8 @@ export function registerVmExec(app: App, context: AppContext): void {
         return { status: 200, body: found, target: id, data: { vm_id: found.vm_id, program } };
       });
       const wanted = { command, stdin, timeout_ms: timeout_seconds * 1000 };
-      const { db, host_calls, heartbeat_ms: still_used_ms } = context;
-      return runInGuest({ db, host_calls, still_used_ms }, place, wanted, disconnectSignal(reply));
+      const { db, host_calls, heartbeat_ms: mark_used_every_ms } = context;
+      return runInGuest({ db, host_calls, mark_used_every_ms }, place, wanted, disconnectSignal(reply));
     },
   });
 }

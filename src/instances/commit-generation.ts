@@ -1,20 +1,20 @@
 import type { CommitRequest, CommitResponse } from '../agent-api/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import { checkCommit } from '../disks/check-commit.ts';
+import { mayWriteWith } from '../disks/data-keys.ts';
+import { mayWrite } from '../disks/placement-store.ts';
+import { advanceHead, eraseGivenUserData, findGeneration, keysOf, totalBytes } from '../disks/store.ts';
 import { append } from '../events/append.ts';
-import { getInstance, lockInstance } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import { rfc3339 } from '../lib/clock.ts';
 import { invalid } from '../lib/errors.ts';
 import type { HostId } from '../lib/ids.ts';
-import { checkCommit } from './check-commit.ts';
-import { mayWriteWith } from './data-keys.ts';
-import { mayWrite } from './placement-store.ts';
-import { advanceHead, eraseGivenUserData, findGeneration, keysOf, totalBytes } from './store.ts';
+import { getInstance, lockInstance } from './store.ts';
+import { instanceView } from './view.ts';
 
 /**
- * Commits a generation whose segments are all in the object store, or says that the writer is fenced: another
- * placement, another head. The same commit said twice (its answer was lost) is accepted once.
+ * Commits a generation whose segments are all in the object store. The answer is `fenced` when the writer is not the
+ * instance's newest VM, or does not follow the head. A repeated commit (its answer was lost) is accepted once.
  * @throws AppError INVALID_REQUEST for objects that are not this disk's
  */
 export async function commitGeneration(
@@ -36,7 +36,7 @@ export async function commitGeneration(
     }
     if (!mayWrite(row)) return fenced(`the VM is ${row.state}`);
     if (!(await mayWriteWith(tx, commit.instance_id, keysOf(commit.segments), commit.generation)))
-      throw invalid('segments', 'are encrypted with a key that this disk is not written with any more');
+      throw invalid('segments', 'are encrypted with a retired key of this disk');
     const durable_at = await advanceHead(tx, commit, commit);
     if (durable_at === null)
       return fenced(`the head is generation ${row.generation} of epoch ${row.disk_epoch}`);

@@ -1,11 +1,11 @@
 import type { InstanceRow } from '../instances/store.ts';
 import { AppError } from '../lib/errors.ts';
-import { remedy } from '../vms/model.ts';
+import { remedy } from './model.ts';
 
 /** The user of the built-in images. */
 const SSH_USER = 'root';
 
-/** How to connect. @throws AppError VM_NOT_RUNNING in every state but running */
+/** How to connect by SSH. @throws AppError VM_NOT_RUNNING in every state but running */
 export function connectionDetails(row: InstanceRow, host: string, allowed_keys: number) {
   const state = row.state ?? 'stopped';
   if (state !== 'running') throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });

@@ -1,13 +1,14 @@
 import { actorOf, type Principal } from '../auth/principal.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
-import { findInstance, lockInstance } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import { present } from '../lib/assert.ts';
 import { AppError, invalid } from '../lib/errors.ts';
 import { type InstanceId, isId, type SshKeyId } from '../lib/ids.ts';
-import { allowedKeys, holdMemberKeys, replaceKeySet } from './store.ts';
-import { tellOfKeys } from './tell-of-keys.ts';
+import { notifyKeyChange } from '../ssh-keys/notify-key-change.ts';
+import { allowedKeys, holdMemberKeys, replaceKeySet } from '../ssh-keys/store.ts';
+import { lockInstanceOf, refuseDeleting } from './lock-instance.ts';
+import { findInstance } from './store.ts';
+import { instanceView } from './view.ts';
 
 export interface KeySet {
   readonly mode: 'account' | 'explicit';
@@ -21,7 +22,7 @@ export interface KeySet {
   readonly version: number;
 }
 
-/** The keys that an instance lets in. @throws AppError NOT_FOUND */
+/** The SSH keys that an instance allows. @throws AppError NOT_FOUND */
 export async function readKeySet(tx: Tx, principal: Principal, id: InstanceId): Promise<KeySet> {
   const row = await findInstance(tx, principal.org_id, id);
   if (!row) throw new AppError('NOT_FOUND');
@@ -36,31 +37,24 @@ export async function readKeySet(tx: Tx, principal: Principal, id: InstanceId): 
   return { mode: row.ssh_key_mode, data, version: row.version };
 }
 
-/** Replaces the set as a whole, or goes back to mode `account` (ids null). It holds at once. */
+/** Replaces the whole set, or returns to mode `account` (ids null). Takes effect at once. */
 export async function replaceKeys(
   tx: Tx,
   principal: Principal,
   id: InstanceId,
   ids: readonly string[] | null,
-  /** Called with the set found under the lock; throws to refuse. */
+  /** Gets the set found under the lock; throws to refuse. */
   check: (present: KeySet) => void,
 ): Promise<KeySet> {
   const wanted = [...new Set(ids ?? [])];
-  const bad = wanted.find((each) => !isId('key', each));
-  if (bad !== undefined)
-    throw invalid(
-      'ssh_key_ids',
-      `"${bad.slice(0, 60)}" is no SSH key of a member that this organisation may use`,
-    );
-  await lockInstance(tx, id);
-  const row = await findInstance(tx, principal.org_id, id);
-  if (!row) throw new AppError('NOT_FOUND');
-  if (row.deleting) throw new AppError('CONFLICT', { message: 'The instance is being deleted.' });
+  const malformed = wanted.find((each) => !isId('key', each));
+  if (malformed !== undefined) throw notUsable(malformed.slice(0, 60));
+  const row = await lockInstanceOf(tx, principal, id);
+  refuseDeleting(row);
   check(await readKeySet(tx, principal, id));
   const known = await holdMemberKeys(tx, principal.org_id, wanted as SshKeyId[]);
   const foreign = wanted.find((each) => !known.has(each));
-  if (foreign !== undefined)
-    throw invalid('ssh_key_ids', `"${foreign}" is no SSH key of a member that this organisation may use`);
+  if (foreign !== undefined) throw notUsable(foreign);
   await replaceKeySet(tx, id, ids === null ? 'account' : 'explicit', wanted as SshKeyId[]);
   const set = await readKeySet(tx, principal, id);
   const after = present(await findInstance(tx, principal.org_id, id), 'instance after its change');
@@ -71,6 +65,10 @@ export async function replaceKeys(
     data: { instance: instanceView(after), ssh_keys: { mode: set.mode, data: set.data } },
     actor: actorOf(principal),
   });
-  await tellOfKeys(tx, row.host_id === null ? [] : [row.host_id]);
+  await notifyKeyChange(tx, row.host_id === null ? [] : [row.host_id]);
   return set;
+}
+
+function notUsable(id: string): AppError {
+  return invalid('ssh_key_ids', `"${id}" is not an SSH key of a member that this organisation may use`);
 }

@@ -1,8 +1,8 @@
 import type { Log } from '../lib/log.ts';
 import type { Negotiated } from './client.ts';
 
-/** Logs which versions of the agent protocol meet: at the first answer, and whenever that changes. */
-export function tellNegotiated(log: Log): (found: Negotiated) => void {
+/** Logs the protocol versions of both sides, at the first answer and at each change. */
+export function logNegotiated(log: Log): (found: Negotiated) => void {
   return ({ ours, theirs, refusal }) => {
     const versions = { protocol: ours, control_plane_protocol: theirs };
     if (refusal === null) log.info(versions, 'the control plane answers');

@@ -1,28 +1,28 @@
-/** All that it takes to read a generation of a disk where the database and the server's key are. */
+/** What a command on the server needs to read a generation of a disk. */
 import type { MapRef, SegmentRef } from '../agent-api/types.ts';
 import type { Db } from '../db/pool.ts';
 import { type DataKey, KeyRing } from '../disk-format/key-ring.ts';
-import { getInstance, type InstanceRow } from '../instances/store.ts';
+import { type DiskKeys, openDataKeys } from '../disks/data-keys.ts';
+import { findRetained } from '../disks/generation-store.ts';
+import { readDisk, readLayers } from '../disks/store.ts';
 import { AppError } from '../lib/errors.ts';
 import type { InstanceId } from '../lib/ids.ts';
-import { type DiskKeys, openDataKeys } from './data-keys.ts';
-import { findRetained } from './generation-store.ts';
-import { readDisk, readLayers } from './store.ts';
+import { getInstance, type InstanceRow } from './store.ts';
 
 export interface OpenedDisk {
   readonly instance: InstanceRow;
   readonly generation: number;
-  /** Null: there is no generation yet, and any image will do. */
+  /** Null: there is no generation yet, so the disk is based on no version. */
   readonly image_version: string | null;
   readonly layers: readonly (SegmentRef | MapRef)[];
   readonly keys: KeyRing;
-  /** What new objects of it are encrypted with. */
+  /** Encrypts new objects. */
   readonly own: DataKey;
 }
 
 /**
- * A generation that is shown, the head without one. Objects must be kept (`keepObjects`) from before this on for as long
- * as they are read. @throws AppError NOT_FOUND, CONFLICT
+ * Opens a retained generation, or the head. The caller must keep objects (`keepObjects`) from before this call until it has
+ * read them. @throws AppError NOT_FOUND, CONFLICT
  */
 export async function openDisk(
   db: Db,
@@ -40,7 +40,7 @@ export async function openDisk(
   const head = generation === null || generation === disk.generation;
   if (!head && !(await findRetained(db, id, generation))) {
     throw new AppError('NOT_FOUND', {
-      message: `${instance.name} has no generation ${generation} (any more).`,
+      message: `${instance.name} has no generation ${generation}, or no longer.`,
     });
   }
   return {

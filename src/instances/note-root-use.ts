@@ -1,15 +1,15 @@
 import type { FileSystemUse } from '../agent-api/host-types.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import { markNearlyFull } from '../disks/store.ts';
 import { appendPrivate } from '../events/append.ts';
-import { getInstance } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import type { HostId, InstanceId } from '../lib/ids.ts';
-import { markNearlyFull } from './store.ts';
+import { getInstance } from './store.ts';
+import { instanceView } from './view.ts';
 
 const FULL_ABOVE = 0.9;
 const ROOM_BELOW = 0.85;
 
-/** Tells once that a guest's root file system is more than 90 % used, until it has been below 85 %. */
+/** Appends `disk.nearly_full` when a guest's root file system passes 90 %, and again only after it was below 85 %. */
 export async function noteRootUse(
   db: Db,
   host_id: HostId,
@@ -17,7 +17,7 @@ export async function noteRootUse(
   { used_bytes, total_bytes }: FileSystemUse,
 ): Promise<void> {
   const used = used_bytes / total_bytes;
-  // What a guest says of itself: also nonsense.
+  // The guest reports it, so it may be nonsense.
   if (!Number.isFinite(used) || (used >= ROOM_BELOW && used <= FULL_ABOVE)) return;
   const nearly_full = used > FULL_ABOVE;
   await transaction(db, async (tx) => {

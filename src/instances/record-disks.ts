@@ -1,14 +1,14 @@
 import type { DiskReport } from '../agent-api/host-types.ts';
 import type { Db } from '../db/pool.ts';
+import { placedOn } from '../disks/placement-store.ts';
+import { recordDirtyBytes } from '../disks/store.ts';
 import type { HostId } from '../lib/ids.ts';
 import { noteRootUse } from './note-root-use.ts';
-import { placedOn } from './placement-store.ts';
-import { recordDirtyBytes } from './store.ts';
 
-/** What a host says of the disks that it has; of others its word counts for nothing. */
+/** Records a host's report of its disks. Other hosts' disks in it are ignored. */
 export async function recordDisks(db: Db, host_id: HostId, disks: readonly DiskReport[]): Promise<void> {
   const ids = disks.map(({ instance_id }) => instance_id);
-  // One report a disk: each of them may cost a transaction.
+  // Each disk counts once, because each may cost a transaction.
   const left = new Set(await placedOn(db, host_id, ids));
   const failed: unknown[] = [];
   for (const { instance_id, dirty_bytes, root } of disks) {
@@ -17,7 +17,7 @@ export async function recordDisks(db: Db, host_id: HostId, disks: readonly DiskR
       await recordDirtyBytes(db, host_id, instance_id, dirty_bytes);
       if (root) await noteRootUse(db, host_id, instance_id, root);
     } catch (error) {
-      // Somebody holds that disk's row: the other disks do not wait for it.
+      // A lock timeout on one disk must not stop the others.
       failed.push(error);
     }
   }
