@@ -205,6 +205,7 @@ export class VmRunner {
 
   #retry(work: () => Promise<void>): Promise<void> {
     const isOver = () => this.#local.machine?.gone === true;
-    return retryWithBackoff(work, { log: this.#context.log, signal: this.#closing.signal, isOver });
+    const { log } = this.#context;
+    return retryWithBackoff(work, { what: 'repairing the VM', log, signal: this.#closing.signal, isOver });
   }
 }

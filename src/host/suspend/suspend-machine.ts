@@ -52,6 +52,7 @@ export async function suspendMachine(options: SuspendOptions): Promise<MemoryRef
   } catch (error) {
     const interrupted = AbortSignal.any([signal, closing]);
     await retryWithBackoff(() => cancelSuspend(machine), {
+      what: 'resuming the guest',
       log: context.log,
       signal: interrupted,
       isOver: () => machine.gone || machine.broken,
