@@ -1,4 +1,4 @@
-/** The tables of what has happened and of what is told of it: the outbox, webhooks, notifications. */
+/** The tables of the outbox, webhooks, notifications and mails. */
 import type { ColumnType, Generated, GeneratedAlways } from 'kysely';
 import type {
   EventId,
