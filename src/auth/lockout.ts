@@ -83,11 +83,11 @@ export async function fail(
   const locks = row.locks + 1;
   const seconds = lockSeconds(locks);
   await lockAddress(tx, attempt.email_key, locks, seconds);
-  await tellOfLock(tx, attempt, seconds, ip);
+  await reportLock(tx, attempt, seconds, ip);
   return locked(seconds);
 }
 
-async function tellOfLock(tx: Tx, { email_key }: Attempt, seconds: number, ip: string | null): Promise<void> {
+async function reportLock(tx: Tx, { email_key }: Attempt, seconds: number, ip: string | null): Promise<void> {
   const user = await findUserByEmail(tx, email_key);
   if (!user) return;
   const locked_until = rfc3339(new Date(Date.now() + seconds * 1000));

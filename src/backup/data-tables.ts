@@ -1,21 +1,21 @@
-/** The tables whose rows are saved and loaded, in an order in which rows come after those that they refer to. */
+/** The tables whose rows are saved and loaded, ordered so that referenced tables come first. */
 import pg from 'pg';
 import { connectionOptions } from '../db/pool.ts';
 import { assert } from '../lib/assert.ts';
 
 export interface DataTable {
   readonly name: string;
-  /** All, in their order. */
+  /** All columns, in order. */
   readonly columns: readonly string[];
-  /** Those that are written; the others are computed. */
+  /** Without generated columns. */
   readonly written: readonly string[];
-  /** Columns of the primary key, for a stable order in which a row that refers to another of its table comes later. */
+  /** Columns of the primary key, for a stable order in which rows follow those of their table that they reference. */
   readonly key: readonly string[];
-  /** Identity columns: their counters are saved too. */
+  /** Identity columns, whose sequences are saved, too. */
   readonly identities: readonly string[];
 }
 
-/** Which migrations were applied is said apart. */
+/** The applied migrations are saved separately. */
 const APART = 'schema_migrations';
 
 const TABLES = `
@@ -56,13 +56,13 @@ export async function dataTables(client: pg.Client): Promise<DataTable[]> {
   return ordered;
 }
 
-/** So that a value is the same text wherever it is written and read. */
+/** Makes the text of a value the same on every server. */
 export const PLAIN_TEXT_SETTINGS = `
   set local datestyle = 'ISO, YMD'; set local timezone = 'UTC'; set local intervalstyle = 'postgres';
   set local extra_float_digits = 1; set local bytea_output = 'hex'; set local statement_timeout = 0;
   set local idle_in_transaction_session_timeout = 0`;
 
-/** How many tables the database has in our schema. */
+/** The number of tables in our schema. */
 export async function queryTableCount(url: string): Promise<number> {
   const client = new pg.Client(connectionOptions(url));
   await client.connect();

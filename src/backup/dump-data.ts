@@ -1,8 +1,8 @@
 /**
- * The rows of a database as lines of JSON, for a backup; `load-data.ts` reads them. PostgreSQL's own programs for this are
- * not in the embedded package, and rows alone are needed: the schema is what the migrations make.
+ * Writes the rows of a database as lines of JSON, for a backup; `load-data.ts` reads them. The embedded package lacks
+ * pg_dump, and only rows are needed, because migrations make the schema.
  *
- *     {"table":"users","columns":["id",…]}      then a line a row: the row as PostgreSQL writes it, as a string
+ *     {"table":"users","columns":["id",…]}      then one line per row: PostgreSQL's text of the row, as a string
  *     {"sequences":[{"table":…,"column":…,"last":…}]}      {"complete":true,"rows":…}
  */
 import pg from 'pg';
@@ -15,13 +15,13 @@ const FETCH_ROWS = 200;
 
 export interface Snapshot {
   readonly migrations: readonly AppliedMigration[];
-  /** Each line without its end. Read it to the end. */
+  /** Lines without line breaks. Read all of them. */
   lines(): AsyncGenerator<string>;
-  /** Rows of the same moment. */
+  /** Rows of the same snapshot. */
   query<Row extends pg.QueryResultRow>(text: string): Promise<Row[]>;
 }
 
-/** Everything that `work` reads is of one moment. Writers are not held up. */
+/** `work` reads one consistent snapshot. Writers are not blocked. */
 export async function withSnapshot<T>(url: string, work: (snapshot: Snapshot) => Promise<T>): Promise<T> {
   const client = new pg.Client(connectionOptions(url, 0));
   client.on('error', () => undefined);
@@ -56,7 +56,7 @@ async function* lines(client: pg.Client): AsyncGenerator<string> {
       yield JSON.stringify(row);
     }
   }
-  // A counter is not of the snapshot's moment: it is at or past the rows of it.
+  // A sequence is not part of the snapshot; it is at or past the snapshot's rows.
   yield JSON.stringify({ sequences: await sequences(client, tables) });
   yield JSON.stringify({ complete: true, rows });
 }

@@ -1,4 +1,4 @@
-/** Puts the rows that `dump-data.ts` wrote into a database whose tables are empty, all in one transaction. */
+/** Loads the rows that `dump-data.ts` wrote into empty tables, in one transaction. */
 import pg from 'pg';
 import { connectionOptions } from '../db/pool.ts';
 import { type DataTable, dataTables, PLAIN_TEXT_SETTINGS } from './data-tables.ts';
@@ -7,13 +7,13 @@ import type { SavedSequence } from './dump-data.ts';
 const BATCH_ROWS = 1_000;
 const BATCH_CHARACTERS = 1024 * 1024;
 
-/** What was saved is not whole, or not of this schema. */
+/** The saved data is incomplete, or of another schema. */
 export class DataError extends Error {
   override name = 'DataError';
 }
 
 /**
- * `lines` as they were written; the schema is that of the migrations that the data was of. Returns the number of rows.
+ * The schema must have the same migrations as the saved one. Returns the number of rows.
  * @throws DataError
  */
 export async function loadData(url: string, lines: AsyncIterable<string>): Promise<number> {
@@ -78,7 +78,7 @@ class Loader {
     if (!table || table.columns.join() !== columns.join() || !this.#left.delete(name)) {
       throw new DataError(`the table ${name} is not here as it was saved`);
     }
-    // What the migrations themselves have put there was saved with the rest.
+    // Rows that migrations inserted are in the saved data, too.
     await this.#client.query(`delete from public.${pg.escapeIdentifier(name)}`);
     this.#table = table;
   }
@@ -95,7 +95,7 @@ class Loader {
     if (!this.#table) throw new DataError('a row of no table');
     const name = `public.${pg.escapeIdentifier(this.#table.name)}`;
     const written = this.#table.written.map((column) => pg.escapeIdentifier(column));
-    // Without "offset 0" each row would be parsed once for every column.
+    // Without "offset 0" PostgreSQL would parse each row once per column.
     await this.#client.query(
       `insert into ${name} (${written.join(', ')}) overriding system value
        select ${written.map((column) => `(r).${column}`).join(', ')}

@@ -74,9 +74,13 @@ export function poolWithNames(pool: pg.Pool, onError: (error: unknown) => void):
       release: (destroy) => client.release(destroy),
     };
   };
-  return {
-    options: pool.options,
-    connect: async () => wrap(await pool.connect()),
-    end: () => pool.end(),
+  // Kysely keeps state per client.
+  const wrapped = new WeakMap<pg.PoolClient, PostgresPoolClient>();
+  const connect = async (): Promise<PostgresPoolClient> => {
+    const client = await pool.connect();
+    const known = wrapped.get(client) ?? wrap(client);
+    wrapped.set(client, known);
+    return known;
   };
+  return { options: pool.options, connect, end: () => pool.end() };
 }

@@ -239,7 +239,7 @@ export interface Database extends DeliveryTables, WebhookTables {
     size_bytes: number;
     image_version: string | null;
     generation: Generated<number>;
-    /** Of the head; before the first generation one of its own. */
+    /** Of the head; before the first generation a random one. */
     commit_id: Generated<string>;
     epoch: Generated<number>;
     durable_at: Date | null;

@@ -3,7 +3,7 @@ import { randomInt } from 'node:crypto';
 import { chmod, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { FastifyInstance } from 'fastify';
-import { tellOfExpiry } from '../api-keys/tell-of-expiry.ts';
+import { reportExpiry } from '../api-keys/report-expiry.ts';
 import { AuditLog } from '../audit/append.ts';
 import { onAuditCommitted } from '../audit/wake.ts';
 import { createFirstAdministrator } from '../auth/first-administrator.ts';
@@ -289,7 +289,7 @@ function tasksOf(
       gap_ms: 1_000,
       run: () => sendNotificationMails(mail, signal),
     },
-    { name: 'key-expiry', every_ms: 600_000, run: () => tellOfExpiry(db) },
+    { name: 'key-expiry', every_ms: 600_000, run: () => reportExpiry(db) },
     { name: 'stop-idle', every_ms: 5_000, run: () => stopIdle(db, log) },
     { name: 'sweep', every_ms: 600_000, run: () => sweep(db) },
   ];

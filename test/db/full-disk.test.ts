@@ -1,4 +1,4 @@
-/** A database whose disk is full, a small one in memory: that is found out although nothing is written. Needs root. */
+/** A full disk of the database is detected without writing to it. The disk is a small file system in memory, so this needs root. */
 import assert from 'node:assert/strict';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -15,7 +15,7 @@ const LEFT_BYTES = 256 * 1024;
 /** Longer than an answer, or a failed write, is remembered. */
 const LATER_MS = 31_000;
 
-test('is said to be, asked at any time, until there is room again', {
+test('a full disk is reported until there is space again', {
   skip: process.getuid?.() !== 0 && 'mounting a file system takes root',
 }, async (t) => {
   const folder = await mkdtemp(join(tmpdir(), 'berth-full-'));

@@ -1,4 +1,4 @@
-/** A server that cannot be heard any more, and whose connections nobody has closed: each kind of them is made anew. */
+/** A server that stops answering without closing its connections: each kind of connection is replaced. */
 import assert from 'node:assert/strict';
 import { after, before, type TestContext, test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -23,7 +23,7 @@ async function openWay(t: TestContext): Promise<CuttableWay> {
   return way;
 }
 
-test('the listening one: whoever waits is woken, and hears what comes from then on', async (t) => {
+test('LISTEN: waiters are woken, and get later notifications', async (t) => {
   const way = await openWay(t);
   const db = openPool(database.url, () => undefined, 1);
   const hub = new NotifyHub(way.url, log, { every: 300, answer: 200 });
@@ -43,7 +43,7 @@ test('the listening one: whoever waits is woken, and hears what comes from then 
   await until('it hears', () => woken > before_news);
 });
 
-test('one of the pool: its statement ends as with a database that is away, and the next has another', async (t) => {
+test('the pool: the statement fails as unavailable, and the next one gets another connection', async (t) => {
   const way = await openWay(t);
   const db = openPool(way.url, () => undefined, 1);
   t.after(() => db.destroy());
@@ -51,7 +51,7 @@ test('one of the pool: its statement ends as with a database that is away, and t
   way.silence();
   t.mock.timers.enable({ apis: ['setTimeout'] });
   let over = false;
-  const unheard = assert.rejects(sql`select 2`.execute(db), isUnavailable).finally(() => {
+  const unanswered = assert.rejects(sql`select 2`.execute(db), isUnavailable).finally(() => {
     over = true;
   });
   // It may not be under way at once.
@@ -59,7 +59,7 @@ test('one of the pool: its statement ends as with a database that is away, and t
     t.mock.timers.tick(NO_ANSWER_MS);
     await turn();
   }
-  await unheard;
+  await unanswered;
   t.mock.timers.reset();
   await untilWorks('the next is answered', () => sql`select 3`.execute(db));
 });

@@ -7,7 +7,7 @@ export const TOLD_BEFORE_DAYS = 7;
 const BATCH = 100;
 
 /** Raises an event for every key that expires within seven days, once per expiry. */
-export async function tellOfExpiry(db: Db): Promise<void> {
+export async function reportExpiry(db: Db): Promise<void> {
   for (;;) {
     const told = await transaction(db, async (tx) => {
       const rows = await takeExpiring(tx, TOLD_BEFORE_DAYS, BATCH);
