@@ -202,7 +202,7 @@ test('a bucket takes its credentials from the variables of AWS, or leaves them t
   assert.equal(accepted({ AWS_ACCESS_KEY_ID: 'id' }).s3, null, 'without a bucket they are somebody else’s');
 });
 
-test('half a pair of credentials and a region that is none are refused, a line each', () => {
+test('half a pair of credentials and an invalid region are refused, a line each', () => {
   const S3 = { BERTH_S3_BUCKET: 'berth' };
   assert.deepEqual(problems({ ...S3, AWS_SECRET_ACCESS_KEY: 'hidden' }), [
     'AWS_ACCESS_KEY_ID is missing; AWS_SECRET_ACCESS_KEY is set, and S3 needs both or neither',
@@ -211,7 +211,7 @@ test('half a pair of credentials and a region that is none are refused, a line e
   assert.match(problems({ ...S3, AWS_REGION: 'a/b' })[0] ?? '', /^AWS_REGION: "a\/b" is not valid/);
 });
 
-test('everything wrong is told at once', () => {
+test('all problems are reported at once', () => {
   assert.equal(problems({ BERTH_ACCEL: 'x', BERTH_SIGNUPS: 'x', BERTH_LISTN: 'x' }).length, 3);
 });
 
