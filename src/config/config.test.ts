@@ -33,9 +33,18 @@ test('an empty environment gives the defaults of the contract', () => {
     secret_key: null,
     signups: 'closed',
     quotas: {
-      ...{ instances: 20, cpus: 32, memory_mib: 65_536, disk_gib: 512 },
-      ...{ api_keys: 100, service_accounts: 50, webhooks: 20, streams: 100 },
-      ...{ organisations: 5, sessions: 50, ssh_keys: 50, factors: 10 },
+      instances: 20,
+      cpus: 32,
+      memory_mib: 65_536,
+      disk_gib: 512,
+      api_keys: 100,
+      service_accounts: 50,
+      webhooks: 20,
+      streams: 100,
+      organisations: 5,
+      sessions: 50,
+      ssh_keys: 50,
+      factors: 10,
     },
     fast_start: true,
     rate_limits: { principal: 1_200, address: 60 },
@@ -194,8 +203,12 @@ test('a bucket takes its credentials from the variables of AWS, or leaves them t
     AWS_DEFAULT_REGION: 'eu-west-1',
   };
   const expected = {
-    ...{ bucket: 'berth', endpoint: 'http://127.0.0.1:9000', region: 'eu-west-1' },
-    ...{ access_key_id: 'id', secret_access_key: 'hidden', session_token: 'token' },
+    bucket: 'berth',
+    endpoint: 'http://127.0.0.1:9000',
+    region: 'eu-west-1',
+    access_key_id: 'id',
+    secret_access_key: 'hidden',
+    session_token: 'token',
   };
   assert.deepEqual(accepted(all).s3, expected);
   assert.equal(accepted({ ...all, AWS_REGION: 'eu-central-1' }).s3?.region, 'eu-central-1');
