@@ -102,8 +102,11 @@ export async function makeBackup(options: MakeBackupOptions): Promise<MadeBackup
     // Without the lock, objects may have been removed meanwhile.
     await kept.check();
     const manifest: BackupManifest = {
-      ...{ kind: 'berth backup', version: BACKUP_VERSION, made_at: state.made_at },
-      ...{ migrations: state.migrations, database: state.database },
+      kind: 'berth backup',
+      version: BACKUP_VERSION,
+      made_at: state.made_at,
+      migrations: state.migrations,
+      database: state.database,
       objects: {
         included: options.store !== null,
         count: list.length,
@@ -147,7 +150,10 @@ async function saveAll(
 ): Promise<SavedObjects> {
   if (store === null) return { saved: objects.map((each) => ({ ...each, sha256: null })), damaged: [] };
   return saveObjects({
-    ...{ store, objects, signal, folder: backupPaths(folder).objects },
+    store,
+    objects,
+    signal,
+    folder: backupPaths(folder).objects,
     onProgress: (done) => onProgress(`saving objects: ${done} of ${objects.length}`),
   });
 }

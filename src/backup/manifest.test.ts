@@ -23,7 +23,7 @@ test('a manifest of another format or an unknown version is refused', () => {
   );
 });
 
-test('the check of a key is the same for that key alone, and does not show it', () => {
+test('the check of a key matches only that key, and does not reveal it', () => {
   const [key, other] = [Buffer.alloc(32, 1), Buffer.alloc(32, 2)];
   assert.equal(keyCheck(key), keyCheck(Buffer.from(key)));
   assert.notEqual(keyCheck(key), keyCheck(other));

@@ -197,7 +197,10 @@ async function copyObjects(
   objects: readonly BackupObject[],
 ): Promise<string[]> {
   return restoreObjects({
-    ...{ store, objects, signal, folder: included ? backupPaths(folder).objects : null },
+    store,
+    objects,
+    signal,
+    folder: included ? backupPaths(folder).objects : null,
     onProgress: (done) =>
       onProgress(`${included ? 'copying objects' : 'checking objects'}: ${done} of ${count}`),
   });

@@ -45,7 +45,13 @@ export async function backup({
       const settings = { s3: config.s3, folder: paths.objects, log };
       const store = saves ? ownStore(knownMarks(db), await openStore(settings)) : null;
       return makeBackup({
-        ...{ folder, database_url, paths, secret_key, with_key, store, signal },
+        folder,
+        database_url,
+        paths,
+        secret_key,
+        with_key,
+        store,
+        signal,
         onProgress: (what) => progress.say(what),
       });
     }),
@@ -87,7 +93,10 @@ export async function restore({ terminal, signal, ...request }: Request): Promis
   const progress = terminal.progress('restoring');
   const { manifest, damaged, lost_vms } = await asCommand(() =>
     restoreBackup({
-      ...{ folder, config, signal, log: createLog('cli', 'error') },
+      folder,
+      config,
+      signal,
+      log: createLog('cli', 'error'),
       onProgress: (what) => progress.say(what),
     }),
   ).finally(() => progress.end());

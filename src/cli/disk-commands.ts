@@ -89,7 +89,12 @@ export async function verifyInstance(context: VerifyContext, images: ImageCheck,
   try {
     const disk = await openDisk(db, disk_keys, id, one.generation);
     const { objects, ...verdict } = await verifyDisk({
-      ...{ store, pool, signal, keys: disk.keys, layers: disk.layers, size_bytes: disk.instance.size_bytes },
+      store,
+      pool,
+      signal,
+      keys: disk.keys,
+      layers: disk.layers,
+      size_bytes: disk.instance.size_bytes,
       onProgress: ({ read_bytes, total_bytes }) =>
         progress.say(`verifying ${name}: ${bytes(read_bytes)} of ${bytes(total_bytes)}`),
     });

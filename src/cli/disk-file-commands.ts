@@ -87,7 +87,14 @@ async function writeRaw(
   try {
     const map = await loadMap({ store, keys: disk.keys, layers: disk.layers, signal });
     await writeRawDisk({
-      ...{ store, map, pool, target, size_bytes, signal, keys: disk.keys, base: base.disk },
+      store,
+      map,
+      pool,
+      target,
+      size_bytes,
+      signal,
+      keys: disk.keys,
+      base: base.disk,
       onProgress: (bytes_done) => progress.say(`exporting ${name}: ${bytes(bytes_done)}`),
     });
     await context.kept.check();
@@ -145,9 +152,16 @@ async function store(
   const packed = await loadMap({ store: context.store, keys, layers, signal })
     .then((head) =>
       packDisk({
-        ...{ store: context.store, pool, head, source, signal, base: base.disk, size_bytes },
+        store: context.store,
+        pool,
+        head,
+        source,
+        signal,
+        base: base.disk,
+        size_bytes,
         home: { disk_id: id, epoch: instance.disk_epoch + 1, generation: generation + 1 },
-        ...{ key_prefix: prefixOf(id), data_key: config.encryption ? own : null },
+        key_prefix: prefixOf(id),
+        data_key: config.encryption ? own : null,
         onProgress: (done, total) => progress.say(`importing ${file}: ${bytes(done)} of ${bytes(total)}`),
       }),
     )
@@ -178,7 +192,11 @@ async function store(
 }
 
 const entryOf = (action: string, target: InstanceId, generation: number) => ({
-  ...{ actor: 'operator', action, target, ip: null, request_id: null },
+  actor: 'operator',
+  action,
+  target,
+  ip: null,
+  request_id: null,
   data: { generation },
 });
 

@@ -254,7 +254,13 @@ async function machineOf({ config }: ServerContext, { kernel_path, initrd_path }
   const cache_path = join(run, 'accelerator.json');
   const { jail } = await openJail(jail_etc);
   const { accel } = await chooseAccelerator({
-    ...{ setting: config.accel, qemu_binary: QEMU, kernel_path, initrd_path, cache_path, run_as, jail },
+    setting: config.accel,
+    qemu_binary: QEMU,
+    kernel_path,
+    initrd_path,
+    cache_path,
+    run_as,
+    jail,
   });
   const gid = accel === 'kvm' ? run_as.gid : VM_GID;
   return { accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG, run_as: { uid: PROBE_UID, gid }, jail };

@@ -104,7 +104,8 @@ function openRows(
 ): InstanceKeys | null {
   if (rows.length === 0) return null;
   const keys = rows.map(({ key_id, wrapped, use }) => ({
-    ...{ key_id, use },
+    key_id,
+    use,
     key: unwrap(sealer, instance_id, key_id, wrapped),
   }));
   const own = present(

@@ -43,16 +43,28 @@ export async function insertRemoteHost(
   const row = await tx
     .insertInto('hosts')
     .values({
-      ...{ id: newId('host'), name, token_hash, last_seen_at: null, facts: null, remote: true },
+      id: newId('host'),
+      name,
+      token_hash,
+      last_seen_at: null,
+      facts: null,
+      remote: true,
       ...capacity,
     })
     .onConflict((conflict) =>
       conflict
         .column('name')
         .doUpdateSet({
-          ...{ token_hash, removed_at: null, lost_at: null, draining: false, lease_ms: null },
+          token_hash,
+          removed_at: null,
+          lost_at: null,
+          draining: false,
+          lease_ms: null,
           // No VM is placed there before its first heartbeat.
-          ...{ last_seen_at: null, facts: null, protocol: null, ...capacity },
+          last_seen_at: null,
+          facts: null,
+          protocol: null,
+          ...capacity,
         })
         .where('hosts.removed_at', 'is not', null),
     )

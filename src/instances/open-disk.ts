@@ -40,7 +40,7 @@ export async function openDisk(
   const head = generation === null || generation === disk.generation;
   if (!head && !(await findRetained(db, id, generation))) {
     throw new AppError('NOT_FOUND', {
-      message: `${instance.name} has no generation ${generation}, or no longer.`,
+      message: `${instance.name} has no generation ${generation}: it never existed, or was dropped.`,
     });
   }
   return {

@@ -50,6 +50,6 @@ export async function restoreInstance(
 
 export function noSuchGeneration(generation: number): AppError {
   return new AppError('NOT_FOUND', {
-    message: `The instance has no generation ${generation}, or no longer.`,
+    message: `The instance has no generation ${generation}: it never existed, or was dropped.`,
   });
 }

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { type ControlPlaneAddress, ControlPlaneClient } from '../agent-api/client.ts';
 import { logNegotiated } from '../agent-api/log-negotiated.ts';
 import type { Config } from '../config/config.ts';
-import { pathsIn } from '../config/paths.ts';
+import { type Paths, pathsIn } from '../config/paths.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { Agent } from '../host/agent.ts';
 import { RunCache } from '../host/block/run-cache.ts';
@@ -47,12 +47,7 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   if (!image) throw new StartError(`${paths.debian_12} has no image; npm start builds it`, 1);
   // QEMU opens /dev/kvm itself, so under KVM it has the device's group, which must reach the data folder too.
   const kvm_gid = kvmGroup() ?? VM_GID;
-  if (separate_users && kvm_gid !== VM_GID) {
-    const user = { uid: PROBE_UID, gid: kvm_gid, name: 'virtual machines under KVM' };
-    for (const folder of [paths.debian_12, paths.overlays, paths.vms, paths.templates]) {
-      await makeReachable(folder, user, say);
-    }
-  }
+  if (separate_users && kvm_gid !== VM_GID) await openFoldersTo(kvm_gid, paths, say);
   const { jail, problem: jail_problem } = separate_users ? await openJail(paths.jail_etc) : NO_JAIL;
   const choice = await requireAccelerator({
     setting: config.accel,
@@ -68,19 +63,20 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   const client = new ControlPlaneClient(await controlPlaneOf(config), logNegotiated(log));
   const pool = new CompressPool();
   const store = hostStore(client, await openStore({ s3: config.s3, folder: paths.objects, log }));
-  const lease = new HostLease({
-    client,
-    paths,
-    log,
-    startFencer: () => startFencer(paths, config.log_level),
-  });
+  const fence = () => startFencer(paths, config.log_level);
+  const lease = new HostLease({ client, paths, log, startFencer: fence });
   const images = new ImageKeeper({ images_dir: paths.images, client, store, log });
   const boots = new BootSlots();
   const templates = new Templates({
     enabled: config.fast_start,
     templates_dir: paths.templates,
     images_dir: paths.images,
-    ...{ images, boots, log, accel: choice.accel, qemu_binary: QEMU, qemu_img_binary: QEMU_IMG },
+    images,
+    boots,
+    log,
+    accel: choice.accel,
+    qemu_binary: QEMU,
+    qemu_img_binary: QEMU_IMG,
     run_as: separate_users ? { uid: PROBE_UID, gid: vm_gid } : null,
     jail,
   });
@@ -111,6 +107,13 @@ export async function runAgent({ config, log, say, signal }: AgentOptions): Prom
   await agent.run(signal);
   await pool.close();
   await client.close();
+}
+
+async function openFoldersTo(kvm_gid: number, paths: Paths, say: Say): Promise<void> {
+  const user = { uid: PROBE_UID, gid: kvm_gid, name: 'virtual machines under KVM' };
+  for (const folder of [paths.debian_12, paths.overlays, paths.vms, paths.templates]) {
+    await makeReachable(folder, user, say);
+  }
 }
 
 /** @throws StartError when the accelerator that BERTH_ACCEL names does not work */

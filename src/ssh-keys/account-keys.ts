@@ -53,7 +53,13 @@ export async function addSshKey(
   requireWithin('ssh_keys', quotas.ssh_keys, await countSshKeys(tx, user_id));
   const { credential } = principal;
   const key = {
-    ...{ id: newId('key'), user_id, org_id, name: request.name, type, fingerprint, public_key: line },
+    id: newId('key'),
+    user_id,
+    org_id,
+    name: request.name,
+    type,
+    fingerprint,
+    public_key: line,
     parent_key: credential.kind === 'api_key' ? credential.id : null,
   };
   const row = await insertSshKey(tx, key).catch((cause: unknown) => {

@@ -1,4 +1,4 @@
-/** The commands for the server itself, through `bin/berth`, on a database that an API in this process uses. */
+/** Server commands through `bin/berth`, on the database of an API in this process. */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';

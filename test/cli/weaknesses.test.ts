@@ -1,4 +1,4 @@
-/** `berth doctor` on the server: what weakens it, as the server itself says; to nobody else. */
+/** `berth doctor` shows weak settings, and only to users who can read the server's data folder. */
 import assert from 'node:assert/strict';
 import { chmod, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,4 @@
-/** Leases as the control plane keeps them: a silent host's VMs are given up, and what it still says is not believed. */
+/** The control plane's side of leases: VMs of an expired host fail, and its later reports are fenced. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -55,7 +55,7 @@ async function timePasses(silent: ScriptedAgent | null, others: readonly Scripte
   await expireHosts(db, watch, log, OVER_MS);
 }
 
-test('a host alone keeps no lease, and is never lost', async () => {
+test('the only host has no lease, and is never lost', async () => {
   assert.equal(await renew(api.agent, null), null);
   assert.deepEqual(await listLeases(db), []);
   const instance = await running();
@@ -82,20 +82,20 @@ describe('with a second host', () => {
     both = [api.agent, b.agent];
   });
 
-  test('both are to keep a lease', async () => {
+  test('both must have a lease', async () => {
     assert.equal(await renew(api.agent, null), LEASE_MS);
     assert.equal(await renew(b.agent), LEASE_MS);
     await renew(api.agent);
     assert.equal((await listLeases(db)).length, 2);
   });
 
-  test('renewed in time, nothing happens', async () => {
+  test('a lease renewed in time changes nothing', async () => {
     const instance = await running(b.agent);
     await timePasses(null, both);
     assert.equal((await stateOf(api, owner, instance.id)).state, 'running');
   });
 
-  test('a silent host is lost: its VMs fail openly, its ports close, and it gets no other', async () => {
+  test('an expired host is lost: its VMs fail with an event, their ports close, and it gets no new VM', async () => {
     const instance = await running(b.agent);
     assert.deepEqual(await b.agent.commit(instance.id, 1).then(({ outcome }) => outcome), 'committed');
     const stopping = await running(b.agent);
@@ -168,7 +168,7 @@ describe('with a second host', () => {
     assert.equal((await stateOf(api, owner, again.id)).host_id, b.id);
   });
 
-  test('what may hold unsaved writes is waited for while it is away, and not started elsewhere', async () => {
+  test('a failed VM of a silent host is not started elsewhere: that host may have unsaved writes', async () => {
     const instance = await running(b.agent);
     await b.agent.failed(instance.id);
     await b.agent.silence();
@@ -185,7 +185,7 @@ describe('with a second host', () => {
     await b.agent.ready(instance.id);
   });
 
-  test('a flush that waits for a host that is then lost ends with 409', async () => {
+  test('a flush ends with 409 when its host is lost', async () => {
     const instance = await running(b.agent);
     const flush = api.as(owner).post(`/v1/instances/${instance.id}/vm/flush`);
     await b.agent.askedToFlush(instance.id);
@@ -193,7 +193,7 @@ describe('with a second host', () => {
     assert.equal((await flush).status, 409);
   });
 
-  test('a suspended VM whose host is lost is stopped when that is asked for: all of it is durable', async () => {
+  test('a suspended VM of a lost host can be stopped: everything is durable', async () => {
     await renew(b.agent);
     const instance = await running(b.agent);
     await b.agent.commit(instance.id, 1);
@@ -207,7 +207,7 @@ describe('with a second host', () => {
     assert.deepEqual([vm.state, vm.reason?.code, vm.disk.generation], ['stopped', 'stop_requested', 1]);
   });
 
-  test('a renewal that comes between the look and the giving up saves every VM', async () => {
+  test('a renewal between the check and the failing of VMs saves every VM', async () => {
     await renew(b.agent);
     const [lease] = (await listLeases(db)).filter(({ id }) => id === b.id);
     await renew(b.agent);
@@ -215,7 +215,7 @@ describe('with a second host', () => {
     assert.equal(await isLost(db, b.id), false);
   });
 
-  test('an instance of a lost host can be deleted; what is left there is removed when it is back', async () => {
+  test('an instance of a lost host can be deleted; the host removes its files when it is back', async () => {
     const instance = await running(b.agent);
     await timePasses(b.agent, both);
     assert.equal((await api.as(owner).delete(`/v1/instances/${instance.id}`)).status, 202);
@@ -227,7 +227,7 @@ describe('with a second host', () => {
     );
   });
 
-  test('any number of starts at once do not overcommit a host', async () => {
+  test('concurrent starts do not overcommit a host', async () => {
     for (const agent of both) {
       await renew(agent);
       await agent.silence();

@@ -1,4 +1,4 @@
-/** Images: what is listed, which version a disk is made over, and that none is removed which somebody needs. */
+/** Images: the list, the version that a disk is based on, and that a needed version cannot be removed. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/db/pool.ts';

@@ -1,4 +1,4 @@
-/** What the ingress is told and believed: revocations that wait for the guest, wake, idle stop. */
+/** The internal API of the ingress: unconfirmed revocations, wake, idle stop. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';

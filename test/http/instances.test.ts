@@ -1,4 +1,4 @@
-/** Instances: making, reading, changing. Deletion and lists have files of their own. */
+/** Instances: create, read, change. Other files test deletion and lists. */
 import assert from 'node:assert/strict';
 import { createServer } from 'node:net';
 import { describe, test } from 'node:test';

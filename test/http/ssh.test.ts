@@ -1,4 +1,4 @@
-/** How to connect to an instance, and whom it lets in. */
+/** Connection details of an instance, and its allowed keys. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { newId } from '../../src/lib/ids.ts';

@@ -1,4 +1,4 @@
-/** Flushes that callers wait for: who joins whom, what a receipt covers, and what a caller hears when there is none. */
+/** Requested flushes: which flush a caller joins, what a receipt covers, and the errors. */
 import assert from 'node:assert/strict';
 import { describe, type TestContext, test } from 'node:test';
 import type { FlushReceipt } from '../../src/agent-api/types.ts';

@@ -1,4 +1,4 @@
-/** A suspend beyond the table of states: what the host says, whose the memory is, and when it goes. */
+/** Suspend beyond the table of states: the host's reports, the owner of the memory, and its removal. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

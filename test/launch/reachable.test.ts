@@ -16,7 +16,7 @@ async function can(test_option: '-r' | '-x', path: string): Promise<boolean> {
   );
 }
 
-test('another user gets to a folder below 0700 folders, and can list none of them', AS_ROOT, async (t) => {
+test('another user reaches a folder below 0700 folders, and can list none of them', AS_ROOT, async (t) => {
   const home = await temporaryFolder(t);
   const clone = join(home, 'clone');
   const data = join(clone, 'data');
@@ -36,7 +36,7 @@ test('another user gets to a folder below 0700 folders, and can list none of the
   assert.equal(said.length, 2, 'the second time there is nothing to grant');
 });
 
-test('an ACL entry that a chmod has switched off stays off', AS_ROOT, async (t) => {
+test('an ACL entry that a chmod has masked stays masked', AS_ROOT, async (t) => {
   const home = await temporaryFolder(t);
   const other = { uid: 1_999_002, gid: 1_999_002 };
   assert.equal((await runCommand('setfacl', ['-m', `g:${other.gid}:rwx`, home])).code, 0);
@@ -56,7 +56,7 @@ test('folders that everyone can traverse are left as they are', AS_ROOT, async (
   assert.equal((await stat(home)).mode & 0o777, 0o751);
 });
 
-test('where ACLs are not supported the error names the folder and both ways out', AS_ROOT, async (t) => {
+test('without support for ACLs the error names the folder and both remedies', AS_ROOT, async (t) => {
   // procfs has no ACLs, and a process's map_files can be passed by its owner only.
   const folder = `/proc/${process.pid}/map_files`;
   if (await can('-x', folder)) return t.skip('no folder without ACLs here');

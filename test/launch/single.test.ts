@@ -34,7 +34,7 @@ test('a second launcher is refused and told the pid of the first', async (t) => 
   });
 });
 
-test('a SIGKILL of its holder frees the lock', async (t) => {
+test('a SIGKILL of its holder releases the lock', async (t) => {
   const path = join(await temporaryFolder(t), 'launcher.lock');
   const first = runScript(t, holder(path));
   await until('the first holds the lock', () => first.output().includes('held'));
@@ -43,7 +43,7 @@ test('a SIGKILL of its holder frees the lock', async (t) => {
   (await lockDataFolder(path, quiet)).release();
 });
 
-test('of launchers that start together exactly one gets the data folder', async (t) => {
+test('of several launchers that start together exactly one gets the data folder', async (t) => {
   const path = join(await temporaryFolder(t), 'launcher.lock');
   const contenders = Array.from({ length: 6 }, () => runScript(t, holder(path)));
   await until('all have an answer', () => contenders.every(({ output }) => output().includes('\n')));
