@@ -17,6 +17,7 @@ import { headPosition, positionOf } from '../../events/read-store.ts';
 import { AppError, invalid } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
 import type { QuotaLimits } from '../../lib/quotas.ts';
+import { Signal } from '../../lib/signal.ts';
 import { streamLimit } from '../../orgs/quotas.ts';
 import { principalOf, reauthorise } from '../access.ts';
 import { disconnectSignal } from '../server/disconnect.ts';
@@ -148,16 +149,16 @@ class Pump {
   async run(start: Start): Promise<void> {
     const { hub, heartbeat_ms = HEARTBEAT_MS } = this.#context;
     const writer = this.#writer;
-    const wake = new WakeUp(heartbeat_ms, this.#signal);
+    const changes = new Signal();
     const principal = principalOf(this.#request);
-    const unsubscribe = hub.subscribe(this.#source.topic, this.#source.wokenBy(principal), () => wake.now());
+    const unsubscribe = hub.subscribe(this.#source.topic, this.#source.wokenBy(principal), changes.notify);
     try {
       await writer.write(`retry: ${RETRY_MS}\n\n`);
       if (start.reset) await writer.write(frameText({ event: 'reset', data: {} }));
       let { position } = start;
       let state = '';
       while (!this.#signal.aborted) {
-        wake.reset();
+        const since = changes.count;
         const reader = await this.#reader();
         if (reader === null) return;
         // Read before the rows, so that it is never newer than they are.
@@ -170,7 +171,9 @@ class Pump {
         if (rows.length === BATCH) continue;
         if (now !== state) await writer.write(now);
         state = now;
-        if ((await wake.wait()) === 'time') await writer.write(': heartbeat\n\n');
+        const silence = AbortSignal.timeout(heartbeat_ms);
+        await changes.wait({ since, signal: AbortSignal.any([this.#signal, silence]) });
+        if (silence.aborted) await writer.write(': heartbeat\n\n');
       }
     } finally {
       unsubscribe();
@@ -229,43 +232,5 @@ class FrameWriter {
 
   end(): void {
     if (!this.stream.destroyed) this.stream.push(null);
-  }
-}
-
-/** Waits until woken, until the time is over, or until the stream ends. */
-class WakeUp {
-  readonly #every_ms: number;
-  readonly #signal: AbortSignal;
-  #woken = false;
-  #rouse: () => void = () => undefined;
-
-  constructor(every_ms: number, signal: AbortSignal) {
-    this.#every_ms = every_ms;
-    this.#signal = signal;
-  }
-
-  /** Called before a read, so that a notification during the read is not missed. */
-  reset(): void {
-    this.#woken = false;
-  }
-
-  now(): void {
-    this.#woken = true;
-    this.#rouse();
-  }
-
-  async wait(): Promise<'woken' | 'time'> {
-    if (this.#woken || this.#signal.aborted) return 'woken';
-    return new Promise((resolve) => {
-      const done = (why: 'woken' | 'time') => {
-        clearTimeout(timer);
-        this.#signal.removeEventListener('abort', aborted);
-        resolve(why);
-      };
-      const aborted = () => done('woken');
-      const timer = setTimeout(() => done('time'), this.#every_ms);
-      this.#rouse = () => done('woken');
-      this.#signal.addEventListener('abort', aborted, { once: true });
-    });
   }
 }
