@@ -10,8 +10,8 @@ import type { HostLease } from './lease/host-lease.ts';
 import type { Templates } from './template/templates.ts';
 import type { CgroupMounts } from './vm/cgroup.ts';
 import type { Jail } from './vm/jail.ts';
-import type { Accelerator } from './vm/qemu-command.ts';
 import { type VmUser, vmUser } from './vm/uid.ts';
+import type { Accelerator } from './vm/vm-spec.ts';
 
 /** What all runners of this host share. */
 export interface HostContext {

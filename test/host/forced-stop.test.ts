@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { ControlPlaneClient } from '../../src/agent-api/client.ts';
 import { Machine } from '../../src/host/machine/machine.ts';
 import { powerOffGuest } from '../../src/host/runner/guest-power.ts';
-import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { present } from '../../src/lib/assert.ts';
 import { createLog } from '../../src/lib/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';

@@ -21,9 +21,10 @@ import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts
 import { filesOfVm, openJail } from '../../src/host/vm/jail.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';
 import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
-import { qemuArguments, type VmSpec, vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { qemuArguments } from '../../src/host/vm/qemu-command.ts';
 import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, unreadablePaths, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
+import { type VmSpec, vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { THOROUGH } from '../support/thorough.ts';

@@ -14,7 +14,7 @@ import {
   writeRecord,
 } from '../../src/host/machine/record.ts';
 import { identityOf } from '../../src/host/vm/process-identity.ts';
-import { vmSockets } from '../../src/host/vm/qemu-command.ts';
+import { vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { type InstanceId, newId } from '../../src/lib/ids.ts';
 import { until } from './waiting.ts';
 

@@ -19,9 +19,10 @@ import { freeLoopbackPort } from '../vm/free-port.ts';
 import { filesOfVm, type Jail } from '../vm/jail.ts';
 import { createOverlay, overlayPaths } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
-import { type Accelerator, qemuArguments, type VmSpec, vmSockets } from '../vm/qemu-command.ts';
+import { qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
+import { type Accelerator, type VmSpec, vmSockets } from '../vm/vm-spec.ts';
 import { UnusableImageError } from './byte-source.ts';
 import { lastLines } from './install-machine.ts';
 

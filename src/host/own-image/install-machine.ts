@@ -7,14 +7,8 @@ import { chown } from 'node:fs/promises';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { CLEAN_ENV, inJail, type Jail } from '../vm/jail.ts';
-import {
-  type Accelerator,
-  blockdev,
-  commonArguments,
-  device,
-  machineFor,
-  onBus,
-} from '../vm/qemu-command.ts';
+import { blockdev, commonArguments, device, onBus } from '../vm/qemu-command.ts';
+import { type Accelerator, machineFor } from '../vm/vm-spec.ts';
 import { UnusableImageError } from './byte-source.ts';
 
 const DONE = 'berth-install-ok';

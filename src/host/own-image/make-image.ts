@@ -24,7 +24,7 @@ import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-manifes
 import { present } from '../../lib/assert.ts';
 import { type HostImage, readHostImage } from '../image/host-images.ts';
 import type { Jail } from '../vm/jail.ts';
-import type { Accelerator } from '../vm/qemu-command.ts';
+import type { Accelerator } from '../vm/vm-spec.ts';
 import { UnusableImageError } from './byte-source.ts';
 import { checkBoot } from './check-boot.ts';
 import { isQcow2, looksLikeDisk, rootOfDisk } from './disk-file.ts';

@@ -15,8 +15,8 @@ import { LazyOverlay } from '../overlay/lazy-overlay.ts';
 import { fillMachine } from '../start/launch-machine.ts';
 import { cancelSuspend } from '../suspend/suspend-machine.ts';
 import { isAlive, userOf } from '../vm/process-identity.ts';
-import { vmSockets } from '../vm/qemu-command.ts';
 import { takeRuntimeDir, type VmUser } from '../vm/uid.ts';
+import { vmSockets } from '../vm/vm-spec.ts';
 
 export interface Adoption {
   readonly context: HostContext;

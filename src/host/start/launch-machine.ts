@@ -26,8 +26,9 @@ import { limitDisk } from '../vm/disk-limits.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
-import { macAddress, NODES, vmSockets } from '../vm/qemu-command.ts';
+import { macAddress, NODES } from '../vm/qemu-command.ts';
 import type { VmUser } from '../vm/uid.ts';
+import { vmSockets } from '../vm/vm-spec.ts';
 import { type LaunchedQemu, launchQemu, makeFolders, sizeOf } from './launch-qemu.ts';
 import {
   loadTemplateMemory,

@@ -7,7 +7,7 @@ import type { DiskState } from '../overlay/disk-state.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { differenceOf, hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { loadStream } from '../vm/migration.ts';
-import { vmSockets } from '../vm/qemu-command.ts';
+import { vmSockets } from '../vm/vm-spec.ts';
 
 /** Less than the time that a start may take. */
 const LOAD_MS = 480_000;

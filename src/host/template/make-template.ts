@@ -20,9 +20,10 @@ import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';
 import { createOverlay, ensureRoom } from '../vm/overlay.ts';
 import { killProcess, type ProcessIdentity, waitForExit } from '../vm/process-identity.ts';
-import { qemuArguments, type VmSpec, vmSockets } from '../vm/qemu-command.ts';
+import { qemuArguments } from '../vm/qemu-command.ts';
 import { findOrphans, type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
+import { type VmSpec, vmSockets } from '../vm/vm-spec.ts';
 import { makingFolder, publishTemplate, type Shape, templateKey, writeMemory } from './template-files.ts';
 import { isAsleep } from './wake-machine.ts';
 

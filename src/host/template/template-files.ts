@@ -18,7 +18,7 @@ import { noteGarbage } from '../../lib/release.ts';
 import type { HostImage } from '../image/host-images.ts';
 import { syncFolder, writeFileDurably } from '../vm/durable-file.ts';
 import { hardwareTraits } from '../vm/machine-traits.ts';
-import type { Accelerator } from '../vm/qemu-command.ts';
+import type { Accelerator } from '../vm/vm-spec.ts';
 
 /** Part of every key: a new number makes all older templates unused. */
 const FORMAT = 2;

@@ -12,7 +12,7 @@ import { Signal } from '../../lib/signal.ts';
 import type { BootSlots } from '../boot-slots.ts';
 import { listHostImages } from '../image/host-images.ts';
 import type { ImageKeeper } from '../image/image-keeper.ts';
-import type { Accelerator } from '../vm/qemu-command.ts';
+import type { Accelerator } from '../vm/vm-spec.ts';
 import { clearAway, type MakeOptions, makeTemplate } from './make-template.ts';
 import {
   boundTemplates,

@@ -11,8 +11,9 @@ import { messageOf } from '../../lib/errors.ts';
 import { untrustedText } from '../../lib/untrusted-text.ts';
 import { writeFileDurably } from './durable-file.ts';
 import { CLEAN_ENV, inJail, type Jail } from './jail.ts';
-import { ACCELERATORS, type Accelerator, probeArguments } from './qemu-command.ts';
+import { probeArguments } from './qemu-command.ts';
 import type { VmUser } from './uid.ts';
+import { ACCELERATORS, type Accelerator } from './vm-spec.ts';
 
 const run = promisify(execFile);
 const PROBE_WORD = 'berth-probe-ok';

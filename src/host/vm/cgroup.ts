@@ -12,7 +12,8 @@ import { join } from 'node:path';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
 import { isId } from '../../lib/ids.ts';
-import { type Accelerator, TCG_CACHE_MIB } from './qemu-command.ts';
+import { TCG_CACHE_MIB } from './qemu-command.ts';
+import type { Accelerator } from './vm-spec.ts';
 
 export const CONTROLLERS = ['cpu', 'memory', 'pids'] as const;
 export type Controller = (typeof CONTROLLERS)[number];

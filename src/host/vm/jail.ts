@@ -14,8 +14,8 @@ import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { assert } from '../../lib/assert.ts';
 import { errnoOf, messageOf } from '../../lib/errors.ts';
-import type { VmSpec } from './qemu-command.ts';
 import { PROBE_UID, type VmUser } from './uid.ts';
+import type { VmSpec } from './vm-spec.ts';
 
 const run = promisify(execFile);
 const PROBE_MS = 10_000;

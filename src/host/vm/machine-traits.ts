@@ -3,7 +3,8 @@ import { createHash } from 'node:crypto';
 import { cpus } from 'node:os';
 import type { MachineTraits } from '../../agent-api/types.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
-import { type Accelerator, qemuArguments } from './qemu-command.ts';
+import { qemuArguments } from './qemu-command.ts';
+import type { Accelerator } from './vm-spec.ts';
 
 export interface MachineSize {
   readonly cpus: number;

@@ -39,8 +39,8 @@ import {
   type ProcessIdentity,
   waitForExit,
 } from './process-identity.ts';
-import { vmSockets } from './qemu-command.ts';
 import { takeRuntimeDir } from './uid.ts';
+import { vmSockets } from './vm-spec.ts';
 
 /** The file descriptor from which QEMU reads its memory. */
 export const MEMORY_FD = 3;
