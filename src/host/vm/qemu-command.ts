@@ -14,6 +14,7 @@ import { assert } from '../../lib/assert.ts';
 import type { BlockdevOptions } from '../qmp/types.ts';
 import {
   type Accelerator,
+  absolute,
   checkSpec,
   type LazyBacking,
   type Machine,
