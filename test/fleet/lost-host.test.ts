@@ -178,7 +178,7 @@ describe('with a second host', () => {
       api.as(owner).post<{ error: { code: string; message: string } }>(`/v1/instances/${instance.id}/vm`);
     const refused = await start();
     assert.deepEqual([refused.status, refused.body.error.code], [503, 'UNAVAILABLE']);
-    assert.match(refused.body.error.message, /saved nowhere else/);
+    assert.match(refused.body.error.message, /only copy of its last writes/);
     await b.agent.connect(ROOMIER);
     assert.equal((await start()).status, 202);
     assert.equal((await stateOf(api, owner, instance.id)).host_id, b.id);
