@@ -61,7 +61,7 @@ describe('compaction refuses a forged segment and leaves the disk unchanged', ()
       zeroes: [10, 11],
       problem: /not encrypted/,
     },
-    { what: 'in place of a plain one', encrypted: false, zeroes: [], problem: /not hold what its map says/ },
+    { what: 'in place of a plain one', encrypted: false, zeroes: [], problem: /differs from its map/ },
   ]) {
     test(what, async () => {
       const disk = await ModelDisk.make(model, 1);

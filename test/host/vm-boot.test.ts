@@ -28,6 +28,7 @@ import { type VmSpec, vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { newId } from '../../src/lib/ids.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { THOROUGH } from '../support/thorough.ts';
+import { until } from '../support/waiting.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 const skip = !image_dir
@@ -308,6 +309,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     assert.equal(await ended.promise, 'exited');
     context.diagnostic(`noticed after ${Math.round(performance.now() - begin)} ms`);
     assert.deepEqual(findOrphans(join(root, 'run')), []);
-    assert.equal(removeLimits(mounts, instance_id), null);
+    // The kernel removes the last thread from the group a moment after the process has ended.
+    await until('the control group is removed', () => removeLimits(mounts, instance_id) === null);
   });
 });
