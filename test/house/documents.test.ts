@@ -96,6 +96,27 @@ test('every path that a document at the top names exists', () => {
   assert.deepEqual([...new Set(missing)], []);
 });
 
+test('each behaviour in ARCHITECTURE.md names its code and a test, and each bare file name is one', () => {
+  const text = read('ARCHITECTURE.md');
+  const part = text.split('## Where is …')[1]?.split('\n## ')[0] ?? '';
+  const rows = [...part.matchAll(/^\| (?!behaviour|-)(.*?) \| (.*?) \| (.*?) \|$/gm)];
+  assert.ok(rows.length > 30);
+  for (const [row, , code = '', tests = ''] of rows) {
+    assert.ok(pathsIn(code).length > 0, row);
+    assert.match(tests, /`(?:test|src)\/[\w./-]+\.test\.ts`/, row);
+  }
+  const names = new Set(
+    ['src', 'client']
+      .flatMap((folder) => filesBelow(folder, ['.ts', '.sh', '.sql']))
+      .map((path) => basename(path)),
+  );
+  const bare = [...text.matchAll(/`([\w-]+\.(?:ts|sh|sql))`/g)].map(([, name = '']) => name);
+  assert.deepEqual(
+    bare.filter((name) => !names.has(name)),
+    [],
+  );
+});
+
 test('every test that a document names is there, by that name', () => {
   const missing = documents.flatMap((document) =>
     [
