@@ -1,5 +1,5 @@
 /**
- * One request, and its repetition. Repeated is only what is safe to say twice: methods that are idempotent, and POSTs
+ * One request and its retries. Only safe requests are retried: idempotent methods, and POSTs
  * that carry an Idempotency-Key, which each of those that take one gets. Waits grow with full jitter; Retry-After wins.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
@@ -107,7 +107,7 @@ export class Transport {
     }
   }
 
-  /** One attempt; answers with what was good. @throws BerthError, BerthConnectionError, the signal's reason */
+  /** One attempt; returns the successful response. @throws BerthError, BerthConnectionError, the signal's reason */
   async send<K extends OperationId>(
     operation: K,
     input: Input<K>,

@@ -37,7 +37,7 @@ export async function waitForVm(
     if (vm.state === state) return vm;
     const why = vm.reason === null ? '' : `: ${vm.reason.message} (${vm.reason.code})`;
     if (vm.state === 'failed') throw new VmWaitError(`the VM has failed${why}`, vm);
-    // It will not come by itself any more.
+    // It will no longer reach that state by itself.
     if (state === 'suspended' && vm.state === 'running' && vm.reason?.code === 'suspend_failed')
       throw new VmWaitError(`the VM runs on${why}`, vm);
     if (begun && state === 'running' && (vm.state === 'stopped' || vm.state === 'suspended'))

@@ -1,4 +1,4 @@
-/** Which page stands at which path, and who may see it. */
+/** The page for each path, and its access. */
 import { useEffect, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 import { instances, runInstances } from './live/instances.ts';

@@ -15,7 +15,7 @@ type State = 'unknown' | 'out' | 'in' | 'unreachable';
 
 export const session = signal<State>('unknown');
 export const user = signal<User | null>(null);
-/** Why somebody who was in is out. */
+/** Why the session ended. */
 export const ended = signal<string | null>(null);
 
 let token: string | null = null;

@@ -1,4 +1,4 @@
-/** What stands around every page: where one can go, where one is, and who one is. */
+/** The frame around every page: navigation, current place, and account. */
 import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';

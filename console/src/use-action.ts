@@ -14,7 +14,7 @@ export interface Action<A extends readonly unknown[]> {
 
 const NOTHING = { error: null, issues: {} } as const;
 
-/** @param say what is shown of a failure */
+/** @param say the text shown for a failure */
 export function useAction<A extends readonly unknown[]>(
   work: (...args: A) => Promise<void>,
   say: (error: unknown) => string = sayError,

@@ -12,7 +12,7 @@ export interface Screen {
   readonly dispose: () => void;
 }
 
-/** The text of one element as a sheet of its own. */
+/** The text of one element as a separate sheet. */
 function asSheet(element: HTMLElement): HTMLElement {
   const sheet = new CSSStyleSheet();
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];

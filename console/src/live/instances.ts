@@ -42,11 +42,11 @@ let timer: ReturnType<typeof setTimeout> | undefined;
 let running: AbortController | null = null;
 /** The run whose look is under way. */
 let looking: AbortController | null = null;
-/** Asked for since then: what that look finds may be older. */
+/** Requested since then: the answer under way may be older. */
 let asked_again = false;
 /** By `performance.now()`: no look that is asked for begins sooner. */
 let rested_at_ms = 0;
-/** How many answers were put into the list: what was asked for before them is older. */
+/** The number of answers applied to the list: a request from before them is older. */
 let puts = 0;
 
 function planNext(within_ms?: number): void {

@@ -1,4 +1,4 @@
-/** Who stands behind the ids in what has happened: members by their address, service accounts by their name. */
+/** Names for the ids in events: a member's address, a service account's name. */
 import { effect, signal } from '@preact/signals';
 import { berth } from '../api.ts';
 import { leads, org } from './membership.ts';

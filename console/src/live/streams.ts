@@ -51,7 +51,7 @@ export function runStreams(signal: AbortSignal): void {
   reading.catch(() => undefined);
 }
 
-/** The client goes on by itself over cuts; what it cannot mend is a token that has expired, which the next call does. */
+/** The client reconnects by itself. It cannot renew an expired token; the next call does. */
 async function again(
   signal: AbortSignal,
   tell: (told: Told) => void,

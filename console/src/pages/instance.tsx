@@ -1,4 +1,4 @@
-/** One instance: what it is, what can be done with it, and its parts as tabs. */
+/** One instance: its state, its actions, and its parts as tabs. */
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { mebibytes } from '../format.ts';

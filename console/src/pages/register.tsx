@@ -21,7 +21,7 @@ export function RegisterPage() {
     };
     begin(await anonymous.call('register', { body }));
     dropInvitation();
-    // Who came by an invitation has joined with it: nothing is asked for any more.
+    // An invited user has already joined: there is no further question.
     navigate('/', { replace: true });
   };
   return (

@@ -10,7 +10,7 @@ interface Props {
   readonly wide?: boolean;
   /** What is shown once must be closed on purpose. */
   readonly stubborn?: boolean;
-  /** What it asked for is under way; it stays to say what comes of it. */
+  /** The request is in flight; the dialog stays to show the outcome. */
   readonly busy?: boolean;
 }
 

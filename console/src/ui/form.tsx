@@ -1,4 +1,4 @@
-/** A form, on a page or in a dialog: what is filled in goes to `work`; what went wrong stands above the button. */
+/** A form on a page or in a dialog. `work` gets its values; an error stands above the button. */
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { BerthError } from '../../../client/src/berth.ts';
@@ -9,13 +9,13 @@ import { Dialog, DialogActions } from './dialog.tsx';
 import { Failure } from './failure.tsx';
 
 export type Issues = Action<[]>['issues'];
-/** @param form what was filled in, by the fields' names @param element to reset it afterwards */
+/** @param form the values by field name @param element to reset it afterwards */
 export type FormWork = (form: FormData, element: HTMLFormElement) => Promise<void>;
 
 interface Props {
   readonly work: FormWork;
   readonly verb: string;
-  /** With what is wrong with single fields, by their names. */
+  /** With the errors of single fields, by name. */
   readonly children: (issues: Issues) => ComponentChildren;
 }
 
@@ -35,7 +35,7 @@ function labelOf(name: string, form: HTMLFormElement | null): string | undefined
   return undefined;
 }
 
-/** The browser shows what is wrong with a field where that can be seen; folded away, a press would do nothing. */
+/** The browser shows a field's error only where it is visible: in a folded part, a click would do nothing. */
 function unfold(event: Event): void {
   (event.target as Element).closest('details')?.setAttribute('open', '');
 }

@@ -1,4 +1,4 @@
-/** A table: a column by what it shows of a row, and what can be done with a row at its end. */
+/** A table: a column is a function of its row; a row's actions are at its end. */
 import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import { attempt } from '../attempt.ts';
