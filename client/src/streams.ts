@@ -1,5 +1,5 @@
 /**
- * Server-sent events over fetch (HTML Living Standard, section 9.2). A stream goes on by itself after its last event
+ * Server-sent events over fetch (HTML Living Standard, section 9.2). A stream resumes by itself after its last event
  * when the connection breaks; it ends with an error when the credential does, and when its signal says so.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
@@ -14,7 +14,7 @@ export interface StreamFrame {
 }
 
 export interface StreamOptions extends Pick<CallOptions, 'signal'> {
-  /** Goes on right after this event. Absent: begins now. */
+  /** Resumes right after this event. Absent: starts now. */
   readonly last_event_id?: string | undefined;
   /** Called each time the stream is open, at first and after a cut. */
   readonly onOpen?: () => void;

@@ -45,7 +45,7 @@ function decodeOrSame(part: string): string {
   }
 }
 
-/** A token that a mail's link carries behind `#`, where no server and no log sees it. Taken out of the address bar. */
+/** The token behind `#` in a mail's link, where no server or log sees it. Removed from the address bar. */
 export function takeTokenOfLink(): string {
   const token = new URLSearchParams(location.hash.slice(1)).get('token') ?? '';
   if (token !== '') history.replaceState(null, '', location.pathname);

@@ -1,4 +1,4 @@
-/** Something that a person starts: once at a time, with what went wrong shown where they are. */
+/** An action of the user: one at a time, with its error shown in place. */
 import { useState } from 'preact/hooks';
 import { fieldIssues, sayError } from './api.ts';
 import { SudoRefused } from './sudo-request.ts';

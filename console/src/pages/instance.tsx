@@ -28,7 +28,7 @@ const TABS = {
   activity: { name: 'Activity', Panel: Activity },
   settings: { name: 'Settings', Panel: InstanceSettings },
 } as const;
-/** Reasons of VMs that are well which say more than their state (docs/errors.md). */
+/** Reasons that add to the state of a healthy VM (docs/errors.md). */
 const WORTH_A_WORD = ['recovered', 'flush_pending'];
 
 type Tab = keyof typeof TABS;

@@ -1,4 +1,4 @@
-/** Making an account: with an invitation, or where the operator lets everybody. */
+/** Registration: with an invitation, or if the operator opened sign-ups. */
 import { useState } from 'preact/hooks';
 import { NewPasswordField } from '../account/credential-fields.tsx';
 import { navigate, takeTokenOfLink } from '../router.ts';

@@ -76,7 +76,7 @@ export function Chart({ title, points, format, max, span_ms }: Props) {
 
 type Known = Point & { value: number };
 
-/** Runs of points whose values are known. */
+/** Runs of points with known values. */
 function segments(points: readonly Point[]): Known[][] {
   const found: Known[][] = [[]];
   for (const point of points) {

@@ -19,7 +19,7 @@ interface Props {
   readonly children: (issues: Issues) => ComponentChildren;
 }
 
-/** The API calls its fields by their names; who fills in a form knows them by their labels. */
+/** The API's errors use field names; the form shows labels. */
 function sayByLabels(error: unknown, form: HTMLFormElement | null): string {
   if (!(error instanceof BerthError) || error.code !== 'INVALID_REQUEST' || error.details.length === 0)
     return sayError(error);
@@ -81,11 +81,11 @@ interface DialogProps extends Props {
   readonly wide?: boolean;
   readonly danger?: boolean;
   readonly disabled?: boolean;
-  /** What is done when `work` is; `onClose` unless given. */
+  /** Runs after `work`; default: `onClose`. */
   readonly onDone?: () => void;
 }
 
-/** A call whose answer does not come keeps nobody longer. */
+/** Without an answer for this long, the user may close the dialog. */
 const KEPT_MS = 30_000;
 
 function useKept(busy: boolean): boolean {
