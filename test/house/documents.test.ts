@@ -1,6 +1,6 @@
 /**
  * The documents: an ADR fits on a page, every link leads somewhere, every path and every test that a document names
- * exists, and each promise in SPECIFICATION.md names what shows it.
+ * exists, each behaviour in ARCHITECTURE.md names its code, and each promise in SPECIFICATION.md its proof.
  */
 import assert from 'node:assert/strict';
 import { existsSync, readdirSync } from 'node:fs';
