@@ -1,4 +1,4 @@
-/** What tests and benchmarks need of the machine: Debian packages, and the guest image in `.cache/images/debian-12`. */
+/** Prepares this machine for tests and benchmarks: Debian packages, the guest image in `.cache/images/debian-12`, the console. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { readEnv } from '../src/config/env.ts';
@@ -14,17 +14,22 @@ const list_paths = ['debian-packages.txt', 'debian-packages-test.txt']
   .map((name) => join(project_dir, 'bin', name))
   .filter((path) => existsSync(path));
 
+const interrupted = new AbortController();
+process.once('SIGTERM', () => interrupted.abort());
+
 try {
   await ensureDebianPackages({ list_paths, env: readEnv(), is_root: process.getuid?.() === 0, say });
   const image = await ensureGuestImage({
     build_script: join(project_dir, 'guest', 'build.sh'),
     images_dir: join(project_dir, '.cache', 'images', 'debian-12'),
+    signal: interrupted.signal,
     say,
   });
   // Once for all tests, which link it into their object stores.
   const store = await FolderStore.open(join(project_dir, '.cache', 'image-objects'));
   const here = await readHostImage(image.dir, true);
   if (here) await storeImage(store, here.folder, here.manifest);
+  await import('../console/build.ts');
 } catch (error) {
   if (!(error instanceof StartError)) throw error;
   process.exitCode = refuse(error);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# npm test [-- PATTERN]: every check, in the order of what it costs, up to the first that fails. With PATTERN (a regular
-# expression, as of grep -E) only the test files whose paths match are run.
+# npm test [-- PATTERN]: runs all checks, the cheapest first, and stops at the first stage that fails. PATTERN is a regular
+# expression as of grep -E: only the test files whose paths match it are run.
 set -eu
 [ $# -le 1 ] || { echo 'usage: npm test [-- PATTERN]' >&2; exit 2; }
 cd "$(dirname "$0")/.."
@@ -8,10 +8,12 @@ began=$(date +%s)
 pattern=${1-}
 stage='preparing'
 results=.cache/test-results
+preparation=
 
 finish() {
   status=$?
   trap - EXIT
+  [ -z "$preparation" ] || kill "$preparation" 2> /dev/null || true
   seconds=$(($(date +%s) - began))
   echo
   cat "$results"/*.tap 2> /dev/null | grep -E '^# (tests|pass|fail|cancelled|skipped|todo) ' |
@@ -19,7 +21,7 @@ finish() {
   if [ "$status" = 0 ]; then
     echo "== all passed in ${seconds} s"
   else
-    # Innermost first: the test itself, then what it is part of.
+    # Innermost first: the test itself, then its suite.
     cat "$results"/*.tap 2> /dev/null | grep -E '^ *not ok ' | sed -E 's/^ *not ok [0-9]+ - /failed: /' | head -n 40 || true
     echo "== FAILED: $stage (after ${seconds} s)"
   fi
@@ -32,22 +34,22 @@ heading() {
   echo "== $stage"
 }
 
-# run_tests NAME CONCURRENCY FILE…
-run_tests() {
-  name=$1 concurrency=$2
-  shift 2
-  [ $# -gt 0 ] || return 0
-  heading "$name ($# files)"
-  "$NODE" --test --import ./test/support/end-of-file.ts --test-concurrency="$concurrency" --test-timeout=600000 \
-    --test-reporter=spec --test-reporter-destination=stdout \
-    --test-reporter=tap --test-reporter-destination="$results/$(echo "$name" | tr -c 'a-z\n' '-').tap" "$@"
+# Test files below the given folders that match PATTERN: the long ones of bin/long-tests.txt first, in its order.
+test_files() {
+  find "$@" -name '*.test.ts' -type f 2> /dev/null | grep -E -e "$pattern" | sort |
+    awk 'NR == FNR { rank[$1] = NR; next } { print (($1 in rank) ? rank[$1] : 1000) "\t" $1 }' bin/long-tests.txt - |
+    sort -n -s -k 1,1 | cut -f 2 || true
 }
 
-# Test files below the given folders that match PATTERN.
-test_files() {
-  for folder; do
-    [ -d "$folder" ] && find "$folder" -name '*.test.ts' -type f
-  done | grep -E -e "$pattern" | sort || true
+# run_tests NAME CONCURRENCY RUNNER FILE…
+run_tests() {
+  name=$1 concurrency=$2 runner=$3
+  shift 3
+  [ $# -gt 0 ] || return 0
+  heading "$name ($# files)"
+  "$NODE" $runner --test --import ./test/support/end-of-file.ts --test-concurrency="$concurrency" --test-timeout=600000 \
+    --test-reporter=spec --test-reporter-destination=stdout \
+    --test-reporter=tap --test-reporter-destination="$results/$(echo "$name" | tr -c 'a-z\n' '-').tap" "$@"
 }
 
 trap finish EXIT
@@ -56,20 +58,24 @@ trap 'exit 143' TERM
 . bin/ensure-packages.sh
 rm -rf "$results"
 mkdir -p "$results"
-# Each test file is a process of its own, and starts more of them: none translates the same sources again.
+# Each test file runs in its own process, which starts more of them. The cache keeps our sources without their types.
 rm -rf .cache/compiled
 NODE_COMPILE_CACHE=$PWD/.cache/compiled
 export NODE_COMPILE_CACHE
+# One line a file, with the seconds that it took. bin/long-tests.txt is made from it.
+BERTH_TEST_DURATIONS=$PWD/$results/durations.txt
+export BERTH_TEST_DURATIONS
 
-# What boots guests: two at a time, which a machine of two cores bears.
-guest_folders='test/guest test/fault test/e2e test/fleet'
-parallel_folders=$(find test -mindepth 1 -maxdepth 1 -type d | sort | grep -vxE "$(echo "$guest_folders" | tr ' ' '|')" || true)
-# File names have no spaces here: lists of them are split by words.
+# File names have no spaces: the lists are split into words.
 unit=$(test_files src bin bench console)
-integration=$(test_files $parallel_folders)
-guests=$(test_files $guest_folders)
-[ -n "$unit$integration$guests" ] || { stage="no test file matches $pattern"; exit 1; }
+others=$(test_files test)
+[ -n "$unit$others" ] || { stage="no test file matches $pattern"; exit 1; }
 
+if [ -n "$others" ]; then
+  # While the first stages run.
+  "$NODE" bin/prepare-tests.ts > "$results/preparation.txt" 2>&1 &
+  preparation=$!
+fi
 if [ -z "$pattern" ]; then
   heading 'types (tsc)'
   node_modules/.bin/tsc -p .
@@ -77,14 +83,16 @@ if [ -z "$pattern" ]; then
   heading 'style (biome)'
   node_modules/.bin/biome check .
 fi
-run_tests 'unit and property tests' 2 $unit
-if [ -n "$integration$guests" ]; then
-  heading 'Debian packages and guest image'
-  "$NODE" bin/prepare-tests.ts
-  "$NODE" console/build.ts
+run_tests 'unit and property tests' 2 '' $unit
+if [ -n "$others" ]; then
+  heading 'Debian packages, guest image and console'
+  status=0
+  wait "$preparation" || status=$?
+  preparation=
+  cat "$results/preparation.txt"
+  [ "$status" = 0 ] || exit "$status"
   BERTH_TEST_IMAGE_DIR=$(readlink -f .cache/images/debian-12/current)
   export BERTH_TEST_IMAGE_DIR
 fi
-# They wait for each other's processes more than they compute.
-run_tests 'integration tests' 3 $integration
-run_tests 'guest tests' 2 $guests
+# Three at a time on two cores: they wait for other processes and for guests more than they compute.
+run_tests 'integration and guest tests' 3 bin/run-tests.ts $others

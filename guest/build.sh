@@ -115,7 +115,8 @@ install_packages() {
     --include="$(package_lists | xargs grep -hv '^#' | paste -sd,)" bookworm "$work/root" "$work/sources.list"
 }
 
-# The initrd: the drivers in load order, init, the perl that it is in, and busybox for the installation of images. Not compressed: under emulation unpacking costs more than reading.
+# The initrd: the drivers in load order, init, the perl that it is in, and busybox for the installation of images. Not compressed:
+# under emulation unpacking costs more than reading.
 build_initrd() {
   local tree=$work/initrd release module path
   release=$(cat "$work/kernel_release")

@@ -63,7 +63,8 @@ export async function changeRole(
 
 /**
  * Removes a member, also at the member's own request. API keys, SSH access to the organisation's instances and open
- * invitations end at once. If the last owner leaves an otherwise empty organisation, it is deleted. @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner
+ * invitations end at once. If the last owner leaves an otherwise empty organisation, it is deleted.
+ * @throws AppError FORBIDDEN, NOT_FOUND, CONFLICT for the last owner
  */
 export async function removeMember(
   tx: Tx,

@@ -26,7 +26,8 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
 ];
 
 /**
- * Removes what is past its time: ended flushes and kept answers after a day, sessions, grants, tokens; deliveries after 14, events after 30, notifications after 90; places after a year.
+ * Removes what is past its time: ended flushes and kept answers after a day, sessions, grants, tokens;
+ * deliveries after 14, events after 30, notifications after 90; places after a year.
  * @throws AggregateError of what failed, after all others were tried
  */
 export async function sweep(db: Db): Promise<void> {

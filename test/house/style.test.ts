@@ -42,6 +42,29 @@ test(`no file has more than ${MAX_LINES} lines`, () => {
   );
 });
 
+test('no comment line has more than 160 characters', () => {
+  const commented = [
+    ...code,
+    ...['bin', 'guest', 'packaging', 'test'].flatMap((folder) => filesBelow(folder, ['.sh', '.py'])),
+  ];
+  assert.deepEqual(lines(commented, /^(?=.{161})\s*(\/\/|\/?\*|#)/), []);
+});
+
+// Biome holds the length of all other functions. Suites are longer: they are lists of tests.
+test('no single test has more than 70 lines', () => {
+  const long = code.filter(isTest).flatMap((path) => {
+    const all = read(path).split('\n');
+    return all.flatMap((line, at) => {
+      const [, indent] = /^( *)(?:test|it)\(/.exec(line) ?? [];
+      if (indent === undefined || line.endsWith(';')) return [];
+      const end = all.slice(at + 1).findIndex((other) => new RegExp(`^ {0,${indent.length}}\\S`).test(other));
+      const length = all.slice(at + 1, at + 1 + end).filter((other) => other !== '').length;
+      return length > 70 ? [`${path}:${at + 1}: ${length} lines`] : [];
+    });
+  });
+  assert.deepEqual(long, []);
+});
+
 test('no document has a path deleted that is another where its variable is empty', () => {
   const documents = ['README.md', ...filesBelow('docs', ['.md'])];
   assert.deepEqual(lines(documents, /\brm -[a-z]* .*\$(?!\{\w+:\?\})/), []);

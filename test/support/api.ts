@@ -90,43 +90,11 @@ export function newName(): string {
 export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
   const database = await startDatabase();
   const url = (await options.database_url?.(database)) ?? database.url;
-  const log = createLog('test', 'silent');
-  const db = openPool(url, () => undefined);
-  const hub = new NotifyHub(url, log);
+  const mailbox = new KeptMails();
+  const context = contextOf(url, mailbox, options);
+  const { db, hub } = context;
   const host_token = randomBytes(32).toString('hex');
   const host_id = await upsertHost(database.db, 'local', hashToken(host_token));
-  const secret_key = randomBytes(32);
-  const mailbox = new KeptMails();
-  const outbound = new Outbound({ allow_cidrs: LOOPBACK });
-  const context: AppContext = {
-    db,
-    hub,
-    host_calls: new HostCalls(),
-    log,
-    secret_key,
-    audit: new AuditLog(secret_key),
-    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
-    factors: new Sealer(secret_key, 'berth factors v1'),
-    disk_keys: diskKeys(secret_key, true),
-    webhooks: {
-      outbound,
-      secrets: new Sealer(secret_key, 'berth webhooks v1'),
-    },
-    mailbox,
-    signups: 'closed',
-    quotas: UNLIMITED_ORGANISATIONS,
-    rate_limits: null,
-    ssh: {
-      host: loopbackAddress(),
-      first_port: options.first_port ?? 22_000,
-      last_port: options.last_port ?? 22_999,
-    },
-    public_url: 'http://127.0.0.1',
-    trusted_proxies: [],
-    has_smtp: false,
-    tls: null,
-    ...options.context,
-  };
   await transaction(database.db, (tx) => offerPorts(tx, context.ssh));
   const app = await createApp(context);
   const internal = createInternalApp({ ...context, host_lease_ms: options.host_lease_ms ?? 40_000 });
@@ -167,14 +135,52 @@ export async function startApi(options: ApiOptions = {}): Promise<TestApi> {
       context.host_calls.close();
       await hub.stop();
       await Promise.all([app.close(), internal.close()]);
-      await outbound.close();
+      await context.webhooks.outbound.close();
       await db.destroy();
       await database.close();
     },
   };
 }
 
-/** Of this process alone: files that run at the same time do not meet at the SSH ports. */
+function contextOf(
+  database_url: string,
+  mailbox: KeptMails,
+  options: ApiOptions,
+): AppContext & { hub: NotifyHub } {
+  const log = createLog('test', 'silent');
+  const secret_key = randomBytes(32);
+  return {
+    db: openPool(database_url, () => undefined),
+    hub: new NotifyHub(database_url, log),
+    host_calls: new HostCalls(),
+    log,
+    secret_key,
+    audit: new AuditLog(secret_key),
+    idempotency: new Sealer(secret_key, 'berth idempotency v1'),
+    factors: new Sealer(secret_key, 'berth factors v1'),
+    disk_keys: diskKeys(secret_key, true),
+    webhooks: {
+      outbound: new Outbound({ allow_cidrs: LOOPBACK }),
+      secrets: new Sealer(secret_key, 'berth webhooks v1'),
+    },
+    mailbox,
+    signups: 'closed',
+    quotas: UNLIMITED_ORGANISATIONS,
+    rate_limits: null,
+    ssh: {
+      host: loopbackAddress(),
+      first_port: options.first_port ?? 22_000,
+      last_port: options.last_port ?? 22_999,
+    },
+    public_url: 'http://127.0.0.1',
+    trusted_proxies: [],
+    has_smtp: false,
+    tls: null,
+    ...options.context,
+  };
+}
+
+/** A loopback address of this process alone, so that files that run at the same time can use the same SSH ports. */
 function loopbackAddress(): string {
   return `127.${64 + ((process.pid >> 16) & 63)}.${(process.pid >> 8) & 255}.${process.pid & 255 || 1}`;
 }

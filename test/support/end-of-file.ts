@@ -1,13 +1,16 @@
 /**
- * Loaded before each test file (`--import`): a process that goes on long after its tests have ended has left something
- * open. It says what, and fails, instead of holding up the whole run. And one that is interrupted ends the VMs that it started.
+ * Loaded before each test file (`--import`). A process that is still there long after its tests have ended has left something open: it
+ * says what, and fails, instead of holding up the run. A process that is interrupted ends its VMs. Each process writes
+ * down how long it took.
  */
+import { appendFileSync } from 'node:fs';
+import { relative } from 'node:path';
 import { after } from 'node:test';
 
-/** More than the slowest of the files' own hooks takes, which come after this one. */
+/** Longer than the slowest hook of any file: those run after this one. */
 const PATIENCE_MS = 120_000;
 
-// The runner itself, which loads this as well, has no tests.
+// The runner loads this as well, and has no tests.
 if (process.env['NODE_TEST_CONTEXT'] === 'child-v8') {
   await import('./interrupted.ts');
   after(() => {
@@ -16,4 +19,11 @@ if (process.env['NODE_TEST_CONTEXT'] === 'child-v8') {
       process.exit(1);
     }, PATIENCE_MS).unref();
   });
+  const durations = process.env['BERTH_TEST_DURATIONS'];
+  if (durations !== undefined) {
+    process.on('exit', () => {
+      const file = relative(process.cwd(), process.argv[1] ?? '');
+      appendFileSync(durations, `${(performance.now() / 1000).toFixed(1)} ${file}\n`);
+    });
+  }
 }

@@ -2,19 +2,15 @@
  * What a new installation of the tests is given, so that not each of them makes it again: the database, the guest
  * image, its pieces in the object store, and the templates that installations before it have made.
  */
-import { execFile } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { copyFile, link, mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
 import type { Paths } from '../../src/config/paths.ts';
 import type { ImageManifest } from '../../src/disk-format/image-manifest.ts';
 import { imagePrefix } from '../../src/disk-format/image-objects.ts';
 import { MAX_AGE_MS } from '../../src/host/template/template-files.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launch/data-folder.ts';
-import { clusterTemplate } from './database.ts';
-
-const run = promisify(execFile);
+import { copyCluster } from './cluster-template.ts';
 
 const CACHE = join(import.meta.dirname, '..', '..', '.cache');
 const TEMPLATES = join(CACHE, 'test-templates');
@@ -46,7 +42,7 @@ export async function copyDatabase(paths: Paths): Promise<void> {
   await makeDataFolder(paths);
   await ensureSecrets(paths, null, false);
   await mkdir(paths.postgres, { recursive: true, mode: 0o711 });
-  await run('cp', ['-a', await clusterTemplate(), join(paths.postgres, 'cluster')]);
+  await copyCluster(join(paths.postgres, 'cluster'));
 }
 
 /** Those that were kept and are not too old; of another image or QEMU they are not looked at. None where they cannot be linked. */
