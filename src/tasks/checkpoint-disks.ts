@@ -1,4 +1,5 @@
 import { wholeMap } from '../disk-format/diff-maps.ts';
+import { diskPrefix } from '../disk-format/disk-prefix.ts';
 import { KeyRing } from '../disk-format/key-ring.ts';
 import { loadMap } from '../disk-format/load-map.ts';
 import { writeMap } from '../disk-format/map-object.ts';
@@ -9,7 +10,6 @@ import type { InstanceId } from '../lib/ids.ts';
 import type { Log } from '../lib/log.ts';
 import { type CompactOptions, discard } from './compact-disk.ts';
 import { DISKS_MAX, eachClaimed } from './compact-disks.ts';
-import { diskPrefix } from './free-deleted.ts';
 
 /** Gives heads whose chain is long a full map, so that a start and a restore need not read all of it; as {@link compactDisks}. */
 export async function checkpointDisks(options: CompactOptions, log: Log, signal: AbortSignal): Promise<void> {

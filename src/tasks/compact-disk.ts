@@ -6,11 +6,13 @@
  * them count, and that looks again whether the chains are as they were read. Objects made for nothing are removed by who
  * made them or, after a kill, by the sweep. What nobody needs any more stays for an hour, for those who read it just now.
  */
+
 import type { MapRef } from '../agent-api/types.ts';
 import type { Db } from '../db/pool.ts';
 import { type Chain, chainMaps } from '../disk-format/chain-maps.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { diffSteps, wholeMap } from '../disk-format/diff-maps.ts';
+import { diskPrefix } from '../disk-format/disk-prefix.ts';
 import { KeyRing } from '../disk-format/key-ring.ts';
 import { LiveBlocks } from '../disk-format/live-blocks.ts';
 import type { MapChange } from '../disk-format/map-format.ts';
@@ -30,7 +32,6 @@ import { type DiskKeys, type InstanceKeys, openDataKeys } from '../disks/data-ke
 import type { InstanceId } from '../lib/ids.ts';
 import { inSlices } from '../lib/in-slices.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
-import { diskPrefix } from './free-deleted.ts';
 
 /** As the head's chain: more deltas on a full map, or deltas that outweigh half of it, are too much to read. */
 const DELTAS_MAX = 32;

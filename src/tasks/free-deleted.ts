@@ -1,16 +1,12 @@
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
+import { diskPrefix } from '../disk-format/disk-prefix.ts';
 import { removingObjects } from '../disks/keep-objects.ts';
 import { dropHolder, heldByOthers } from '../disks/segment-store.ts';
 import { listFreed, removeInstance } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
 import { eachInTurn } from './each-in-turn.ts';
-
-/** Where all objects of an instance's disk are. */
-export function diskPrefix(instance_id: string): string {
-  return `disks/${instance_id}`;
-}
 
 const BATCH = 500;
 

@@ -1,11 +1,11 @@
 import type { Db } from '../db/pool.ts';
+import { diskPrefix } from '../disk-format/disk-prefix.ts';
 import { removingObjects } from '../disks/keep-objects.ts';
 import { knownObjects } from '../disks/segment-store.ts';
 import { listPresent } from '../instances/store.ts';
 import type { Log } from '../lib/log.ts';
 import type { ObjectEntry, ObjectStore } from '../object-store/object-store.ts';
 import { storeTime } from '../object-store/store-clock.ts';
-import { diskPrefix } from './free-deleted.ts';
 
 /** Longer than any task takes between writing an object and making it count. */
 const HORIZON_MS = 24 * 3_600_000;

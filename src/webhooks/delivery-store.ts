@@ -2,7 +2,6 @@
 import { type RawBuilder, sql } from 'kysely';
 import { arrayText } from '../db/array-text.ts';
 import type { Tx } from '../db/pool.ts';
-import { upToHead } from '../events/read-store.ts';
 import {
   type EventId,
   type InstanceId,
@@ -171,7 +170,8 @@ export async function listEventsSince(
     .selectFrom('events')
     .select(['id as event_id', 'position', 'instance_id'])
     .where('org_id', '=', org_id)
-    .where('position', '<=', upToHead)
+    .where('position', 'is not', null)
+    .$narrowType<{ position: number }>()
     .where('created_at', '>=', since)
     .where('type', 'in', types)
     .orderBy('position')

@@ -5,7 +5,7 @@ import { sql } from 'kysely';
 import { addJobs } from '../../src/db/jobs.ts';
 import { transaction } from '../../src/db/pool.ts';
 import { append } from '../../src/events/append.ts';
-import { takeSettled } from '../../src/events/store.ts';
+import { numberEvents } from '../../src/events/store.ts';
 import { present } from '../../src/lib/assert.ts';
 import type { WebhookId } from '../../src/lib/ids.ts';
 import { dispatchEvents } from '../../src/tasks/dispatch-events.ts';
@@ -44,7 +44,7 @@ test('what got rows between the looks of its sender is not overtaken by what cam
       data: { n: 2 },
       actor: 'system',
     });
-    await fanOutToWebhooks(tx, present(await takeSettled(tx, 100), 'the head').events);
+    await fanOutToWebhooks(tx, present(await numberEvents(tx, 100), 'the head'));
   });
   await until('both came', () => recorder.got.length >= 2);
   await stop();

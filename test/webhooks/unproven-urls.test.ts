@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { sql } from 'kysely';
-import { upToHead } from '../../src/events/read-store.ts';
 import { UNPROVEN_REQUESTS } from '../../src/webhooks/unproven.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Person } from '../support/people.ts';
@@ -30,7 +29,7 @@ async function withEvents(): Promise<Person> {
   const owner = await api.person();
   for (let n = 0; n < EVENTS; n++) await happen(api, owner.org_id, n);
   await until('all events are dispatched', async () => {
-    const waiting = await db.selectFrom('events').select('id').where('position', '>', upToHead).execute();
+    const waiting = await db.selectFrom('events').select('id').where('position', 'is', null).execute();
     return waiting.length === 0;
   });
   return owner;

@@ -1,0 +1,4 @@
+/** Where all objects of an instance's disk are. */
+export function diskPrefix(instance_id: string): string {
+  return `disks/${instance_id}`;
+}
